@@ -1,0 +1,41 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test test-quick lint smoke bench golden clean
+
+setup: $(READY)  ## Make .venv with everything the other targets need.
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook]' --group dev
+	touch $(READY)
+
+demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.
+	$(BIN)/tpuctl demo
+
+test: $(READY)  ## Everything CI can bear.
+	$(BIN)/python -m pytest
+
+test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
+	$(BIN)/python -m pytest -m 'not tf and not slow'
+
+lint: $(READY)  ## ruff and mypy --strict.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+
+smoke: $(READY)  ## Install the wheel alone in a clean environment and run it.
+	PYTHON=$(PYTHON) BIN=$(BIN) sh tests/smoke.sh
+
+bench: $(READY)  ## Print every figure we promise, as ratios within one run.
+	$(BIN)/python -m benchmarks
+
+golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
+	$(BIN)/python -m pytest -q --update-golden -k golden
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

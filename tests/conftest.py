@@ -1,0 +1,73 @@
+"""What every test may use: an empty home, a command line, golden files."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tpuctl.cli.app import app
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the developer's own settings, home and cache out of every test."""
+    for name in [name for name in os.environ if name.startswith(("TPUCTL_", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+class Result:
+    """What one run of `tpuctl` gave."""
+
+    def __init__(self, exit_code: int, stdout: str, stderr: str) -> None:
+        self.exit_code, self.stdout, self.stderr = exit_code, stdout, stderr
+
+    @property
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.stdout)
+        return document
+
+    @property
+    def data(self) -> dict[str, Any]:
+        data: dict[str, Any] = self.document["data"]
+        return data
+
+
+@pytest.fixture
+def tpuctl() -> Callable[..., Result]:
+    """Run the command line in this process: `tpuctl("doctor", "--json")`."""
+
+    def run(*arguments: str, input: str | None = None) -> Result:
+        result = CliRunner().invoke(app, [str(word) for word in arguments], input=input)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Result(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a whole report with a file in tests/golden; `--update-golden` rewrites it."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text
+
+    return compare

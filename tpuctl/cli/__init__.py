@@ -1,0 +1,1 @@
+"""The command line: options in, one result out. Everything else lives elsewhere."""

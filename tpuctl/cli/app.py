@@ -1,0 +1,126 @@
+"""The `tpuctl` program: commands loaded when called, and one error boundary around them all."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import tpuctl
+from tpuctl.cli import output
+from tpuctl.cli.contents import CONTENTS, Entry
+from tpuctl.cli.options import add_common_options
+from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
+
+_ENTRIES = {entry.name: entry for entry in CONTENTS}
+
+
+class Contents(TyperGroup):
+    """The top-level group: knows its commands by name, imports one only to run it."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name every command in the order of the table of contents."""
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load a command; for the help screen its line in the table is enough."""
+        entry = _ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        return _line(entry) if self._listing else _load(entry)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command to run; offer the nearest name when there is none."""
+        self.commands = cast(Any, _ENTRIES)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the table of contents without importing a command."""
+        self._listing = True
+        super().format_help(ctx, formatter)
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> NoReturn:
+        """Run the program and leave with an exit code that tells the truth."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        output.prepare(arguments)
+        prog_name = extra.get("prog_name") or "tpuctl"
+        run = super().main
+        sys.exit(
+            _guarded(
+                lambda: run(
+                    arguments,
+                    prog_name=prog_name,
+                    standalone_mode=False,
+                )
+            )
+        )
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    """Run a command; whatever it raises becomes one message and an exit code."""
+    try:
+        code = run()
+    except TpuctlError as error:
+        output.fail(error.code, str(error), error.hint)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except typer.TyperException as error:
+        output.fail_usage(error)
+        return 2
+    except BrokenPipeError:
+        output.close_stdout()
+        return 1
+    except Exception as error:
+        output.fail_bug(error)
+        return 1
+    if code == EXIT_INTERRUPTED:
+        return _interrupted()
+    return code if isinstance(code, int) else 0
+
+
+def _interrupted() -> int:
+    output.fail(
+        "interrupted", "Interrupted.", "The same command again goes on from what is complete."
+    )
+    return EXIT_INTERRUPTED
+
+
+def _line(entry: Entry) -> TyperCommand:
+    return TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.section)
+
+
+def _load(entry: Entry) -> Any:
+    command = typer.main.get_command(importlib.import_module(entry.module).app)
+    command.name = entry.name
+    add_common_options(command)
+    return command
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tpuctl {tpuctl.__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=Contents, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+@app.callback(epilog="Every command takes --json, -v and --debug. Start with: tpuctl doctor")
+def root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """From "is my TPU even there?" to "my training keeps the matrix unit busy"."""
+
+
+def main() -> None:
+    """Run `tpuctl` with the arguments of the process."""
+    app()

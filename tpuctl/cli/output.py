@@ -1,0 +1,123 @@
+"""What a command says: one result on stdout, everything else on stderr."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from tpuctl.cli.contents import CONTENTS
+from tpuctl.errors import UsageError
+from tpuctl.outcome import Outcome
+from tpuctl.reporters import envelope
+
+
+@dataclass
+class _Mode:
+    command: str = "tpuctl"
+    as_json: bool = False
+    verbose: bool = False
+    debug: bool = False
+
+
+_mode = _Mode()
+
+
+def prepare(arguments: list[str]) -> None:
+    """Read how to speak from the arguments, before anything can go wrong with them."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    _mode.command = _command_words(ours)
+    _mode.as_json = "--json" in ours
+    _mode.verbose = "-v" in ours or "--verbose" in ours
+    _mode.debug = "--debug" in ours
+
+
+def verbose() -> bool:
+    """Whether the user asked for the reasons too."""
+    return _mode.verbose
+
+
+def as_json() -> bool:
+    """Whether stdout belongs to one JSON document."""
+    return _mode.as_json
+
+
+def show(result: Outcome, text: Callable[[Any], Any]) -> None:
+    """Print a command's result and leave with its exit code.
+
+    `text` turns the result into something rich can print; it is not called for `--json`.
+    """
+    if _mode.as_json:
+        typer.echo(envelope.success(_mode.command, result))
+    else:
+        from rich.console import Console
+
+        Console(soft_wrap=False, highlight=False).print(text(result))
+        for warning in result.warnings:
+            note(f"Warning: {warning}")
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
+
+
+def note(message: str) -> None:
+    """Say something that is not part of the result."""
+    typer.echo(message, err=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is changed, deleted or paid for; `--yes` answers for scripts.
+
+    Raises UsageError where nobody can answer, and stops the program on "no".
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty() or _mode.as_json:
+        raise UsageError(
+            f"This needs an answer and there is no terminal to ask: {question}",
+            hint="Add --yes to the same command.",
+        )
+    typer.confirm(question, abort=True, err=True)
+
+
+def fail(code: str, message: str, hint: str | None) -> None:
+    """Report an error in the form that the user asked for."""
+    if _mode.as_json:
+        typer.echo(envelope.failure(_mode.command, code, message, hint))
+    else:
+        note(f"Error: {message}")
+        if hint:
+            note(f"  → {hint}")
+    if _mode.debug and sys.exc_info()[0]:
+        note(traceback.format_exc().rstrip())
+
+
+def fail_usage(error: typer.TyperException) -> None:
+    """Report wrong arguments, with the command that explains the right ones."""
+    words = "" if _mode.command == "tpuctl" else f" {_mode.command}"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(message)
+    else:
+        fail(UsageError.code, message, f"See: tpuctl{words} --help")
+
+
+def fail_bug(error: Exception) -> None:
+    """Report a mistake of ours."""
+    message = f"{type(error).__name__}: {error}"
+    fail("bug", f"This is a bug in tpuctl: {message}", "Please report it with what --debug prints.")
+
+
+def close_stdout() -> None:
+    """Stop writing to a pipe whose reader has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _command_words(arguments: list[str]) -> str:
+    words = [word for word in arguments if not word.startswith("-")]
+    if not words or words[0] not in {entry.name for entry in CONTENTS}:
+        return "tpuctl"
+    groups = {"data": 2, "profile": 2, "templates": 2, "emulator": 2}
+    return " ".join(words[: groups.get(words[0], 1)])

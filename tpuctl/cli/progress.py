@@ -1,0 +1,68 @@
+"""Progress bars on stderr."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tpuctl.cli import output
+from tpuctl.progress import OnProgress, Progress, silent
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+
+@contextmanager
+def bars() -> Iterator[OnProgress]:
+    """Show a bar for every task that reports; only start and end where there is no terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield silent if output.as_json() else _Lines()
+        return
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Bars(*columns, console=console, transient=True) as live:
+        yield _Bars(live)
+
+
+class _Bars:
+    def __init__(self, live: "Bars") -> None:
+        self._live = live
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.task not in self._tasks:
+            self._tasks[progress.task] = self._live.add_task(progress.task, amount="", note="")
+        self._live.update(
+            self._tasks[progress.task],
+            completed=progress.done,
+            total=progress.total,
+            amount=_amount(progress),
+            note=progress.note,
+        )
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._finished: set[str] = set()
+
+    def __call__(self, progress: Progress) -> None:
+        finished = progress.total is not None and progress.done >= progress.total
+        if finished and progress.task not in self._finished:
+            self._finished.add(progress.task)
+            output.note(f"{progress.task}: {_amount(progress)}")
+
+
+def _amount(progress: Progress) -> str:
+    total = "" if progress.total is None else f"/{progress.total:,.0f}"
+    return f"{progress.done:,.0f}{total} {progress.unit}".strip()

@@ -1,0 +1,27 @@
+"""What every command returns, whatever else it carries."""
+
+from typing import Literal
+
+Status = Literal["ok", "attention", "partial", "error"]
+
+
+class Outcome:
+    """Base of the frozen dataclasses that commands return.
+
+    The fields of the dataclass are the `data` of the JSON envelope; these three say how it went.
+    """
+
+    @property
+    def status(self) -> Status:
+        """How the command went, in the envelope's words."""
+        return "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """What the shell gets to see."""
+        return 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences worth a reader's time that change nothing about the result."""
+        return ()

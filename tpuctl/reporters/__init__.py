@@ -1,0 +1,1 @@
+"""Results in, text or JSON or HTML out. Nothing here measures, decides or prints."""

@@ -1,0 +1,90 @@
+"""Bytes, durations, rates and money: to and from text."""
+
+import math
+import re
+
+from tpuctl.errors import InvalidInputError
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "kb": 1000,
+    "m": 1000**2,
+    "mb": 1000**2,
+    "g": 1000**3,
+    "gb": 1000**3,
+    "t": 1000**4,
+    "tb": 1000**4,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024**4,
+}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER_AND_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as `128MiB`, `1.5 GB` or `4096`.
+
+    Raises InvalidInputError for anything else, negative sizes included.
+    """
+    match = _NUMBER_AND_UNIT.fullmatch(text.strip().lower())
+    if not match or match[2] not in _BYTES:
+        raise InvalidInputError(f"{text!r} is not a size.", hint="Write it like 128MiB or 2GB.")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write a size with three digits: `1.5 GiB`."""
+    for factor, unit in ((1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(size_bytes) >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def parse_duration_s(text: str) -> float:
+    """Read a duration such as `90s`, `1h30m` or `250ms`, in seconds.
+
+    A bare number is refused: nobody can know its unit. Raises InvalidInputError.
+    """
+    clean = text.strip().lower().replace(" ", "")
+    parts = _NUMBER_AND_UNIT.findall(clean)
+    complete = "".join(number + unit for number, unit in parts) == clean
+    if not parts or not complete or any(unit not in _SECONDS for _, unit in parts):
+        raise InvalidInputError(f"{text!r} is not a duration.", hint="Write it like 30s or 1h30m.")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration with its two largest units: `1h 05m`, `2m 03s`, `4.2 s`, `35 ms`."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours:02}h"
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest_s:02}s"
+
+
+def format_rate(per_s: float, unit: str) -> str:
+    """Write a rate: `1,234 examples/s`, `9.87 images/s`."""
+    return f"{per_s:,.0f} {unit}/s" if abs(per_s) >= 100 else f"{per_s:.3g} {unit}/s"
+
+
+def format_usd(amount_usd: float) -> str:
+    """Write an amount of money; fractions of a cent are kept below one dollar."""
+    return f"${amount_usd:,.2f}" if abs(amount_usd) >= 1 else f"${amount_usd:.4f}"
+
+
+def format_fraction(fraction: float | None) -> str:
+    """Write a share of one as a percentage; what is not known stays `unknown`."""
+    return "unknown" if fraction is None else f"{fraction * 100:.3g} %"
