@@ -24,7 +24,7 @@ def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> Non
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-        with pytest.raises(WriteError, match="Could not write .*file: "):
+        with pytest.raises(WriteError, match=r"Could not write .*file: "):
             write_atomically(target, b"x" * 10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

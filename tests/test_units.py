@@ -35,7 +35,9 @@ def test_a_duration_without_a_unit_is_refused(text: str) -> None:
 
 @given(st.integers(0, 2**60))
 def test_a_written_size_reads_back_within_half_a_percent(size: int) -> None:
-    assert units.parse_bytes(units.format_bytes(size).replace(",", "")) == pytest.approx(size, rel=0.006)
+    assert units.parse_bytes(units.format_bytes(size).replace(",", "")) == pytest.approx(
+        size, rel=0.006
+    )
 
 
 @pytest.mark.parametrize(

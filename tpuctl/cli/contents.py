@@ -14,6 +14,7 @@ class Entry:
     section: str
     name: str
     help: str
+    is_group: bool = False
 
     @property
     def module(self) -> str:
@@ -21,4 +22,12 @@ class Entry:
         return f"tpuctl.cli.{self.name}"
 
 
-CONTENTS = (Entry("Set up", "config", "Show every setting and where its value came from."),)
+CONTENTS = (
+    Entry(
+        "Training",
+        "templates",
+        "Training scripts worth copying: list, read, write one into your folder.",
+        is_group=True,
+    ),
+    Entry("Set up", "config", "Show every setting and where its value came from."),
+)

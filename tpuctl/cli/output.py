@@ -117,7 +117,7 @@ def close_stdout() -> None:
 
 def _command_words(arguments: list[str]) -> str:
     words = [word for word in arguments if not word.startswith("-")]
-    if not words or words[0] not in {entry.name for entry in CONTENTS}:
+    entry = next((entry for entry in CONTENTS if words and entry.name == words[0]), None)
+    if entry is None:
         return "tpuctl"
-    groups = {"data": 2, "profile": 2, "templates": 2, "emulator": 2}
-    return " ".join(words[: groups.get(words[0], 1)])
+    return " ".join(words[: 2 if entry.is_group else 1])
