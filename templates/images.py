@@ -1,14 +1,16 @@
 """Train an image classifier on shards made by `tpuctl data presize`.
 
-    python images.py --data shards --epochs 2              # this machine, whatever it has
-    python images.py --data fake --steps 2                 # no data, any laptop, 20 seconds
-    python images.py --data fake --steps 2 --cpu-devices 2 --strategy mirrored   # try two replicas
+    python images.py --data shards --epochs 2     # on whatever is here
+    python images.py --data fake --steps 2        # no data, any laptop
+    python images.py --data fake --steps 2 --cpu-devices 2  # two replicas
 
-Class folders become labels. Photographs without labels train on a task that needs none: how far was
-this picture turned, by 0, 90, 180 or 270 degrees (Gidaris et al. 2018, arXiv 1803.07728).
+Class folders become labels. Photographs without labels train on a task
+that needs none: how far was this picture turned, by 0, 90, 180 or 270
+degrees (Gidaris et al. 2018, arXiv 1803.07728).
 
-Keras 3; KERAS_BACKEND=tensorflow (default) or jax. The input pipeline is tf.data under both.
-Interrupt it whenever you like: the same command goes on after the last complete epoch.
+Keras 3; KERAS_BACKEND=tensorflow (default) or jax. The input pipeline is
+tf.data under both. Interrupt it whenever you like: the same command goes
+on after the last complete epoch.
 """
 
 import argparse
@@ -48,6 +50,8 @@ parser.add_argument("--image-size", type=int, default=224, help="only for --data
 parser.add_argument("--learning-rate", type=float, default=1e-3, help="for a batch of 32; scaled")
 parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many pretended devices")
 
+# What the Keras code below runs on; `tpuctl launch` picks from these.
+FRAMEWORKS = ("tensorflow", "jax")
 ROTATIONS = ("0", "90", "180", "270")
 # Records are 5 to 150 kB; 1,000 of them mix the classes and stay below 150 MB.
 SHUFFLE_RECORDS = 1000

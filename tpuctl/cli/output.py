@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import typer
 
@@ -65,6 +65,16 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
 def note(message: str) -> None:
     """Say something that is not part of the result."""
     typer.echo(message, err=True)
+
+
+def step(number: int, what: str) -> None:
+    """Say which step of a long command begins."""
+    note(f"[{number}] {what}")
+
+
+def script_log() -> IO[str]:
+    """Where the words of a script that we run belong: stdout, unless that is one document."""
+    return sys.stderr if _mode.as_json else sys.stdout
 
 
 def confirm(question: str, *, yes: bool) -> None:

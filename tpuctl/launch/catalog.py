@@ -23,12 +23,16 @@ class Flag:
 
 @dataclass(frozen=True)
 class Template(Outcome):
-    """A training script: what it does and which flags it takes."""
+    """A training script: what it does, which flags it takes, which frameworks it can use.
+
+    `frameworks` is the script's own `FRAMEWORKS = (...)`; empty when it does not say.
+    """
 
     name: str
     summary: str
     path: str
     flags: tuple[Flag, ...]
+    frameworks: tuple[str, ...]
     usage: str
 
 
@@ -80,6 +84,7 @@ def describe_script(path: Path) -> Template:
         doc.split("\n\n")[0].replace("\n", " "),
         str(path),
         tuple(_flags(tree)),
+        _frameworks(tree),
         "\n\n".join(doc.split("\n\n")[1:]),
     )
 
@@ -105,6 +110,17 @@ def _folder() -> Path:
 
 def _template_name(path: Path) -> str:
     return path.stem.replace("_", "-")
+
+
+def _frameworks(tree: ast.Module) -> tuple[str, ...]:
+    """The value of a top-level `FRAMEWORKS = ("tensorflow", ...)`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRAMEWORKS":
+            try:
+                return tuple(str(name) for name in ast.literal_eval(node.value))
+            except (ValueError, TypeError):
+                return ()
+    return ()
 
 
 def _flags(tree: ast.Module) -> list[Flag]:

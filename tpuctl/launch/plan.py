@@ -2,15 +2,17 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.launch.catalog import Template, describe_script, find_template
+from tpuctl.launch.strategy import FRAMEWORKS, Choice
 from tpuctl.outcome import Outcome
 
-KERAS_BACKENDS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+_ABSENT = "not-installed"
+_ON_CPU_ONLY = "none-on-tpu"
 
 
 @dataclass(frozen=True)
@@ -27,20 +29,46 @@ class LaunchPlan(Outcome):
     because: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The framework and strategy to use on this machine, and the reasons."""
-
-    framework: str
-    strategy: str
-    devices: int
-    because: tuple[str, ...]
-
-
 def find_script(target: str) -> Template:
     """A template by name, or the user's own script by path; raises NotFoundError."""
     is_path = target.endswith(".py") or "/" in target
     return describe_script(Path(target) if is_path else find_template(target))
+
+
+def pick_choice(
+    script: Template,
+    choices: Sequence[Choice],
+    *,
+    preferred: str,
+    framework: str = "auto",
+    strategy: str = "auto",
+) -> Choice:
+    """Pick the framework and strategy for a script among what the machine offers.
+
+    A framework or strategy given by name is kept. Raises UsageError for a framework that does not
+    exist or that the script cannot use, and NotFoundError where none of its frameworks is
+    installed.
+    """
+    can_use = script.frameworks or FRAMEWORKS
+    if framework not in ("auto", *can_use):
+        raise UsageError(
+            f"{script.name} does not run on {framework}.",
+            hint=f"It runs on: {', '.join(can_use)}.",
+        )
+    wanted = can_use if framework == "auto" else (framework,)
+    usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
+    if not usable:
+        raise NotFoundError(
+            f"{script.name} needs {' or '.join(wanted)}, and none of them is installed here.",
+            hint=f"pip install {wanted[0]}",
+        )
+    rank = {name: index for index, name in enumerate((preferred, *can_use))}
+    best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, rank[c.framework]))
+    if strategy != "auto":
+        return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
+    if best.strategy == _ON_CPU_ONLY:
+        return replace(best, strategy="default", because=f"{best.because}; it runs on the CPU")
+    return best
 
 
 def plan_launch(
@@ -49,6 +77,7 @@ def plan_launch(
     settings: Sequence[str] = (),
     arguments: Sequence[str] = (),
     *,
+    devices: int = 1,
     python: str = sys.executable,
 ) -> LaunchPlan:
     """Turn `--set K=V` settings and a choice of strategy into a command.
@@ -59,19 +88,19 @@ def plan_launch(
     argv = [python, script.path]
     for setting in settings:
         argv += _flag(setting, names, script)
-    because = list(choice.because)
+    because = [f"{choice.framework}, {choice.strategy}: {choice.because}"]
     given = {word.split("=")[0] for word in (*argv, *arguments)}
-    if "--strategy" in names and "--strategy" not in given:
+    if "--strategy" not in names:
+        because.append(f"{script.name} takes no --strategy; it decides for itself")
+    elif "--strategy" not in given:
         argv += ["--strategy", choice.strategy]
-    elif "--strategy" not in names:
-        because.append(f"{script.name} takes no --strategy; it decides for itself.")
     return LaunchPlan(
         script=script.path,
         argv=(*argv, *arguments),
-        env={"KERAS_BACKEND": KERAS_BACKENDS[choice.framework]},
+        env={"KERAS_BACKEND": choice.framework},
         framework=choice.framework,
         strategy=choice.strategy,
-        devices=choice.devices,
+        devices=devices,
         workers=1,
         because=tuple(because),
     )

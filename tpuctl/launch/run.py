@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +102,3 @@ def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
             child.wait()
         raise
 
-
-def stderr_or_stdout(to_stderr: bool) -> IO[str]:
-    """Where a script's own words belong: beside a JSON document, or on the screen."""
-    return sys.stderr if to_stderr else sys.stdout
