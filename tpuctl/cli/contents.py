@@ -21,4 +21,11 @@ class Entry:
         return f"tpuctl.cli.{self.name}"
 
 
-CONTENTS = (Entry("Set up", "config", "Show every setting and where its value came from."),)
+CONTENTS = (
+    Entry(
+        "Where am I",
+        "doctor",
+        "Say where you are, what accelerator is here, what is wrong and what mends it.",
+    ),
+    Entry("Set up", "config", "Show every setting and where its value came from."),
+)

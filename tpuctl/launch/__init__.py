@@ -1,0 +1,1 @@
+"""Starting a training with the right framework and the right strategy."""
