@@ -27,5 +27,10 @@ CONTENTS = (
         "doctor",
         "Say where you are, what accelerator is here, what is wrong and what mends it.",
     ),
+    Entry(
+        "Where am I",
+        "explain",
+        "Find an error, or everything a log shows, in the catalogue of failures.",
+    ),
     Entry("Set up", "config", "Show every setting and where its value came from."),
 )

@@ -8,7 +8,6 @@ from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import UsageError
 from tpuctl.runtime.live import live_machine
 from tpuctl.runtime.machine import Machine
-from tpuctl.runtime.recorded import open_recorded
 
 
 def examine(*, record: Path | None = None, replay: Path | None = None) -> Diagnosis:
@@ -20,6 +19,8 @@ def examine(*, record: Path | None = None, replay: Path | None = None) -> Diagno
         return _recorded(live_machine(), record) if record else diagnose(live_machine())
     if record:
         raise UsageError("--record and --replay exclude each other.")
+    from tpuctl.runtime.recorded import open_recorded
+
     return replace(diagnose(open_recorded(replay)), is_replay=True)
 
 

@@ -3,4 +3,3 @@
 from tpuctl.runtime.detect import Detection as Detection
 from tpuctl.runtime.detect import detect as detect
 from tpuctl.runtime.live import live_machine as live_machine
-from tpuctl.runtime.recorded import open_recorded as open_recorded
