@@ -24,7 +24,7 @@ def demo(
         Path, typer.Option(help="Where shards, profiles and the report go.")
     ] = Path("tpuctl-demo"),
 ) -> None:
-    """Run the whole day on this machine in a few minutes, and write a report."""
+    """Run the whole day on this machine in minutes, and write a report."""
     with bars() as on_progress:
         result = run_day(images, out, Watcher(output.step, on_progress, sys.stderr))
     report.write(result)

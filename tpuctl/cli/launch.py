@@ -27,7 +27,7 @@ def launch(
     strategy: Annotated[str, typer.Option(help="auto, or one that doctor names.")] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command only.")] = False,
 ) -> None:
-    """Train a template or a script of yours here, with the right strategy."""
+    """Train a template or a script of yours, with the right strategy."""
     plan = _plan(script, framework, strategy, settings or [], arguments or [])
     if dry_run:
         output.show(plan, report.plan)
