@@ -21,4 +21,11 @@ class Entry:
         return f"tpuctl.cli.{self.name}"
 
 
-CONTENTS = (Entry("Set up", "config", "Show every setting and where its value came from."),)
+CONTENTS = (
+    Entry(
+        "Input pipelines",
+        "profile",
+        "Find the stage of an input pipeline that keeps the device waiting.",
+    ),
+    Entry("Set up", "config", "Show every setting and where its value came from."),
+)
