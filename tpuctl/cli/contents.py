@@ -24,6 +24,12 @@ class Entry:
 
 CONTENTS = (
     Entry(
+        "Data sets",
+        "data",
+        "Shrink photographs once instead of every epoch; verify and show what came out.",
+        is_group=True,
+    ),
+    Entry(
         "Training",
         "templates",
         "Training scripts worth copying: list, read, write one into your folder.",
