@@ -52,9 +52,6 @@ PRESIZE: Shape = {
     "[quarantined]": keys("path reason"),
 }
 PLAN = keys("script argv env framework strategy devices workers because")
-VERDICTS = (
-    "device vcpu stolen throttled gil io threadpool serial transfer bursty startup unknown".split()
-)
 
 
 def missing(data: Any, shape: Shape, where: str = "data") -> list[str]:

@@ -21,10 +21,25 @@ ARROWS: dict[str, set[str]] = {
     "units": set(),
     "settings": set(),
     "storage": set(),
+    "hardware": set(),
+    "runtime": {"hardware"},
     "launch": {"storage"},
-    "demo": {"storage", "launch"},
-    "reporters": {"launch", "demo"},
-    "cli": {"reporters", "launch", "demo"},
+    "diagnosis": {"runtime", "hardware", "launch", "storage"},
+    "pipeline": {"storage", "launch"},
+    "datasets": {"storage"},
+    "demo": {"storage", "runtime", "launch", "diagnosis", "pipeline", "datasets"},
+    "notebook": {"diagnosis", "reporters"},
+    "reporters": {"storage", "runtime", "launch", "diagnosis", "pipeline", "datasets", "demo"},
+    "cli": {
+        "storage",
+        "reporters",
+        "runtime",
+        "launch",
+        "diagnosis",
+        "pipeline",
+        "datasets",
+        "demo",
+    },
 }
 
 

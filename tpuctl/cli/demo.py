@@ -20,9 +20,9 @@ def demo(
         Path | None,
         typer.Option(help="Your photographs, 8 or more; without it, about 200 are made."),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Where shards, profiles and the report go.")
-    ] = Path("tpuctl-demo"),
+    out: Annotated[Path, typer.Option(help="Where shards, profiles and the report go.")] = Path(
+        "tpuctl-demo"
+    ),
 ) -> None:
     """Run the whole day on this machine in minutes, and write a report."""
     with bars() as on_progress:

@@ -53,13 +53,21 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
     if _mode.as_json:
         typer.echo(envelope.success(_mode.command, result))
     else:
-        from rich.console import Console
-
-        Console(soft_wrap=False, highlight=False).print(text(result))
+        _print(text(result))
         for warning in result.warnings:
             note(f"Warning: {warning}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
+
+
+def _print(report: Any) -> None:
+    """Print plain text as it is, so that it can be pasted; let rich lay out the rest."""
+    if isinstance(report, str):
+        typer.echo(report)
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(report)
 
 
 def note(message: str) -> None:

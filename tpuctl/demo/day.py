@@ -127,7 +127,8 @@ def _profile(target: Path, file: Path, on_progress: OnProgress) -> pipeline.Prof
         train=False,
         on_progress=on_progress,
     )
-    return pipeline.save(profile, file)
+    pipeline.save(profile, file)
+    return profile
 
 
 def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Training:

@@ -101,4 +101,3 @@ def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
             child.kill()
             child.wait()
         raise
-

@@ -85,7 +85,7 @@ def render_html(day: Day, sheet_base64: str) -> str:
     """One self-contained page with everything the day found."""
     return html.page(
         "tpuctl demo",
-        f"<h1>{html.escape(headline(day))}</h1>",
+        html.title(headline(day)),
         html.paragraph(f"Device: {day.device_step_source}", css="soft"),
         html.figures(_figures(day)),
         html.section("This machine", *_machine(day)),

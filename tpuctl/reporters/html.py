@@ -19,6 +19,11 @@ def page(title: str, *sections: str) -> str:
     )
 
 
+def title(text: str) -> str:
+    """The finding, on top."""
+    return f"<h1>{escape(text)}</h1>"
+
+
 def section(heading: str, *parts: str) -> str:
     """A heading and what belongs to it."""
     return f"<section><h2>{escape(heading)}</h2>{''.join(parts)}</section>"

@@ -4,19 +4,17 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from tpuctl.launch.plan import LaunchPlan
 from tpuctl.launch.run import Training
 
 
-def plan(result: LaunchPlan) -> RenderableType:
-    """The command to paste, and why it looks like this."""
-    return Group(
-        Text(command_line(result.env, result.argv), overflow="fold"),
-        *(Text(f"  because {reason}", style="dim") for reason in result.because),
-    )
+def plan(result: LaunchPlan) -> str:
+    """The command to paste, in one line however long, and why it looks like this."""
+    reasons = (f"# {reason}" for reason in result.because)
+    return "\n".join([*reasons, command_line(result.env, result.argv)])
 
 
 def training(result: Training) -> RenderableType:
