@@ -135,4 +135,5 @@ def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Trai
     script = find_script("images")
     choice = pick_choice(script, doctor.strategies, preferred=doctor.recommended.framework)
     settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
-    return run_training(plan_launch(script, choice, settings), log=watcher.log)
+    plan = plan_launch(script, choice, settings)
+    return run_training(plan, log=watcher.log, errors=out / "stderr.log")

@@ -62,8 +62,8 @@ def pick_choice(
             f"{script.name} needs {' or '.join(wanted)}, and none of them is installed here.",
             hint=f"pip install {wanted[0]}",
         )
-    rank = {name: index for index, name in enumerate((preferred, *can_use))}
-    best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, rank[c.framework]))
+    order = (preferred, *can_use)
+    best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
         return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
     if best.strategy == _ON_CPU_ONLY:
