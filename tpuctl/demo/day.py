@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from tpuctl import datasets, pipeline
 from tpuctl.demo.photographs import assemble_photographs
@@ -68,7 +67,7 @@ class Watcher:
 
     on_step: Callable[[int, str], None]
     on_progress: OnProgress
-    log: IO[str]
+    log: int | None
 
 
 def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:

@@ -46,11 +46,11 @@ class Training(Outcome):
 
 
 def run_training(
-    plan: LaunchPlan, *, log: IO[str] | int | None = None, errors: Path | None = None
+    plan: LaunchPlan, *, log: int | None = None, errors: Path | None = None
 ) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
-    `log` receives what the script prints (default: this process's stdout); `errors` is a file for
+    `log` is the descriptor for what the script prints (default: stdout); `errors` is a file for
     its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
     script is stopped before KeyboardInterrupt goes on.
     """
