@@ -32,5 +32,10 @@ CONTENTS = (
         "explain",
         "Find an error, or everything a log shows, in the catalogue of failures.",
     ),
+    Entry(
+        "Where am I",
+        "types",
+        "Explain accelerator types: chips, workers, memory, zones and prices.",
+    ),
     Entry("Set up", "config", "Show every setting and where its value came from."),
 )

@@ -26,10 +26,15 @@ class LiveMachine:
         path: list[str] | None = None,
         server: MetadataServer | None = None,
     ) -> None:
+        self.root = root
         self._root = str(root).rstrip("/")
         self.env: Mapping[str, str] = dict(os.environ) if env is None else env
         self._path = sys.path if path is None else path
         self._server = server
+
+    def again(self) -> "LiveMachine":
+        """The same machine looked at afresh: what was cached may have changed."""
+        return LiveMachine(root=self.root, env=self.env, path=self._path, server=self._server)
 
     @cached_property
     def pci(self) -> tuple[PciDevice, ...]:
