@@ -48,5 +48,6 @@ def doctor(
 
 def _approve(question: str, *, yes: bool) -> None:
     """Show a repair before it happens, and ask unless `--yes` has answered."""
-    output.note(question)
+    if yes:
+        output.note(question)
     output.confirm(question, yes=yes)

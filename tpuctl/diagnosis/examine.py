@@ -69,7 +69,7 @@ def _repaired(machine: LiveMachine, diagnosis: Diagnosis, approve: Approve) -> D
         approve(f"{plan.repair.code}: {plan.repair.what}? (undo: {plan.repair.undo})")
         repairs.append(carry_out(plan))
     if not repairs:
-        return diagnosis
+        return replace(diagnosis, repairs=())
     after = diagnose(machine.again())
     return replace(
         after, repairs=verify(tuple(repairs), after.problems), recorded_to=diagnosis.recorded_to

@@ -90,7 +90,7 @@ class Diagnosis(Outcome):
     problems: tuple[Problem, ...]
     deep: "Deep | None" = None
     numerics: "Numerics | None" = None
-    repairs: "tuple[Repair, ...]" = ()
+    repairs: "tuple[Repair, ...] | None" = None
     recorded_to: str | None = None
     is_replay: bool = field(default=False, metadata={"internal": True})
 

@@ -71,7 +71,9 @@ def _problem(problem: Problem) -> list[RenderableType]:
 
 def _trials(diagnosis: Diagnosis) -> list[RenderableType]:
     lines: list[RenderableType] = [Text()]
-    for repair in diagnosis.repairs:
+    if diagnosis.repairs == ():
+        lines.append(Text("Nothing here can be mended safely by tpuctl itself."))
+    for repair in diagnosis.repairs or ():
         went = repair.error or ("the problem is gone" if repair.verified else "it is still there")
         lines.append(Text(f"{repair.code}: {repair.what}: {went}. Undo: {repair.undo}"))
     if deep := diagnosis.deep:
