@@ -1,12 +1,17 @@
 """Each check: a machine on which it fires, and the neighbouring one on which it does not."""
 
 import copy
+import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.machines import chips, codes, diagnosed
 from tpuctl.diagnosis.checks import CHECKS
+from tpuctl.reporters import doctor as report
+from tpuctl.reporters.doctor_html import card
 
 JAX = {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.23"}
 XLA = {"torch": "2.9.0", "torch_xla": "2.9.0", "libtpu": "0.0.21"}
@@ -172,7 +177,15 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env={"TPU_WORKER_HOSTNAMES": "WARNING: could not determine TPU worker hostnames"}),
         tpu_vm(env={"TPU_WORKER_ADDRS": "not an address"}),
     ],
-    "F48": [{"env": {"TPU_NAME": "my-tpu"}, "packages": {"tensorflow": "2.9.2"}}],
+    "F48": [
+        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"tensorflow": "2.9.2"}},
+        tpu_vm(
+            "0x005e",
+            env={"TPU_NAME": "my-tpu"},
+            packages={"tensorflow-tpu": "2.18.0"},
+            metadata={"instance/attributes/worker-network-endpoints": "a,b"},
+        ),
+    ],
     "F49": [tpu_vm(metadata={"instance/preempted": "TRUE"})],
     "F50": [{"env": {"TPU_NAME": "local"}, "packages": TF}],
     "F53": [tpu_vm(env={"TPU_PROCESS_ADDRESSES": "local"}, packages=XLA)],
@@ -286,7 +299,10 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env={"TPU_WORKER_HOSTNAMES": "a, b ,c"}),
         tpu_vm(env={"TPU_WORKER_HOSTNAMES": "a"}),
     ],
-    "F48": [{"env": {"TPU_NAME": "grpc://10.0.0.2:8470"}, "packages": {"tensorflow": "2.9.2"}}],
+    "F48": [
+        {"env": {"TPU_NAME": "grpc://10.0.0.2:8470"}, "packages": {"tensorflow": "2.9.2"}},
+        tpu_vm("0x005e", env={"TPU_NAME": "my-tpu"}, packages={"tensorflow-tpu": "2.18.0"}),
+    ],
     "F50": [tpu_vm(env={"TPU_NAME": "local"}, packages=TF)],
     "F53": [tpu_vm(env={"TPU_PROCESS_ADDRESSES": "a:1,b:1,c:1,d:1"}, packages=XLA)],
     "F64": [
@@ -369,3 +385,28 @@ def test_hugepages_are_only_a_note_where_they_cannot_be_changed() -> None:
     machine = tpu_vm(files={THP: "[madvise]", "/var/colab/hostname": None})
     problem = next(p for p in diagnosed(machine).problems if p.code == "F13")
     assert problem.severity == "note"
+
+
+def test_a_libtpu_that_suits_one_framework_is_only_mentioned() -> None:
+    found = diagnosed(
+        tpu_vm(packages={"torch": "2.9.0", "torch_xla": "2.9.0", "libtpu": "0.0.21.1"})
+    )
+    assert "F22" not in codes(found)
+    assert "libtpu 0.0.21.1 suits torch-xla; jax 0.7.2 declares libtpu==0.0.23" in found.evidence
+
+
+def test_the_report_is_golden(golden: Callable[[str, str], None]) -> None:
+    machine = tpu_vm(
+        env={"TPU_PROCESS_ADDRESSES": "local"},
+        packages={**TF, **XLA, "keras": "3.13.2"},
+        files={THP: "[madvise]"},
+        proc=proc(holder(7, VFIO, KERNEL)),
+        host={"vcpus": 112, "memory_bytes": 192 * 10**9},
+        python="3.12.3",
+    )
+    paper = io.StringIO()
+    console = Console(file=paper, width=100, color_system=None, force_jupyter=False)
+    console.print(report.text(diagnosed(machine)))
+    lines = (line.rstrip() for line in paper.getvalue().splitlines())
+    golden("doctor.txt", "\n".join(lines) + "\n")
+    golden("doctor.html", card(diagnosed(machine)) + "\n")

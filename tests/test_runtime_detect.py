@@ -275,3 +275,28 @@ def test_the_answer_is_the_same_from_the_kernel_and_from_a_child_of_it() -> None
         found = diagnosed(document)
         answers.append((found.runtime, found.devices, found.problems, found.holders))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "name", "hosts"),
+    [
+        ("0x006f", 4, "v6e-16", 4),
+        ("0x0063", 4, "v5litepod-32", 8),
+        ("0x0062", 4, "v5p-16", 2),
+        ("0x006f", 8, "v6e-8", 1),
+        ("0x006f", 1, "v5litepod-16", 1),
+        ("0x006f", 4, "nonsense", 1),
+    ],
+)
+def test_the_type_tells_the_hosts_where_nothing_lists_them(
+    device: str, count: int, name: str, hosts: int
+) -> None:
+    env = {"KUBERNETES_SERVICE_HOST": "x", "TPU_ACCELERATOR_TYPE": name}
+    assert look(env=env, pci=chips(count, device), files=nodes(count)).hosts == hosts
+
+
+def test_a_type_never_overrules_bounds_or_names() -> None:
+    pci, files = chips(1, "0x0063"), nodes(1)
+    for more in ({"TPU_HOST_BOUNDS": "1,1,1"}, {"TPU_WORKER_HOSTNAMES": "localhost"}):
+        env = {**COLAB, "TPU_ACCELERATOR_TYPE": "v5e-4", **more}
+        assert look(env=env, pci=pci, files=files).hosts == 1

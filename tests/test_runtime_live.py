@@ -327,3 +327,24 @@ def test_declared_requirements_are_read_from_metadata(tmp_path: Path) -> None:
     assert machine.requires("jax") == ("jaxlib<=0.7.2,>=0.7.2",)
     assert machine.requires("jaxlib") is None
     assert codes(diagnose(machine)) == {"F19"}
+
+
+HEAVY = ("pydantic", "rich", "importlib.metadata", "socket", "tensorflow", "jax", "tpuctl.notebook")
+
+
+def loaded_after(code: str) -> set[str]:
+    probe = f"{code}\nimport sys; print(*[m for m in sys.modules if m in {HEAVY!r}])"
+    words = [sys.executable, "-c", probe]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return set(out.splitlines()[-1].split())
+
+
+def test_the_doctor_loads_nothing_that_json_can_do_without() -> None:
+    code = "from tpuctl.cli.app import app\ntry: app(['doctor', '--json'])\nexcept SystemExit: pass"
+    # Where Google's machines are concerned, the metadata server is asked through a socket.
+    assert loaded_after(code) <= {"socket"}
+
+
+def test_the_probe_for_heavy_modules_would_notice() -> None:
+    code = "import rich, importlib.metadata, pydantic"
+    assert loaded_after(code) >= {"rich", "importlib.metadata", "pydantic"}

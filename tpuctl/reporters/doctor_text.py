@@ -65,7 +65,8 @@ def _problem(problem: Problem) -> list[RenderableType]:
     lines = [Text(line, style="dim") for line in problem.evidence]
     lines.append(Text(f"→ {problem.fix}"))
     if problem.fix_command:
-        lines.append(Text(f"  {problem.fix_command}", style="green"))
+        command = f"  {problem.fix_command}"
+        lines.append(Text(command, style="green", no_wrap=True, overflow="ignore"))
     return [head, *(Padding(line, (0, 0, 0, 2)) for line in lines), Text()]
 
 
