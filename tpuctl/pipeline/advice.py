@@ -80,13 +80,13 @@ def _presize(at: Situation) -> Advice | None:
     if share < SHARE_WORTH_A_RULE or not decode.bytes_per_example:
         return None
     facts = load_facts("relative_costs.json")
-    pixels = at.image_size**2 / (decode.bytes_per_example / CHANNELS)
+    photo_pixels = decode.bytes_per_example / CHANNELS
+    record_pixels = at.image_size**2 * facts["record_decode_per_pixel"]
+    record_pixels += facts["record_overhead_pixels"]
+    record = decode.cpu_ms_per_example * min(1.0, record_pixels / photo_pixels)
     read = at.named("read")
-    read_ms = read.cpu_ms_per_example if read else 0.0
-    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example + read_ms
-    record = facts["record_ms"] + decode.cpu_ms_per_example * min(
-        1.0, pixels * facts["record_decode_per_pixel"]
-    )
+    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example
+    gone += read.cpu_ms_per_example if read else 0.0
     rate = at.rate_with(at.total_ms - gone + record, dropped=("read", "decode", "resize"))
     size, folder = at.image_size, at.target.rstrip("/")
     shards = f"{folder}-{size}"
