@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tpuctl.cli.app import app
+from tpuctl.launch.strategy import Choice
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -71,3 +72,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text(encoding="utf-8") == text
 
     return compare
+
+
+@pytest.fixture
+def choice() -> Choice:
+    """A choice of strategy that needs no machine."""
+    return Choice("tensorflow", "default", because="a test", snippet="")

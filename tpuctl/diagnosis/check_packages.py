@@ -1,0 +1,231 @@
+"""Failures that the installed distributions show."""
+
+from tpuctl.diagnosis.finding import Finding, View, found
+from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
+from tpuctl.runtime.versions import minor, release, requirement_of, satisfies, tables
+
+
+def jax_without_libtpu(view: View) -> Finding | None:
+    """F15: chips and JAX, but no libtpu."""
+    if not view.on_tpu or not view.has("jax") or _libtpu_dists(view) or _library_path(view):
+        return None
+    return found(f"jax {view.version('jax')} is installed, libtpu is not")
+
+
+def tpu_demanded_without_libtpu(view: View) -> Finding | None:
+    """F17: as F15, and JAX_PLATFORMS forbids to fall back."""
+    if "tpu" in view.value("JAX_PLATFORMS").lower().split(",") and jax_without_libtpu(view):
+        return found(view.shown("JAX_PLATFORMS"), "libtpu is not installed")
+    return None
+
+
+def ancient_jaxlib(view: View) -> Finding | None:
+    """F18: a jaxlib from before 0.4 under another jax."""
+    jax, jaxlib = view.version("jax"), view.version("jaxlib")
+    if not jax or not jaxlib or release(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
+        return None
+    return found(f"jax {jax} with jaxlib {jaxlib}")
+
+
+def jaxlib_mismatch(view: View) -> Finding | None:
+    """F19: jaxlib outside the range that the installed jax declares."""
+    jax, jaxlib = view.version("jax"), view.version("jaxlib")
+    if not jax or not jaxlib or ancient_jaxlib(view):
+        return None
+    declared = requirement_of(view.machine.requires("jax"), "jaxlib")
+    if declared:
+        fits, wanted = satisfies(jaxlib, declared), f"jax declares jaxlib{declared}"
+    else:
+        newer = release(jaxlib) > release(jax)
+        # Since 0.5 every jax has asked for a jaxlib of its own minor version at least.
+        older = release(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
+        fits, wanted = not newer and not older, "jaxlib must not be newer, nor a minor older"
+    return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
+
+
+def libtpu_of_tensorflow(view: View) -> Finding | None:
+    """F20: a libtpu with TensorFlow's numbers beside JAX."""
+    libtpu = view.version("libtpu")
+    if view.has("jax") and libtpu.startswith(("1.", "2.")):
+        return found(f"libtpu {libtpu} has TensorFlow's numbering", f"jax {view.version('jax')}")
+    return None
+
+
+def empty_accelerator_type(view: View) -> Finding | None:
+    """F21: an old JAX and a metadata server that gives an empty type."""
+    jax = view.version("jax")
+    given = view.machine.metadata("instance/attributes/accelerator-type")
+    if not jax or given is None or given.strip() or not view.on_tpu:
+        return None
+    if release(jax) >= release(tables()["jax_with_empty_type_fixed"]):
+        return None
+    return found(f"jax {jax}", "metadata accelerator-type is empty")
+
+
+def libtpu_nobody_asked_for(view: View) -> Finding | None:
+    """F22: libtpu fits no installed framework; images that suit one of them are fine."""
+    libtpu = view.found.frameworks.libtpu
+    if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
+        return None
+    wants = {name: spec for name in _USERS if (spec := _wanted_libtpu(view, name))}
+    if not wants or any(satisfies(libtpu, spec) for spec in wants.values()):
+        return None
+    declared = (
+        f"{name} {view.version(name)} declares libtpu{spec}" for name, spec in wants.items()
+    )
+    return found(f"libtpu {libtpu}", *declared)
+
+
+def torch_xla_mismatch(view: View) -> Finding | None:
+    """F24: torch and torch_xla of different releases."""
+    torch, xla = view.version("torch"), view.version("torch-xla")
+    if not torch or not xla or minor(torch) == minor(xla):
+        return None
+    return Finding(
+        (f"torch {torch} with torch_xla {xla}",),
+        fix_command="pip install 'torch~={0}.{1}.0' 'torch_xla[tpu]~={0}.{1}.0'".format(
+            *minor(xla)
+        ),
+    )
+
+
+def tensorflow_beside_torch_xla(view: View) -> Finding | None:
+    """F25: TensorFlow was installed beside torch_xla; images that came so are left alone."""
+    if not view.on_tpu or not view.has("torch-xla") or not view.has("tensorflow"):
+        return None
+    if any("came with this runtime" in why for why in view.found.frameworks.because):
+        return None
+    return found(f"tensorflow {view.version('tensorflow')} beside torch_xla")
+
+
+def two_libtpus(view: View) -> Finding | None:
+    """F26: two distributions with a libtpu each."""
+    dists = _libtpu_dists(view)
+    tensorflow = view.version("tensorflow-tpu")
+    if tensorflow and len(dists) == 1:
+        declared = _wanted_libtpu(view, "tensorflow-tpu")
+        if declared and not satisfies(view.version(dists[0]), declared):
+            dists = [*dists, "tensorflow-tpu"]
+    if len(dists) < 2:
+        return None
+    return found(*(f"{name} {view.version(name)}" for name in dists))
+
+
+def colab_without_tensorflow(view: View) -> Finding | None:
+    """F27: Colab's TPU image, which has no TensorFlow."""
+    if view.found.runtime != "colab-tpu-vm" or view.found.frameworks.tensorflow:
+        return None
+    return found("no distribution of TensorFlow is installed")
+
+
+def tensorflow_without_tpu(view: View) -> Finding | None:
+    """F29: chips, and a TensorFlow that cannot see them."""
+    frameworks = view.found.frameworks
+    if not view.on_tpu or frameworks.tensorflow_build in (None, "tpu"):
+        return None
+    return found(f"{frameworks.tensorflow_dist} {frameworks.tensorflow}", *frameworks.because)
+
+
+def pjrt_variables_missing(view: View) -> Finding | None:
+    """F30: TensorFlow's TPU build on v5e or newer without the PJRT variables."""
+    frameworks = view.found.frameworks
+    names = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
+    missing = [name for name in names if not view.value(name)]
+    if frameworks.tensorflow_build != "tpu" or not view.found.chips.needs("pjrt") or not missing:
+        return None
+    if any("-pjrt" in why for why in frameworks.because):
+        return None
+    return found(f"not set: {', '.join(missing)}", f"TPU {view.found.generation}")
+
+
+def several_tensorflows(view: View) -> Finding | None:
+    """F32: several distributions that share one folder."""
+    dists = [name for name in TENSORFLOW_DISTS if view.has(name)]
+    if len(dists) < 2:
+        return None
+    return found(*(f"{name} {view.version(name)}" for name in dists))
+
+
+def protobuf_out_of_range(view: View) -> Finding | None:
+    """F33: protobuf outside what TensorFlow declares."""
+    frameworks, protobuf = view.found.frameworks, view.version("protobuf")
+    if not frameworks.tensorflow or not protobuf or not frameworks.tensorflow_dist:
+        return None
+    lines = view.machine.requires(frameworks.tensorflow_dist)
+    declared = requirement_of(lines, "protobuf") or _table_protobuf(frameworks.tensorflow)
+    if not declared or satisfies(protobuf, declared):
+        return None
+    wanted = f"TensorFlow {frameworks.tensorflow} needs protobuf{declared}"
+    return Finding(
+        (f"protobuf {protobuf}", wanted), fix_command=f"pip install 'protobuf{declared}'"
+    )
+
+
+def keras_of_another_time(view: View) -> Finding | None:
+    """F34: Keras 3 on a TensorFlow before 2.16, or legacy Keras without its package."""
+    tensorflow = view.found.frameworks.tensorflow
+    if not tensorflow:
+        return None
+    if view.is_true("TF_USE_LEGACY_KERAS"):
+        legacy = view.version("tf-keras")
+        if legacy and minor(legacy) == minor(tensorflow):
+            return None
+        return Finding(
+            (view.shown("TF_USE_LEGACY_KERAS"), f"tf_keras {legacy or 'is not installed'}"),
+            fix_command="pip install 'tf_keras~={}.{}.0'".format(*minor(tensorflow)),
+        )
+    if not view.found.frameworks.is_keras_3:
+        return None
+    if minor(tensorflow) >= minor(tables()["keras_3_needs_tensorflow"]):
+        return None
+    return found(f"keras {view.version('keras')} with TensorFlow {tensorflow}")
+
+
+def lightning_without_xla(view: View) -> Finding | None:
+    """F37: a Lightning whose XLA accelerator has moved to another package."""
+    version = view.version("lightning") or view.version("pytorch-lightning")
+    enterprise = view.has("pytorch-lightning-enterprise")
+    if not view.on_tpu or not version or enterprise or not view.has("torch-xla"):
+        return None
+    if release(version) < release(tables()["lightning_without_xla"]):
+        return None
+    return found(f"lightning {version}", "pytorch-lightning-enterprise is not installed")
+
+
+def libtpu_sdk_unusable(view: View) -> Finding | None:
+    """F38: Python 3.12 or newer with an old libtpu."""
+    python, libtpu = view.machine.host.python or "", view.version("libtpu")
+    if not view.on_tpu or not libtpu or release(python) < (3, 12):
+        return None
+    if release(libtpu) > release(tables()["libtpu_before_python_3_12"]):
+        return None
+    return found(f"Python {python} with libtpu {libtpu}")
+
+
+_USERS = ("jax", "torch-xla", "tensorflow-tpu")
+
+
+def _libtpu_dists(view: View) -> list[str]:
+    return [name for name in LIBTPU_DISTS if view.has(name)]
+
+
+def _library_path(view: View) -> bool:
+    path = view.value("TPU_LIBRARY_PATH")
+    return bool(path) and view.machine.exists(path)
+
+
+def _wanted_libtpu(view: View, name: str) -> str | None:
+    """What a framework declares; its installed metadata wins over the dated table."""
+    version = view.version(name)
+    if not version:
+        return None
+    lines = view.machine.requires(name)
+    declared = requirement_of(lines, "libtpu") or requirement_of(lines, "libtpu-nightly")
+    table = tables()[name.replace("-", "_") + "_libtpu"]
+    return declared or table.get(version.split("+")[0])
+
+
+def _table_protobuf(tensorflow: str) -> str | None:
+    table: dict[str, str] = tables()["tensorflow_protobuf"]
+    known = [key for key in table if minor(key) <= minor(tensorflow)]
+    return table[max(known, key=minor)] if known else None

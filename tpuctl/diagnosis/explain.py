@@ -1,0 +1,124 @@
+"""From the text of an error, or a whole log, to the failures that it shows."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from tpuctl.diagnosis.catalogue import Failure, failures
+from tpuctl.errors import InvalidInputError
+from tpuctl.outcome import Outcome, Status
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "`": None, "*": None})
+_GAP = 400
+
+
+@dataclass(frozen=True)
+class Match:
+    """A failure that a text shows, and the words that show it."""
+
+    code: str
+    title: str
+    cause: str
+    fix: str
+    fix_command: str | None
+    confidence: str
+    source: str
+    matched: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Explanation(Outcome):
+    """The failures that a text shows, best first."""
+
+    matches: tuple[Match, ...]
+    characters: int
+
+    @property
+    def status(self) -> Status:
+        """Attention when nothing is known about the text."""
+        return "ok" if self.matches else "attention"
+
+    @property
+    def exit_code(self) -> int:
+        """1 when nothing matches."""
+        return 0 if self.matches else 1
+
+
+def explain(text: str) -> Explanation:
+    """Find every known failure in a text: the most telling words first, wrappers last.
+
+    Raises InvalidInputError for a text without a word in it.
+    """
+    clean = _plain(text)
+    if not clean:
+        raise InvalidInputError(
+            "There is no text to explain.",
+            hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
+        )
+    if known := failures().get(text.strip().upper()) or failures().get(clean):
+        return Explanation((_match(known, known.code, 0),), len(text))
+    found = []
+    for failure in failures().values():
+        best = max(
+            (hit for words in failure.texts if (hit := _search(clean, words))),
+            key=lambda hit: hit[0],
+            default=None,
+        )
+        if best:
+            found.append((failure.umbrella, -best[0], best[1], failure, best[2]))
+    found.sort(key=lambda item: item[:3])
+    return Explanation(
+        tuple(_match(failure, words, at) for _, _, at, failure, words in found), len(text)
+    )
+
+
+def _match(failure: Failure, words: str, position: int) -> Match:
+    return Match(
+        code=failure.code,
+        title=failure.title,
+        cause=failure.cause,
+        fix=failure.fix,
+        fix_command=failure.fix_command,
+        confidence=failure.confidence,
+        source=failure.source,
+        matched=words,
+        position=position,
+    )
+
+
+def _plain(text: str) -> str:
+    """One line in small letters: logs are wrapped, coloured and quoted in many ways."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return " ".join(text.translate(_QUOTES).lower().split())
+
+
+@cache
+def _pieces(words: str) -> tuple[str, ...]:
+    return tuple(piece.strip() for piece in _plain(words).split("…"))
+
+
+def _search(text: str, words: str) -> tuple[int, int, str] | None:
+    """Find the pieces of a pattern in order, not far from each other: weight, place, words."""
+    pieces = _pieces(words)
+    weight = sum(map(len, pieces))
+    rarest = max(pieces, key=len)
+    if rarest not in text:
+        return None
+    start = text.find(pieces[0])
+    while start >= 0:
+        if (end := _follow(text, start + len(pieces[0]), pieces[1:])) is not None:
+            return weight, start, words
+        start = text.find(pieces[0], start + 1)
+    return None
+
+
+def _follow(text: str, end: int, pieces: tuple[str, ...]) -> int | None:
+    for piece in pieces:
+        at = text.find(piece, end, end + _GAP + len(piece))
+        if at < 0:
+            return None
+        end = at + len(piece)
+    return end

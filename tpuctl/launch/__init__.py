@@ -1,0 +1,1 @@
+"""Training: choose the strategy, plan the command, run it."""

@@ -1,0 +1,185 @@
+"""The few lines that start each strategy, ready to be pasted into a notebook cell."""
+
+PJRT_VARIABLES = """\
+import importlib.util
+import os
+from pathlib import Path
+
+library = Path("/lib/libtpu.so")
+if not library.exists():
+    library = Path(importlib.util.find_spec("libtpu").origin).with_name("libtpu.so")
+os.environ["NEXT_PLUGGABLE_DEVICE_USE_C_API"] = "true"
+os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"] = str(library)
+
+"""
+
+INSTALL_JAX_TPU = """\
+import subprocess
+import sys
+
+subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "jax[tpu]"])
+"""
+
+INSTALL_JAX = INSTALL_JAX_TPU.replace("jax[tpu]", "jax")
+
+_TF_TPU = """\
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu={tpu})
+tf.config.experimental_connect_to_cluster(resolver)
+tf.tpu.experimental.initialize_tpu_system(resolver)
+strategy = tf.distribute.TPUStrategy(resolver)
+print(strategy.num_replicas_in_sync, "replicas")
+"""
+
+_TF = """\
+import tensorflow as tf
+
+strategy = tf.distribute.{strategy}()
+print(strategy.num_replicas_in_sync, "replicas")
+"""
+
+_TF_DEFAULT = """\
+import tensorflow as tf
+
+strategy = tf.distribute.get_strategy()
+print(strategy.num_replicas_in_sync, "replica on", tf.config.list_physical_devices()[-1].name)
+"""
+
+_TF_NONE = """\
+# This TensorFlow cannot see the TPU: it runs on the CPU. Use JAX, or Keras 3 on JAX:
+import os
+
+os.environ["KERAS_BACKEND"] = "jax"  # before the first import of keras
+import keras
+
+print(keras.distribution.list_devices())
+"""
+
+_JAX_MESH = """\
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+{first}mesh = jax.make_mesh((jax.device_count(),), ("data",))
+batch_sharding = NamedSharding(mesh, PartitionSpec("data"))
+replicated = NamedSharding(mesh, PartitionSpec())
+print(jax.device_count(), "devices, batches are split over all of them")
+"""
+
+_JAX_SINGLE = """\
+import jax
+
+print(jax.devices())  # one device: jax.jit is all it takes
+"""
+
+_XLA_LAUNCH = """\
+{first}import torch_xla
+
+
+def train(index):
+    device = torch_xla.device()
+    print(index, device)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(train)
+"""
+
+_XLA_SINGLE = """\
+import torch
+import torch_xla
+
+device = torch_xla.device()
+print(torch.ones(2, device=device).sum().item(), "on", device)
+"""
+
+_POP = """\
+import os
+
+os.environ.pop("TPU_PROCESS_ADDRESSES", None)  # before torch_xla is imported
+
+"""
+
+_TORCH_ONE = """\
+import torch
+
+device = torch.device("{device}")
+print(torch.ones(2, device=device).sum().item(), "on", device)
+"""
+
+_TORCH_DDP = """\
+# Save as train.py, then: torchrun --standalone --nproc-per-node=gpu train.py
+import os
+
+import torch
+
+torch.distributed.init_process_group("nccl")
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(device))
+print(torch.distributed.get_rank(), "of", torch.distributed.get_world_size(), "on", device)
+torch.distributed.destroy_process_group()
+"""
+
+_KERAS = """\
+import os
+
+os.environ["KERAS_BACKEND"] = "{backend}"  # before the first import of keras
+import keras
+
+{first}print(keras.backend.backend(), keras.distribution.list_devices())
+"""
+
+_DATA_PARALLEL = "keras.distribution.set_distribution(keras.distribution.DataParallel())\n"
+_ALL_HOSTS = "# The same program must start on every host.\n"
+
+_SNIPPETS: dict[str, dict[str, str]] = {
+    "tensorflow": {
+        "tpu-local": _TF_TPU.format(tpu='"local"'),
+        "tpu-grpc": _TF_TPU,
+        "tpu-name": _TF_TPU,
+        "mirrored": _TF.format(strategy="MirroredStrategy"),
+        "multiworker-mirrored": _TF.format(strategy="MultiWorkerMirroredStrategy"),
+        "default": _TF_DEFAULT,
+        "none-on-tpu": _TF_NONE,
+    },
+    "jax": {
+        "single": _JAX_SINGLE,
+        "mesh": _JAX_MESH.format(first=""),
+        "distributed+mesh": _ALL_HOSTS
+        + _JAX_MESH.format(first="jax.distributed.initialize()  # before anything else\n"),
+        "cpu": _JAX_SINGLE,
+    },
+    "torch": {
+        "xla-single": _XLA_SINGLE,
+        "xla-launch": _XLA_LAUNCH.format(first=""),
+        "xla-launch-pop-addresses": _XLA_LAUNCH.format(first=_POP),
+        "xla-launch-all-hosts": _ALL_HOSTS + _XLA_LAUNCH.format(first=""),
+        "cuda-single": _TORCH_ONE.format(device="cuda"),
+        "cuda-ddp": _TORCH_DDP,
+        "cpu": _TORCH_ONE.format(device="cpu"),
+    },
+    "keras": {
+        "jax-single": _KERAS.format(backend="jax", first=""),
+        "jax-data-parallel": _KERAS.format(backend="jax", first=_DATA_PARALLEL),
+        "jax-distributed": _ALL_HOSTS
+        + _KERAS.format(backend="jax", first="keras.distribution.initialize()\n" + _DATA_PARALLEL),
+        "tensorflow": _KERAS.format(backend="tensorflow", first=""),
+        "torch": _KERAS.format(backend="torch", first=""),
+    },
+}
+
+
+def known(framework: str) -> tuple[str, ...]:
+    """The strategies of a framework that have code."""
+    return tuple(_SNIPPETS[framework])
+
+
+def snippet(framework: str, strategy: str, remote: str | None) -> str:
+    """The code that starts a strategy; empty where the framework is not installed."""
+    code = _SNIPPETS[framework].get(strategy, "")
+    if "{tpu}" not in code:
+        return code
+    name = remote or ""
+    if strategy == "tpu-grpc" and not name.startswith(("grpc://", "{")):
+        name = f"grpc://{name}"
+    return code.format(tpu=repr(name) if name and not name.startswith("{") else "None")

@@ -1,0 +1,110 @@
+"""Which frameworks are installed, and which of them were built to see the accelerator."""
+
+from dataclasses import dataclass
+
+from tpuctl.runtime.machine import Machine
+from tpuctl.runtime.tpu_env import tpu_env
+from tpuctl.runtime.versions import image_tensorflow_is_for_tpu, release
+
+TENSORFLOW_DISTS = (
+    "tensorflow-tpu",
+    "tf-nightly-tpu",
+    "tensorflow",
+    "tensorflow-cpu",
+    "tf-nightly",
+    "tf-nightly-cpu",
+    "intel-tensorflow",
+    "tensorflow-gpu",
+    "tensorflow-rocm",
+    "tensorflow-macos",
+    "tensorflow-aarch64",
+    "tensorflow-cpu-aws",
+)
+_TPU_BUILDS = ("tensorflow-tpu", "tf-nightly-tpu")
+_CPU_BUILDS = ("tensorflow-cpu", "tf-nightly-cpu", "intel-tensorflow", "tensorflow-cpu-aws")
+LIBTPU_DISTS = ("libtpu", "libtpu-nightly", "libtpu-lts")
+_TF_LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
+
+
+@dataclass(frozen=True)
+class Frameworks:
+    """What could run here. A build is what the framework can see: `tpu`, `gpu` or `cpu`."""
+
+    tensorflow: str | None = None
+    tensorflow_build: str | None = None
+    tensorflow_dist: str | None = None
+    jax: str | None = None
+    jax_build: str | None = None
+    torch: str | None = None
+    torch_build: str | None = None
+    torch_xla: str | None = None
+    keras: str | None = None
+    libtpu: str | None = None
+    because: tuple[str, ...] = ()
+
+    @property
+    def is_keras_3(self) -> bool:
+        """Whether Keras runs on any of the frameworks."""
+        return self.keras is not None and release(self.keras) >= (3,)
+
+
+def find_frameworks(machine: Machine, runtime: str, *, has_chips: bool) -> Frameworks:
+    """Read the installed distributions; nothing is imported."""
+    packages = machine.packages
+    dist = next((name for name in TENSORFLOW_DISTS if name in packages), None)
+    build, why = _tensorflow_build(machine, runtime, dist, has_chips=has_chips)
+    libtpu = next((packages[name] for name in LIBTPU_DISTS if name in packages), None)
+    torch = packages.get("torch")
+    return Frameworks(
+        tensorflow=packages[dist] if dist else None,
+        tensorflow_build=build,
+        tensorflow_dist=dist,
+        jax=packages.get("jax"),
+        jax_build=_jax_build(machine, has_chips=has_chips),
+        torch=torch,
+        torch_build=("cpu" if "+cpu" in torch else "gpu") if torch else None,
+        torch_xla=packages.get("torch-xla") if torch else None,
+        keras=packages.get("keras"),
+        libtpu=libtpu,
+        because=(why,) if why else (),
+    )
+
+
+def _tensorflow_build(
+    machine: Machine, runtime: str, dist: str | None, *, has_chips: bool
+) -> tuple[str | None, str | None]:
+    if dist is None:
+        return None, "no distribution of TensorFlow is installed"
+    if dist in _TPU_BUILDS:
+        return "tpu", f"{dist} is built for TPUs"
+    if dist in _CPU_BUILDS:
+        return "cpu", f"{dist} is built for CPUs only"
+    if has_chips and (why := _came_for_tpu(machine, runtime, machine.packages[dist])):
+        return "tpu", why
+    return "gpu", f"{dist} from the package index has no TPU support"
+
+
+def _came_for_tpu(machine: Machine, runtime: str, version: str) -> str | None:
+    """What shows that a dist called plain `tensorflow` is a TPU build all the same."""
+    image = tpu_env(machine).get("RUNTIME_VERSION", "")
+    if image.startswith("tpu-vm-tf-"):
+        return f"the image is {image}"
+    libtpu = machine.packages.get("libtpu", "")
+    if libtpu.startswith(("1.", "2.")):
+        return f"libtpu {libtpu} has TensorFlow's numbering"
+    if image_tensorflow_is_for_tpu(runtime, version):
+        return f"TensorFlow {version} came with this runtime's TPU image"
+    for path in _TF_LIBRARIES:
+        if machine.exists(path):
+            return f"{path} is there"
+    return None
+
+
+def _jax_build(machine: Machine, *, has_chips: bool) -> str | None:
+    packages = machine.packages
+    if "jax" not in packages:
+        return None
+    if has_chips:
+        return "tpu"
+    cuda = any(name.startswith(("jax-cuda", "jax-rocm")) for name in packages)
+    return "gpu" if cuda or "+cuda" in packages.get("jaxlib", "") else "cpu"

@@ -1,0 +1,141 @@
+"""Who has the TPU: the driver's own word, open device nodes, and libtpu's lock."""
+
+import re
+from dataclasses import dataclass
+
+from tpuctl.runtime.chips import Chips
+from tpuctl.runtime.machine import LOCKFILE, Machine, Process
+from tpuctl.runtime.redact import safe_command
+
+_NODE = re.compile(r"/dev/(?:accel|vfio/)\d+")
+_KERNEL = re.compile(r"ipykernel|colab_kernel_launcher|ipykernel_launcher")
+_LONGEST_CHAIN = 64
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has the TPU, and how that is known."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    device: str
+    is_this_notebook: bool
+    is_ours: bool
+    is_a_notebook: bool
+    seen_by: str
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether the TPU is free, and how far that could be seen."""
+
+    holders: tuple[Holder, ...] = ()
+    uninspected: int = 0
+    lock_pids: tuple[int, ...] = ()
+    lockfile_uid: int | None = None
+    metrics_port_open: bool | None = None
+    sick: tuple[str, ...] = ()
+
+
+def find_state(machine: Machine, chips: Chips) -> State:
+    """Look for the processes that have this machine's TPU."""
+    if not chips.count:
+        return State()
+    scan = machine.scan_open_files(lambda path: bool(_NODE.fullmatch(path)))
+    ours = _ancestors(machine)
+    found: dict[int, tuple[str, str]] = {}
+    for pid, paths in scan.open_files.items():
+        nodes = [path for path in paths if path in chips.nodes or not chips.nodes]
+        if nodes:
+            found[pid] = (", ".join(nodes), "open device node")
+    lock_pids = _lock_pids(machine)
+    for pid in lock_pids:
+        found.setdefault(pid, (LOCKFILE, "lock in /proc/locks"))
+    for pid, devices in _owners(machine).items():
+        found.setdefault(pid, (", ".join(devices), "device_owner of the driver"))
+    lockfile = machine.lockfile
+    return State(
+        holders=tuple(_holder(machine, pid, *found[pid], ours) for pid in sorted(found)),
+        uninspected=len(scan.refused),
+        lock_pids=lock_pids,
+        lockfile_uid=lockfile.uid if lockfile else None,
+        metrics_port_open=machine.is_listening(8431),
+        sick=_sick(machine),
+    )
+
+
+def _holder(
+    machine: Machine, pid: int, device: str, seen_by: str, ours: dict[int, Process]
+) -> Holder:
+    # A driver names pids of the host: inside a container they are somebody else's, or nobody's.
+    process = machine.process(pid) or Process(pid)
+    words = process.cmdline or process.comm or ""
+    is_kernel = bool(_KERNEL.search(words))
+    return Holder(
+        pid=pid,
+        user=_user(machine, process.uid),
+        command=safe_command(words) if words else None,
+        device=device,
+        is_this_notebook=pid in ours and is_kernel,
+        is_ours=pid in ours,
+        is_a_notebook=is_kernel,
+        seen_by=seen_by,
+    )
+
+
+def _ancestors(machine: Machine) -> dict[int, Process]:
+    """This process and its parents, as far up as they can be seen."""
+    chain: dict[int, Process] = {}
+    process: Process | None = machine.self_process
+    while process and process.pid > 1 and process.pid not in chain and len(chain) < _LONGEST_CHAIN:
+        chain[process.pid] = process
+        if process.ppid is None:
+            break
+        process = machine.process(process.ppid) or Process(process.ppid)
+    return chain
+
+
+def _lock_pids(machine: Machine) -> tuple[int, ...]:
+    lockfile = machine.lockfile
+    if lockfile is None or lockfile.inode is None:
+        return ()
+    pids = []
+    for line in machine.locks:
+        words = line.split()
+        # `1: -> POSIX ...` is a process that waits for the lock and does not have it.
+        if len(words) < 6 or words[1] == "->" or not words[4].isdigit():
+            continue
+        if words[5].rpartition(":")[2] == str(lockfile.inode):
+            pids.append(int(words[4]))
+    return tuple(dict.fromkeys(pids))
+
+
+def _owners(machine: Machine) -> dict[int, list[str]]:
+    owners: dict[int, list[str]] = {}
+    for name in sorted(machine.names("/sys/class/accel")):
+        folder = f"/sys/class/accel/{name}"
+        owner = (machine.read(f"{folder}/device_owner") or "").strip()
+        owned = (machine.read(f"{folder}/is_device_owned") or "").strip()
+        if owned not in ("", "0") and owner.isascii() and owner.isdigit() and int(owner) > 0:
+            owners.setdefault(int(owner), []).append(f"/dev/{name}")
+    return owners
+
+
+def _sick(machine: Machine) -> tuple[str, ...]:
+    found = []
+    for name in sorted(machine.names("/sys/class/accel")):
+        status = (machine.read(f"/sys/class/accel/{name}/status") or "").strip()
+        if status and status != "ALIVE":
+            found.append(f"/dev/{name} is {status[:40]}")
+    return tuple(found)
+
+
+def _user(machine: Machine, uid: int | None) -> str | None:
+    if uid is None:
+        return None
+    for line in (machine.read("/etc/passwd") or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(uid):
+            return fields[0]
+    return "root" if uid == 0 else f"uid {uid}"

@@ -1,0 +1,157 @@
+"""What a probe may look at on a machine. Nothing here opens a device or a lock file."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+LOCKFILE = "/tmp/libtpu_lockfile"
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """One function on the PCI bus, as sysfs shows it; None is unknown or absent."""
+
+    addr: str
+    vendor: str
+    device: str
+    subsystem_device: str | None = None
+    pci_class: str | None = None
+    driver: str | None = None
+    iommu_group: int | None = None
+
+    @property
+    def slot(self) -> str:
+        """Domain, bus and device without the function: one per chip."""
+        return self.addr.rpartition(".")[0] or self.addr
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, as far as anybody may see it."""
+
+    pid: int
+    ppid: int | None = None
+    uid: int | None = None
+    comm: str | None = None
+    cmdline: str | None = None
+
+
+@dataclass(frozen=True)
+class FdScan:
+    """Which processes have which files open, and how many refused to say."""
+
+    open_files: Mapping[int, tuple[str, ...]]
+    refused: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LockFile:
+    """The identity of libtpu's lock file, without opening it."""
+
+    inode: int | None
+    uid: int | None
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """The part of a machine that every notebook shares with its neighbours."""
+
+    vcpus: int | None
+    memory_bytes: int | None
+    disk_free_bytes: int | None
+    python: str | None
+
+
+class Machine(Protocol):
+    """A machine to diagnose: the real one, a recorded one or one made for a test."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment variables of this process."""
+
+    @property
+    def pci(self) -> tuple[PciDevice, ...]:
+        """The devices of Google and of GPU makers on the PCI bus."""
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Installed distributions by normalized name, with their versions."""
+
+    @property
+    def host(self) -> HostFacts:
+        """Processors, memory, disk and Python."""
+
+    @property
+    def self_process(self) -> Process:
+        """The process that asks."""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The lines of `/proc/locks`."""
+
+    @property
+    def lockfile(self) -> LockFile | None:
+        """libtpu's lock file, if there is one."""
+
+    @property
+    def metadata_answers(self) -> bool:
+        """Whether a metadata server may be asked and answers."""
+
+    def metadata(self, path: str) -> str | None:
+        """Read a value below `/computeMetadata/v1/`; None for a 404 or no server."""
+
+    def read(self, path: str) -> str | None:
+        """Read a small text file; None where that is impossible."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at that path."""
+
+    def is_dir(self, path: str) -> bool:
+        """Whether that path is a folder."""
+
+    def is_device(self, path: str) -> bool:
+        """Whether that path is a character device."""
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """The names in a folder; none where it cannot be listed."""
+
+    def requires(self, distribution: str) -> tuple[str, ...] | None:
+        """What an installed distribution declares to need; None when nobody knows."""
+
+    def process(self, pid: int) -> Process | None:
+        """Look at one process."""
+
+    def scan_open_files(self, wanted: Callable[[str], bool]) -> FdScan:
+        """List the processes that have a wanted file open."""
+
+    def is_listening(self, port: int) -> bool | None:
+        """Whether something listens on a local TCP port; None when nobody knows."""
+
+    def is_reachable(self, address: str) -> bool | None:
+        """Whether `host:port` accepts a connection; None when it was not tried."""
+
+
+def normalized(distribution: str) -> str:
+    """The name of a distribution as packaging tools compare it (PEP 503)."""
+    return distribution.lower().replace("_", "-").replace(".", "-")
+
+
+def variable(machine: Machine, name: str) -> str:
+    """A variable's value without surrounding blanks; set but empty is the same as unset."""
+    return machine.env.get(name, "").strip()
+
+
+def is_true(machine: Machine, name: str) -> bool:
+    """Whether a variable is set to something that means yes."""
+    return variable(machine, name).lower() not in ("", "0", "false", "no", "none", "off")
+
+
+def in_container(machine: Machine) -> str | None:
+    """What shows that this is a container, or None."""
+    for path in ("/.dockerenv", "/run/.containerenv"):
+        if machine.exists(path):
+            return f"{path} exists"
+    for name in ("container", "KUBERNETES_SERVICE_HOST"):
+        if variable(machine, name):
+            return f"{name} is set"
+    return None

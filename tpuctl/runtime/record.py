@@ -1,0 +1,242 @@
+"""Write a machine down: exactly what the diagnosis asked for, without secrets."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tpuctl.runtime.machine import (
+    FdScan,
+    HostFacts,
+    LockFile,
+    Machine,
+    PciDevice,
+    Process,
+)
+from tpuctl.runtime.redact import Scrubber, safe_command
+
+
+class _Asked(Mapping[str, str]):
+    """An environment that remembers which of its variables somebody looked at."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self.asked: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        value = self._env[name]
+        self.asked[name] = value
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._env)
+
+    def __len__(self) -> int:
+        return len(self._env)
+
+
+class RecordingMachine:
+    """A machine that passes questions on and keeps the answers."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.env = _Asked(machine.env)
+        self._files: dict[str, str | None] = {}
+        self._metadata: dict[str, str] = {}
+        self._requires: dict[str, list[str]] = {}
+        self._processes: dict[int, Process] = {}
+        self._scan = FdScan({}, ())
+        self._ports: dict[int, bool] = {}
+        self._reachable: dict[str, bool] = {}
+
+    @property
+    def pci(self) -> tuple[PciDevice, ...]:
+        """The devices of the machine behind."""
+        return self._machine.pci
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """The distributions of the machine behind."""
+        return self._machine.packages
+
+    @property
+    def host(self) -> HostFacts:
+        """The host facts of the machine behind."""
+        return self._machine.host
+
+    @property
+    def self_process(self) -> Process:
+        """The process that asks."""
+        return self._machine.self_process
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The locks of the machine behind."""
+        return self._machine.locks
+
+    @property
+    def lockfile(self) -> LockFile | None:
+        """The lock file of the machine behind."""
+        return self._machine.lockfile
+
+    @property
+    def metadata_answers(self) -> bool:
+        """Whether the machine behind has a metadata server."""
+        return self._machine.metadata_answers
+
+    def metadata(self, path: str) -> str | None:
+        """Pass on, and keep the answer."""
+        value = self._machine.metadata(path)
+        if value is not None:
+            self._metadata[path] = value
+        return value
+
+    def read(self, path: str) -> str | None:
+        """Pass on, and keep the text."""
+        text = self._machine.read(path)
+        # User names are only looked up for the report on this very machine.
+        if text is not None and path != "/etc/passwd":
+            self._files[path] = text
+        return text
+
+    def exists(self, path: str) -> bool:
+        """Pass on, and keep a yes."""
+        there = self._machine.exists(path)
+        if there:
+            self._keep(path)
+        return there
+
+    def is_dir(self, path: str) -> bool:
+        """Pass on, and keep a yes."""
+        there = self._machine.is_dir(path)
+        if there:
+            self._keep(path.rstrip("/") + "/")
+        return there
+
+    def is_device(self, path: str) -> bool:
+        """Pass on, and keep a yes."""
+        there = self._machine.is_device(path)
+        if there:
+            self._keep(path)
+        return there
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Pass on; the files in it are kept when they are asked for."""
+        return self._machine.names(folder)
+
+    def requires(self, distribution: str) -> tuple[str, ...] | None:
+        """Pass on, and keep the requirements that the checks can use."""
+        lines = self._machine.requires(distribution)
+        if lines is not None:
+            wanted = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
+            self._requires[distribution] = [line for line in lines if wanted.match(line)]
+        return lines
+
+    def process(self, pid: int) -> Process | None:
+        """Pass on, and keep the process."""
+        process = self._machine.process(pid)
+        if process:
+            self._processes[pid] = process
+        return process
+
+    def scan_open_files(self, wanted: Callable[[str], bool]) -> FdScan:
+        """Pass on, and keep who was found and who refused."""
+        self._scan = self._machine.scan_open_files(wanted)
+        return self._scan
+
+    def is_listening(self, port: int) -> bool | None:
+        """Pass on, and keep the answer."""
+        answer = self._machine.is_listening(port)
+        if answer is not None:
+            self._ports[port] = answer
+        return answer
+
+    def is_reachable(self, address: str) -> bool | None:
+        """Pass on, and keep the answer."""
+        answer = self._machine.is_reachable(address)
+        if answer is not None:
+            self._reachable[address] = answer
+        return answer
+
+    def document(self) -> dict[str, Any]:
+        """Everything that was asked for, scrubbed, in the format of recorded machines."""
+        scrub = Scrubber(self._machine.env, self._files)
+        host = self.host
+        metadata = {path: scrub.metadata(path, text) for path, text in self._metadata.items()}
+        return {
+            "name": "recorded",
+            "env": {name: scrub.variable(name, text) for name, text in self.env.asked.items()},
+            "files": {
+                scrub.path(path): None if text is None else scrub.file(path, text)
+                for path, text in sorted(self._files.items())
+            },
+            "absent": [],
+            "pci": [_pci(device) for device in self.pci],
+            "metadata": metadata if self.metadata_answers else None,
+            "packages": dict(sorted(self.packages.items())),
+            "requires": self._requires,
+            "python": host.python,
+            "host": {
+                "vcpus": host.vcpus,
+                "memory_bytes": host.memory_bytes,
+                "disk_free_bytes": host.disk_free_bytes,
+            },
+            "proc": self._proc(scrub),
+            "source": "tpuctl doctor --record",
+        }
+
+    def _keep(self, path: str) -> None:
+        if path.rstrip("/") not in self._files:
+            self._files.setdefault(path, None)
+
+    def _proc(self, scrub: Scrubber) -> dict[str, Any]:
+        me, lockfile = self.self_process, self.lockfile
+        refused = {pid: Process(pid) for pid in self._scan.refused}
+        scanned = {pid: Process(pid) for pid in self._scan.open_files}
+        processes = {**refused, **scanned, **self._processes}
+        inode = str(lockfile.inode) if lockfile else "-"
+        return {
+            "self": {"pid": me.pid, "ppid": me.ppid, "uid": me.uid},
+            "processes": {
+                str(pid): self._process(process, scrub) for pid, process in processes.items()
+            },
+            "locks": [line for line in self.locks if f":{inode} " in line],
+            "lockfile_inode": lockfile.inode if lockfile else None,
+            "lockfile_uid": lockfile.uid if lockfile else None,
+            "reachable_ports": {scrub.text(k): v for k, v in self._reachable.items()},
+            **(
+                {"listening_ports": [p for p, on in self._ports.items() if on]}
+                if self._ports
+                else {}
+            ),
+        }
+
+    def _process(self, process: Process, scrub: Scrubber) -> dict[str, Any]:
+        words = process.cmdline or ""
+        fds: Any = list(self._scan.open_files.get(process.pid, ()))
+        if process.pid in self._scan.refused:
+            fds = "unreadable"
+        return {
+            "comm": scrub.text(process.comm) if process.comm else None,
+            "cmdline": scrub.text(safe_command(words)) if words else None,
+            "ppid": process.ppid,
+            "uid": process.uid,
+            "fds": fds,
+        }
+
+
+def to_json(document: dict[str, Any]) -> str:
+    """The document as the text of a file."""
+    return json.dumps(document, indent=1, ensure_ascii=False, sort_keys=False) + "\n"
+
+
+def _pci(device: PciDevice) -> dict[str, Any]:
+    return {
+        "addr": device.addr,
+        "vendor": device.vendor,
+        "device": device.device,
+        "subsystem_device": device.subsystem_device,
+        "class": device.pci_class,
+        "driver": device.driver,
+        "iommu_group": device.iommu_group,
+    }

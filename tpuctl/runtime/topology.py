@@ -1,0 +1,98 @@
+"""How many hosts and slices work together, and which of them this one is."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from tpuctl.runtime.machine import Machine, variable
+from tpuctl.runtime.tpu_env import tpu_env
+
+_HOST_NAME = re.compile(r"t1v-n-[0-9a-f]+-w-(\d+)")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The place of this host in its slice."""
+
+    hosts: int = 1
+    worker: int | None = None
+    slices: int = 1
+    because: tuple[str, ...] = ()
+
+
+def find_topology(machine: Machine) -> Topology:
+    """Count the hosts from the names of the workers first; bounds are only a fallback."""
+    hosts, because = _hosts(machine)
+    worker = _worker(machine)
+    return Topology(
+        hosts=hosts,
+        worker=worker if worker is None or worker < hosts else None,
+        slices=max(1, _number(_tpu_value(machine, "MEGASCALE_NUM_SLICES")) or 1),
+        because=(because,) if because else (),
+    )
+
+
+def host_names(machine: Machine) -> list[str]:
+    """The workers that the environment lists; a sentence there is no list of names."""
+    value = variable(machine, "TPU_WORKER_HOSTNAMES")
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    return [] if any(" " in name for name in names) else names
+
+
+def worker_from_host_name(machine: Machine) -> int | None:
+    """The worker number in a TPU VM's host name `t1v-n-<hex>-w-<n>`."""
+    name = (
+        variable(machine, "HOSTNAME")
+        or machine.read("/proc/sys/kernel/hostname")
+        or machine.read("/etc/hostname")
+        or ""
+    )
+    match = _HOST_NAME.match(name.strip())
+    return int(match[1]) if match else None
+
+
+def product(bounds: str) -> int | None:
+    """Multiply bounds such as `2,2,1`; None for anything that is not bounds."""
+    numbers = [_number(part) for part in bounds.split(",")]
+    known = [number for number in numbers if number]
+    return math.prod(known) if known and len(known) == len(numbers) else None
+
+
+def _hosts(machine: Machine) -> tuple[int, str | None]:
+    endpoints = machine.metadata("instance/attributes/worker-network-endpoints") or ""
+    listed = [entry for entry in endpoints.split(",") if entry.strip()]
+    if listed:
+        return len(listed), f"worker-network-endpoints lists {len(listed)} host(s)"
+    names = host_names(machine)
+    if len(names) > 1:
+        return len(names), f"TPU_WORKER_HOSTNAMES lists {len(names)} hosts"
+    bounds = tpu_env(machine).get("HOST_BOUNDS") or tpu_env(machine).get("TPU_HOST_BOUNDS") or ""
+    if count := product(bounds):
+        return count, f"tpu-env says HOST_BOUNDS {bounds}"
+    if names:
+        return 1, None
+    bounds = variable(machine, "TPU_HOST_BOUNDS") or variable(machine, "HOST_BOUNDS")
+    if (count := product(bounds)) and count > 1:
+        return count, f"TPU_HOST_BOUNDS={bounds}"
+    worker = worker_from_host_name(machine)
+    return (worker + 1, f"host name ends in w-{worker}") if worker else (1, None)
+
+
+def _worker(machine: Machine) -> int | None:
+    candidates = (
+        machine.metadata("instance/attributes/agent-worker-number"),
+        tpu_env(machine).get("WORKER_ID"),
+        variable(machine, "TPU_WORKER_ID"),
+        variable(machine, "JOB_COMPLETION_INDEX"),
+    )
+    numbers = (_number(text) for text in candidates)
+    return next((n for n in numbers if n is not None), worker_from_host_name(machine))
+
+
+def _tpu_value(machine: Machine, name: str) -> str | None:
+    return variable(machine, name) or tpu_env(machine).get(name)
+
+
+def _number(text: str | None) -> int | None:
+    clean = (text or "").strip()
+    return int(clean) if clean.isascii() and clean.isdigit() and len(clean) < 10 else None
