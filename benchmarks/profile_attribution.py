@@ -1,6 +1,7 @@
 """How right is `profile` about which stage costs the CPU time?
 
-    python -m benchmarks.profile_attribution [--repeats 3] [--seconds 6]
+    python -m benchmarks profile_attribution
+    python -m benchmarks.profile_attribution --repeats 3 --seconds 8
 
 Ground truth: every stage alone on inputs held in memory, on one pinned vCPU, its CPU time less that of
 the source. Printed: the distance between the true and the reported shares (total variation, 0 to
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,8 +27,8 @@ HELD, ROUNDS = 24, 5
 MODULE = Path(__file__).with_name("profile_pipelines.py")
 
 
-def main() -> None:
-    arguments = read_arguments()
+def main(words: Sequence[str] = ()) -> None:
+    arguments = read_arguments(words)
     if arguments.truth:
         print(json.dumps(measure_truth(arguments.truth)))
         sys.stdout.flush()
@@ -42,12 +44,12 @@ def main() -> None:
         print(f"share error (TVD) {name}: median {median(mine):.3f}, worst {max(mine):.3f}")
 
 
-def read_arguments() -> argparse.Namespace:
+def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--truth", choices=PIPELINES, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def compare(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -62,10 +64,18 @@ def compare(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             os.environ["TPUCTL_BENCH_CALLS"] = calls
             profile = profile_target(f"{MODULE}:{name}", seconds=arguments.seconds)
             shares = normal(
-                {stage.name.removeprefix("heavy_").removeprefix("python_"): stage.cpu_ms_per_example
-                 for stage in profile.stages}
+                {
+                    stage.name.removeprefix("heavy_").removeprefix(
+                        "python_"
+                    ): stage.cpu_ms_per_example
+                    for stage in profile.stages
+                }
             )
-            row = {"pipeline": name, "tvd": distance(truth, shares), "top1": same_top(truth, shares)}
+            row = {
+                "pipeline": name,
+                "tvd": distance(truth, shares),
+                "top1": same_top(truth, shares),
+            }
             rows.append(row)
             print(
                 f"{name}: {'autotune' if calls == '-1' else calls + ' calls ':9} {show(shares)}  "
@@ -94,7 +104,9 @@ def in_child(*words: str) -> dict[str, float]:
 
 
 def make_photos(folder: str) -> None:
-    code = f"from pathlib import Path; import profile_pipelines as p; p.make_photos(Path({folder!r}))"
+    code = (
+        f"from pathlib import Path; import profile_pipelines as p; p.make_photos(Path({folder!r}))"
+    )
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=MODULE.parent, stderr=subprocess.DEVNULL
     )
@@ -129,7 +141,10 @@ def alone(tf: Any, held: Any, dataset: Any) -> float:
         return time.process_time() - start
 
     cost(held), cost(dataset)
-    return max(0.0, median(cost(dataset) for _ in range(ROUNDS)) - median(cost(held) for _ in range(ROUNDS)))
+    return max(
+        0.0,
+        median(cost(dataset) for _ in range(ROUNDS)) - median(cost(held) for _ in range(ROUNDS)),
+    )
 
 
 def normal(costs: dict[str, float]) -> dict[str, float]:
@@ -150,4 +165,4 @@ def show(shares: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -20,7 +20,9 @@ WIDTH, HEIGHT = 1500, 1000
 STAGES = ("read", "decode", "resize", "augment")
 
 
-def make_photos(folder: Path, count: int = PHOTOS, width: int = WIDTH, height: int = HEIGHT) -> Path:
+def make_photos(
+    folder: Path, count: int = PHOTOS, width: int = WIDTH, height: int = HEIGHT
+) -> Path:
     """Write camera-like JPEGs: parts of two photographs, scaled, with sensor noise."""
     from sklearn.datasets import load_sample_images
 
@@ -118,3 +120,51 @@ def python() -> Any:
 
 def slowio() -> Any:
     return build(read_function=slow_read)
+
+
+def slowio_wide() -> Any:
+    """Sixteen calls allowed, but the default thread pool."""
+    os.environ["TPUCTL_BENCH_CALLS"] = "16"
+    return build(read_function=slow_read)
+
+
+def serial() -> Any:
+    """Everything on one thread, with a prefetch at the end."""
+    dataset = tf.data.Dataset.from_tensor_slices(photos()).repeat()
+    for function in (read, decode, resize, augment):
+        dataset = dataset.map(function)
+    options = tf.data.Options()
+    options.experimental_optimization.map_parallelization = False
+    return dataset.batch(BATCH).prefetch(2).with_options(options)
+
+
+def bursty() -> Any:
+    """Every 64th element takes half a second; fast otherwise."""
+    heavy_work = tf.random.stateless_normal((700, 700), (1, 2))
+
+    def work(index: Any) -> Any:
+        def long() -> Any:
+            return tf.while_loop(
+                lambda i, x: i < 30, lambda i, x: (i + 1, tf.tanh(x @ heavy_work)), (0, heavy_work)
+            )[1][0, 0]
+
+        rare = tf.equal(index % 512, 0)
+        return tf.cond(rare, long, lambda: tf.cast(index, tf.float32))
+
+    return tf.data.Dataset.range(1 << 40).map(work).batch(BATCH).prefetch(2)
+
+
+def tiny() -> Any:
+    return tf.data.Dataset.range(1 << 40).map(lambda x: x + 1).filter(lambda x: x > 3).batch(BATCH)
+
+
+def generator() -> Any:
+    def numbers() -> Any:
+        for number in range(1 << 40):
+            total = 0
+            for value in range(20_000):
+                total += value
+            yield number + total % 3
+
+    spec = tf.TensorSpec((), tf.int64)
+    return tf.data.Dataset.from_generator(numbers, output_signature=spec).batch(BATCH).prefetch(2)

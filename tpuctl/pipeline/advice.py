@@ -251,7 +251,18 @@ def _smooth(at: Situation) -> Advice | None:
     )
 
 
-CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _more_vcpus)
+def _vectorise(at: Situation) -> Advice | None:
+    if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
+        return None
+    return at.advice(
+        "vectorise",
+        "Most CPU time goes into handing single elements on, not into work on them.",
+        "batch first, then map and filter over whole batches",
+        at.rate_with(at.total_ms - at.case.parts.residual.cpu_ms_per_example),
+    )
+
+
+CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _vectorise, _more_vcpus)
 RULES: dict[str, tuple[Rule, ...]] = {
     "vcpu": CPU_RULES,
     "stolen": (_neighbours, *CPU_RULES),
@@ -261,4 +272,5 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "threadpool": (_threadpool,),
     "serial": (_parallelise, _prefetch),
     "bursty": (_smooth,),
+    "unknown": (_vectorise,),
 }

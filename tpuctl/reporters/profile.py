@@ -110,8 +110,15 @@ def _stages(profile: Profile) -> Table:
     table.add_column("alone, ex/s", justify="right")
     if any(stage.location for stage in profile.stages):
         table.add_column("where", overflow="fold")
+    small = [stage for stage in profile.stages if _is_small(stage)]
     for stage in profile.stages:
-        table.add_row(*_stage_cells(profile, stage))
+        if stage not in small:
+            table.add_row(*_stage_cells(profile, stage))
+    if small:
+        cpu_ms = sum(stage.cpu_ms_per_example for stage in small)
+        share = sum(stage.share_of_cpu for stage in small)
+        names = ", ".join(stage.name for stage in small)
+        table.add_row(Text(f"({names})", "dim"), _bar(share, ""), f"{cpu_ms:.3g}")
     rest = profile.residual
     cells = (
         Text("(not in a stage)", "dim"),
@@ -120,6 +127,10 @@ def _stages(profile: Profile) -> Table:
     )
     table.add_row(*cells)
     return table
+
+
+def _is_small(stage: Stage) -> bool:
+    return stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
 
 
 def _stage_cells(profile: Profile, stage: Stage) -> list[RenderableType]:
