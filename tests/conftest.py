@@ -6,11 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from typer.testing import CliRunner
 
 from tpuctl.cli.app import app
 from tpuctl.launch.strategy import Choice
+
+# These machines are shared: how long one example takes says nothing.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -114,6 +114,14 @@ def test_a_failing_script_passes_its_exit_code_and_leaves_no_old_result(
     assert (training.exit_code, training.status, training.result) == (9, "error", None)
 
 
+def test_a_failing_scripts_last_words_are_kept(tmp_path: Path, choice) -> None:
+    path = tmp_path / "raise.py"
+    path.write_text("raise ValueError('no such thing')")
+    errors = tmp_path / "logs" / "stderr.log"
+    training = run_training(plan_launch(find_script(str(path)), choice), errors=errors)
+    assert training.last_words[-1] == "ValueError: no such thing"
+
+
 def test_a_killed_script_exits_as_a_shell_would_say(tmp_path: Path, choice) -> None:
     path = tmp_path / "die.py"
     path.write_text("import os; os.kill(os.getpid(), 9)")

@@ -54,4 +54,7 @@ def test_a_framework_the_script_cannot_use_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="does not run on torch"):
         pick_choice(SCRIPT, offers(torch="cpu"), preferred="torch", framework="torch")
     anything = replace(SCRIPT, frameworks=())
+    assert (
+        pick_choice(anything, offers(torch="not-installed"), preferred="jax").strategy == "default"
+    )
     assert pick_choice(anything, offers(torch="cpu"), preferred="jax").framework == "torch"

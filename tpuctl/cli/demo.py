@@ -1,6 +1,5 @@
 """`tpuctl demo`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,6 @@ def demo(
 ) -> None:
     """Run the whole day on this machine in minutes, and write a report."""
     with bars() as on_progress:
-        result = run_day(images, out, Watcher(output.step, on_progress, sys.stderr))
+        result = run_day(images, out, Watcher(output.step, on_progress, output.STDERR))
     report.write(result)
     output.show(result, report.text)

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import typer
 
@@ -13,6 +13,8 @@ from tpuctl.cli.contents import CONTENTS
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.reporters import envelope
+
+STDERR = 2
 
 
 @dataclass
@@ -80,9 +82,9 @@ def step(number: int, what: str) -> None:
     note(f"[{number}] {what}")
 
 
-def script_log() -> IO[str]:
+def script_log() -> int | None:
     """Where the words of a script that we run belong: stdout, unless that is one document."""
-    return sys.stderr if _mode.as_json else sys.stdout
+    return STDERR if _mode.as_json else None
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from tpuctl import datasets, pipeline
 from tpuctl.demo.photographs import assemble_photographs
@@ -68,7 +67,7 @@ class Watcher:
 
     on_step: Callable[[int, str], None]
     on_progress: OnProgress
-    log: IO[str]
+    log: int | None
 
 
 def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
@@ -135,4 +134,5 @@ def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Trai
     script = find_script("images")
     choice = pick_choice(script, doctor.strategies, preferred=doctor.recommended.framework)
     settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
-    return run_training(plan_launch(script, choice, settings), log=watcher.log)
+    plan = plan_launch(script, choice, settings)
+    return run_training(plan, log=watcher.log, errors=out / "stderr.log")

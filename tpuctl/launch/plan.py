@@ -45,7 +45,8 @@ def pick_choice(
 ) -> Choice:
     """Pick the framework and strategy for a script among what the machine offers.
 
-    A framework or strategy given by name is kept. Raises UsageError for a framework that does not
+    A framework or strategy given by name is kept; a script that does not say what it runs on may
+    run without any. Raises UsageError for a framework that does not
     exist or that the script cannot use, and NotFoundError where none of its frameworks is
     installed.
     """
@@ -57,13 +58,15 @@ def pick_choice(
         )
     wanted = can_use if framework == "auto" else (framework,)
     usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
+    if not usable and not script.frameworks and framework == "auto":
+        return Choice(preferred, "default", "no framework is installed; the script decides", "")
     if not usable:
         raise NotFoundError(
             f"{script.name} needs {' or '.join(wanted)}, and none of them is installed here.",
             hint=f"pip install {wanted[0]}",
         )
-    rank = {name: index for index, name in enumerate((preferred, *can_use))}
-    best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, rank[c.framework]))
+    order = (preferred, *can_use)
+    best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
         return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
     if best.strategy == _ON_CPU_ONLY:

@@ -12,6 +12,7 @@ from typing import IO, Any
 from tpuctl.errors import InvalidInputError
 from tpuctl.launch.plan import LaunchPlan
 from tpuctl.outcome import Outcome, Status
+from tpuctl.storage.local import translated_write_errors
 
 # A child that was asked to stop writes nothing long: Keras leaves within a batch.
 STOP_S = 15
@@ -31,6 +32,7 @@ class Training(Outcome):
     because: tuple[str, ...]
     returncode: int
     result: Mapping[str, Any] | None
+    last_words: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -43,25 +45,48 @@ class Training(Outcome):
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
-def run_training(plan: LaunchPlan, *, log: IO[str] | int | None = None) -> Training:
+def run_training(
+    plan: LaunchPlan, *, log: int | None = None, errors: Path | None = None
+) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
-    `log` receives what the script prints (default: this process's stdout). On Ctrl-C the script is
-    stopped before KeyboardInterrupt goes on.
+    `log` is the descriptor for what the script prints (default: stdout); `errors` is a file for
+    its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
+    script is stopped before KeyboardInterrupt goes on.
     """
     result_path = _output_folder(plan) / "result.json"
     before = _stamp(result_path)
     environment = {**os.environ, **plan.env, "PYTHONUNBUFFERED": "1"}
-    child = subprocess.Popen(plan.argv, env=environment, stdout=log, stdin=subprocess.DEVNULL)
-    with _stopped_on_interrupt(child):
-        returncode = child.wait()
+    with _open_errors(errors) as stderr:
+        child = subprocess.Popen(
+            plan.argv, env=environment, stdout=log, stderr=stderr, stdin=subprocess.DEVNULL
+        )
+        with _stopped_on_interrupt(child):
+            returncode = child.wait()
     fresh = _stamp(result_path) != before
     fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
     return Training(
         **fields,
         returncode=returncode,
         result=_read_result(result_path) if fresh and not returncode else None,
+        last_words=_last_lines(errors) if errors and returncode else (),
     )
+
+
+@contextmanager
+def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
+    if path is None:
+        yield None
+        return
+    with translated_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    with file:
+        yield file
+
+
+def _last_lines(path: Path, count: int = 15) -> tuple[str, ...]:
+    return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
 
 
 def _output_folder(plan: LaunchPlan) -> Path:

@@ -148,7 +148,7 @@ def _profile(heading: str, profile: Profile) -> str:
         html.bars(stages),
         html.paragraph("CPU time per example and stage.", css="soft"),
         html.bullets(profile.evidence),
-        html.bullets(f"{advice.what} {advice.change}" for advice in profile.advice),
+        *(html.advice(advice.what, advice.change) for advice in profile.advice),
     )
 
 
@@ -157,7 +157,12 @@ def _training(day: Day) -> list[str]:
     because = html.bullets(day.launch.because)
     if day.launch.result is None:
         failed = f"The training failed with exit code {day.launch.exit_code}."
-        return [html.paragraph(failed), because, command]
+        return [
+            html.paragraph(failed),
+            html.code("\n".join(day.launch.last_words)),
+            because,
+            command,
+        ]
     return [html.table(("", ""), launch.figures(day.launch.result)), because, command]
 
 

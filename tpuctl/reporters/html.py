@@ -39,6 +39,11 @@ def code(text: str) -> str:
     return f"<pre><code>{escape(text)}</code></pre>"
 
 
+def advice(what: str, change: str) -> str:
+    """What would help, and the command or line of code that does it."""
+    return f"<p>{escape(what)}</p>{code(change)}"
+
+
 def bullets(items: Iterable[str]) -> str:
     """A list of sentences; nothing for none."""
     rows = "".join(f"<li>{escape(item)}</li>" for item in items)

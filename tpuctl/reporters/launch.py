@@ -20,7 +20,8 @@ def plan(result: LaunchPlan) -> str:
 def training(result: Training) -> RenderableType:
     """How the training went."""
     if result.returncode:
-        return Text(f"The script failed with exit code {result.exit_code}: {result.script}")
+        failed = f"The script failed with exit code {result.exit_code}: {result.script}"
+        return Text("\n".join([*result.last_words, failed]))
     if result.result is None:
         return Text(f"{result.script} finished; it left no result.json.")
     lines = [f"{name}: {value}" for name, value in figures(result.result)]
