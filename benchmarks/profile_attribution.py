@@ -3,9 +3,9 @@
     python -m benchmarks profile_attribution
     python -m benchmarks.profile_attribution --repeats 3 --seconds 8
 
-Ground truth: every stage alone on inputs held in memory, on one pinned vCPU, its CPU time less that of
-the source. Printed: the distance between the true and the reported shares (total variation, 0 to
-1) and whether the costliest stage is named, a tie within two points counting as right.
+Ground truth: every stage alone on inputs held in memory, on one pinned vCPU, its CPU time less
+that of the source. Printed: the distance between the true and the reported shares (total
+variation, 0 to 1) and whether the costliest stage is named, a tie within two points being right.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     tpuctl profile run benchmarks/profile_pipelines.py:jpeg
 
-The photographs are those of scikit-learn, cut and scaled, in the folder TPUCTL_BENCH_PHOTOS or made in
-a temporary one. TPUCTL_BENCH_CALLS sets the parallel calls; without it tf.data chooses.
+The photographs are those of scikit-learn, cut and scaled, in the folder TPUCTL_BENCH_PHOTOS or
+made in a temporary one. TPUCTL_BENCH_CALLS sets the parallel calls; without it tf.data chooses.
 """
 
 import os

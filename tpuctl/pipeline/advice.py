@@ -64,12 +64,16 @@ Rule = Callable[[Situation], Advice | None]
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
-    """Collect the advice that fits the verdict, the greatest predicted gain first."""
+    """Collect the advice that fits the verdict, the greatest predicted gain first.
+
+    What feeds the device is worth the same however far beyond; the order of the rules then counts.
+    """
     rules = RULES.get(situation.finding.verdict, ())
     given = [advice for rule in rules if (advice := rule(situation))]
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
     worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
-    return tuple(sorted(worth, key=lambda a: -(a.predicted_examples_per_s or 0.0)))
+    enough = situation.case.device_examples_per_s or math.inf
+    return tuple(sorted(worth, key=lambda a: -min(enough, a.predicted_examples_per_s or 0.0)))
 
 
 def _presize(at: Situation) -> Advice | None:
