@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpuctl.errors import InvalidInputError, TargetError
-from tpuctl.pipeline._tfgraph import chain_of, gives_batches, read_snapshot, trunk_of
+from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
 from tpuctl.pipeline.images import Photo, find_photos, show_path
 from tpuctl.pipeline.ledger import Snapshot
 from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage
@@ -66,6 +66,8 @@ class Pipeline:
         options, measured = self.dataset.options(), []
         trunk = trunk_of(self.dataset)
         for depth in range(len(trunk) - 1, -1, -1):
+            if not does_work(trunk[depth]):
+                continue
             part = trunk[depth].prefetch(2).with_options(options)
             batched = self.batched and gives_batches(trunk[depth])
             measured.append(IsolatedStage(depth, self._cost(part, batched, seconds, cpu_s)))

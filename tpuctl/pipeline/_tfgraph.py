@@ -56,6 +56,11 @@ def gives_batches(dataset: Any) -> bool:
     return False
 
 
+def does_work(dataset: Any) -> bool:
+    """Whether a transformation computes or copies, and not only passes elements on."""
+    return _python_function(dataset) is not None or "Batch" in _op(dataset)
+
+
 def read_snapshot(iterator: Iterator[Any]) -> Snapshot | None:
     """Read the model of a running iterator; None where the runtime keeps none."""
     try:

@@ -64,12 +64,16 @@ Rule = Callable[[Situation], Advice | None]
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
-    """Collect the advice that fits the verdict, the greatest predicted gain first."""
+    """Collect the advice that fits the verdict, the greatest predicted gain first.
+
+    What feeds the device is worth the same however far beyond; the order of the rules then counts.
+    """
     rules = RULES.get(situation.finding.verdict, ())
     given = [advice for rule in rules if (advice := rule(situation))]
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
     worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
-    return tuple(sorted(worth, key=lambda a: -(a.predicted_examples_per_s or 0.0)))
+    enough = situation.case.device_examples_per_s or math.inf
+    return tuple(sorted(worth, key=lambda a: -min(enough, a.predicted_examples_per_s or 0.0)))
 
 
 def _presize(at: Situation) -> Advice | None:
@@ -80,13 +84,13 @@ def _presize(at: Situation) -> Advice | None:
     if share < SHARE_WORTH_A_RULE or not decode.bytes_per_example:
         return None
     facts = load_facts("relative_costs.json")
-    pixels = at.image_size**2 / (decode.bytes_per_example / CHANNELS)
+    photo_pixels = decode.bytes_per_example / CHANNELS
+    record_pixels = at.image_size**2 * facts["record_decode_per_pixel"]
+    record_pixels += facts["record_overhead_pixels"]
+    record = decode.cpu_ms_per_example * min(1.0, record_pixels / photo_pixels)
     read = at.named("read")
-    read_ms = read.cpu_ms_per_example if read else 0.0
-    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example + read_ms
-    record = facts["record_ms"] + decode.cpu_ms_per_example * min(
-        1.0, pixels * facts["record_decode_per_pixel"]
-    )
+    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example
+    gone += read.cpu_ms_per_example if read else 0.0
     rate = at.rate_with(at.total_ms - gone + record, dropped=("read", "decode", "resize"))
     size, folder = at.image_size, at.target.rstrip("/")
     shards = f"{folder}-{size}"
@@ -251,7 +255,18 @@ def _smooth(at: Situation) -> Advice | None:
     )
 
 
-CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _more_vcpus)
+def _vectorise(at: Situation) -> Advice | None:
+    if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
+        return None
+    return at.advice(
+        "vectorise",
+        "Most CPU time goes into handing single elements on, not into work on them.",
+        "batch first, then map and filter over whole batches",
+        at.rate_with(at.total_ms - at.case.parts.residual.cpu_ms_per_example),
+    )
+
+
+CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _vectorise, _more_vcpus)
 RULES: dict[str, tuple[Rule, ...]] = {
     "vcpu": CPU_RULES,
     "stolen": (_neighbours, *CPU_RULES),
@@ -261,4 +276,5 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "threadpool": (_threadpool,),
     "serial": (_parallelise, _prefetch),
     "bursty": (_smooth,),
+    "unknown": (_vectorise,),
 }

@@ -61,9 +61,8 @@ class Case:
 
     @property
     def others(self) -> float:
-        """The share of the visible vCPUs that other processes and other machines took."""
-        taken = (self.free.signals.other_cpu_s or 0.0) + (self.free.signals.steal_s or 0.0)
-        return taken / (self.free.wall_s * self.free.signals.vcpus_visible)
+        """The share of the visible vCPUs that others took while the pipeline ran free."""
+        return taken_by_others(self.free)
 
     @property
     def throttled(self) -> float:
@@ -91,6 +90,13 @@ class Case:
 
 
 Rule = Callable[[Case], Finding | None]
+
+
+def taken_by_others(phase: Phase) -> float:
+    """The share of the visible vCPUs that other processes and other machines took."""
+    signals = phase.signals
+    taken_s = (signals.other_cpu_s or 0.0) + (signals.steal_s or 0.0)
+    return taken_s / (phase.wall_s * signals.vcpus_visible)
 
 
 def build_case(measured: Measurement, parts: Attribution, limits: Thresholds | None = None) -> Case:
@@ -147,7 +153,9 @@ def _starts_slowly(case: Case) -> bool:
 
 def _bursty(case: Case) -> Finding | None:
     device, wait = case.device_examples_per_s, case.wait_fraction
-    if device is None or wait is None or case.examples_per_s < case.limits.fits * device:
+    if case.device is None or device is None or wait is None:
+        return None
+    if case.examples_per_s < case.limits.fits * device:
         return None
     fits = (
         f"on average the pipeline gives {case.examples_per_s:,.0f} examples/s and the device takes "
@@ -160,6 +168,9 @@ def _bursty(case: Case) -> Finding | None:
     if times.p99 > case.limits.burst_ratio * times.p50:
         line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, 99th {times.p99 * 1e3:.0f} ms"
         return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
+    if (later := taken_by_others(case.device)) > case.limits.contended_other:
+        line = f"with the device, other processes took {later:.0%} of the vCPUs"
+        return Finding("stolen", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
     return Finding("unknown", 0.0, (fits, "batch times hardly vary: these signals conflict"))
 
 
@@ -190,11 +201,15 @@ def _cpu(case: Case) -> Finding | None:
     if case.run_delay is not None:
         lines.append(f"ready threads waited {case.run_delay:.2f} s per vCPU and second for one")
     heaviest = _heaviest(case.parts.stages)
-    if case.others <= case.limits.contended_other:
+    later = taken_by_others(case.device) if case.device else 0.0
+    if later > case.limits.contended_other:
+        lines.append(f"with the device, others took {later:.0%} of the vCPUs")
+    if max(case.others, later) <= case.limits.contended_other:
         return Finding("vcpu", _sure(1 - busy, 0.2), tuple(lines), heaviest)
-    if case.run_delay is not None and case.run_delay < case.limits.contended_run_delay:
+    quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
+    if quiet and later <= case.limits.contended_other:
         return None
-    return Finding("stolen", min(0.95, 0.6 + case.others), tuple(lines), heaviest)
+    return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
 
 
 def _gil(case: Case) -> Finding | None:
@@ -279,8 +294,16 @@ def _unknown(case: Case) -> Finding:
             f"{case.blocked:.0%} of the stages' time is waiting, "
             f"GIL probe {'not known' if late_ms is None else f'{late_ms:.1f} ms'}: "
             "no single cause fits",
+            *_overhead_line(case),
         ),
     )
+
+
+def _overhead_line(case: Case) -> tuple[str, ...]:
+    share = case.parts.residual.share_of_cpu
+    if share < case.limits.residual:
+        return ()
+    return (f"{share:.0%} of the CPU time is spent between the stages, element by element",)
 
 
 RULES: tuple[Rule, ...] = (
@@ -289,9 +312,9 @@ RULES: tuple[Rule, ...] = (
     _bursty,
     _throttled,
     _gil,
+    _waiting,
     _cpu,
     _serial,
-    _waiting,
 )
 
 

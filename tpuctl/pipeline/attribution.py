@@ -21,9 +21,11 @@ from tpuctl.pipeline.models import ChainNode, Measurement, Phase, Residual, Stag
 
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"
-ISOLATED = "isolated re-run"
+ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 SLICE_S = 1.0
+# A stage below a tenth of the time is not worth a verdict; half of the expected CPU is far off.
+NOTABLE, WAITING = 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class _Work:
     @property
     def main(self) -> RunNode:
         """The node that does most of the stage's own work."""
-        return max(self._own, key=lambda node: node.cost.active_s)
+        real = [node for node in self._own if unversioned(node.op) not in BOOKKEEPING]
+        return max(real or self._own, key=lambda node: node.cost.active_s)
 
     @property
     def last(self) -> RunNode:
@@ -79,16 +82,16 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     examples = _examples_processed(works, phase)
     cpu_s = max(0.0, phase.signals.cpu_s - phase.signals.tool_cpu_s) / examples
     active_s = sum(work.active_s for work in works)
-    isolated = _isolated_cpu(measured, works)
-    scale = _scale(cpu_s, phase.signals.consumer_cpu_s / examples, active_s)
-    costs = isolated or [scale * work.active_s for work in works]
+    budget_s = max(0.0, cpu_s - phase.signals.consumer_cpu_s / examples)
+    waiting = _waiting_stages(measured, phase, works)
+    costs = _divide(works, waiting, budget_s, phase)
     low, high = _interval(works, phase)
     template = _Stages(measured, phase, cpu_s, low, high)
-    method = ISOLATED if isolated else MODEL_SCALED if scale < 1.0 else MODEL_DIRECT
+    method = ISOLATED if waiting else MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
     rest_s = max(0.0, cpu_s - sum(costs))
     return Attribution(
         stages=tuple(
-            replace(template.stage(work, cost, method), index=index)
+            replace(template.stage(work, cost, method, index in waiting), index=index)
             for index, (work, cost) in enumerate(zip(works, costs, strict=True))
         ),
         residual=Residual(rest_s * 1000, rest_s / cpu_s if cpu_s else 0.0, RESIDUAL),
@@ -119,22 +122,63 @@ def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
     return max(1.0, sum(work.active_s * work.examples for work in works) / weight)
 
 
-def _scale(cpu_s: float, loop_s: float, active_s: float) -> float:
-    """The factor from the model's time to CPU time; never above 1, the rest is residual."""
-    return min(1.0, max(0.0, cpu_s - loop_s) / active_s) if active_s else 0.0
+def _divide(
+    works: Sequence[_Work], waiting: set[int], budget_s: float, phase: Phase
+) -> list[float]:
+    """Divide CPU time per example among the stages; what is left over is residual.
+
+    A stage that waits inside itself gets what the others leave, for its elapsed time says little.
+    """
+    active = [work.active_s for work in works]
+    total = sum(active)
+    if not waiting:
+        scale = min(1.0, budget_s / total) if total else 0.0
+        return [scale * each for each in active]
+    running = _running_share(phase)
+    costs = [0.0 if i in waiting else running * each for i, each in enumerate(active)]
+    others = sum(costs)
+    if others > budget_s:
+        costs = [each * budget_s / others for each in costs]
+    rest_s = max(0.0, budget_s - others)
+    waits = sum(active[i] for i in waiting)
+    for i in waiting:
+        costs[i] = min(active[i], rest_s * active[i] / waits)
+    return costs
 
 
-def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float] | None:
+def _running_share(phase: Phase) -> float:
+    """Of the time that threads could have run, the share in which they did."""
+    cpu_s, delay_s = phase.signals.cpu_s, phase.signals.run_delay_s or 0.0
+    return cpu_s / (cpu_s + delay_s) if cpu_s else 1.0
+
+
+def _waiting_stages(measured: Measurement, phase: Phase, works: Sequence[_Work]) -> set[int]:
+    """Stages that took much less CPU in a run of their own than their elapsed time would need."""
+    alone = _isolated_cpu(measured, works)
+    total, running = sum(work.active_s for work in works), _running_share(phase)
+    return {
+        index
+        for index, work in enumerate(works)
+        if alone[index] is not None
+        and work.active_s > NOTABLE * total
+        and (alone[index] or 0.0) < WAITING * running * work.active_s
+    }
+
+
+def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float | None]:
     """Turn CPU per example of ever longer pipelines into CPU per stage, source first."""
     upto = {each.depth: each.cpu_s_per_example for each in measured.isolated}
     depths = {id(node): depth for depth, node in enumerate(trunk(measured.chain))}
-    costs, before = [], 0.0
+    costs: list[float | None] = []
+    before = 0.0
     for work in works:
         known = [depths[id(n)] for n in work.stage.written if depths.get(id(n)) in upto]
-        here = upto[min(known)] if known else before
-        costs.append(max(0.0, here - before))
-        before = max(before, here)
-    return costs if upto else None
+        if known:
+            costs.append(max(0.0, upto[min(known)] - before))
+            before = max(before, upto[min(known)])
+        else:
+            costs.append(None)
+    return costs
 
 
 def trunk(chain: ChainNode) -> list[ChainNode]:
@@ -184,7 +228,7 @@ class _Stages:
     low: float
     high: float
 
-    def stage(self, work: _Work, cpu_s: float, method: str) -> Stage:
+    def stage(self, work: _Work, cpu_s: float, method: str, waits: bool) -> Stage:
         written, last = work.stage.written, work.last
         allowed = work.main.cost.parallelism
         out = last.cost.elements * last.examples_per_element
@@ -193,7 +237,7 @@ class _Stages:
             name=_name(work),
             op=work.main.op,
             location=next((node.location for node in written if node.location), None),
-            examples_per_s_alone=self._alone(work, cpu_s, blocked=method == ISOLATED),
+            examples_per_s_alone=self._alone(work, cpu_s, waits),
             cpu_ms_per_example=cpu_s * 1000,
             cpu_ms_low=cpu_s * 1000 * self.low,
             cpu_ms_high=cpu_s * 1000 * self.high,
@@ -209,11 +253,11 @@ class _Stages:
             decodes_jpeg=any(node.decodes_jpeg for node in written),
         )
 
-    def _alone(self, work: _Work, cpu_s: float, *, blocked: bool) -> float | None:
+    def _alone(self, work: _Work, cpu_s: float, waits: bool) -> float | None:
         """Examples per second if this stage had the vCPUs, and its allowed calls, to itself."""
         calls = work.main.cost.parallelism or 1
         limits = [min(calls, self.phase.signals.vcpus_usable) / cpu_s] if cpu_s else []
-        if blocked and work.active_s:
+        if waits and work.active_s:
             limits.append(min(calls, self.measured.threadpool_size) / work.active_s)
         return min(limits, default=None)
 

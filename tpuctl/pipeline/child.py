@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.pipeline._tf import Pipeline
 
 BLOCKED_SHARE = 0.3
-ISOLATE_S = 0.8
+ISOLATE_S = 1.2
 
 
 class Channel:
@@ -106,7 +106,7 @@ def measure(request: Request, channel: Channel) -> Measurement:
         isolated=isolated,
         first_batch_s=first_batch_s,
         threadpool_size=pipeline.threadpool_size,
-        host=host(),
+        host=host(str(pipeline.settings["tensorflow"])),
         input=pipeline.input,
         settings=pipeline.settings,
     )
@@ -140,10 +140,9 @@ def _isolate(
     return pipeline.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)
 
 
-def host() -> Host:
+def host(tensorflow: str) -> Host:
     """Describe this machine."""
     import psutil
-    import tensorflow
 
     memory = psutil.virtual_memory()
     limit = memory_limit_bytes() or memory.total
@@ -154,7 +153,7 @@ def host() -> Host:
         memory_available_bytes=min(memory.available, limit),
         cpu_model=_cpu_model(),
         python=platform.python_version(),
-        tensorflow=tensorflow.__version__,
+        tensorflow=tensorflow,
     )
 
 

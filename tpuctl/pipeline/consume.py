@@ -133,11 +133,7 @@ class Recorder:
 
     def settle(self, device_s: float | None) -> None:
         """Let buffers reach the state that the next window is about."""
-        start, steps = time.perf_counter(), 0
-        while steps < 2 or time.perf_counter() - start < SETTLE_S:
-            self._feed.step()
-            _occupy(device_s, time.perf_counter())
-            steps += 1
+        self._loop(Limit(SETTLE_S, least_steps=2), device_s)
 
     def record(self, limit: Limit, device_s: float | None) -> Phase:
         """Measure one window; with `device_s` the loop waits that long after each batch."""
@@ -172,6 +168,11 @@ class Recorder:
         )
 
     def _loop(self, limit: Limit, device_s: float | None) -> _Times:
+        """Feed a device that needs `device_s` per batch, or nobody.
+
+        The next batch is fetched while the device works on the one before, as frameworks do that
+        dispatch steps asynchronously; the device waits when the batch comes later than it is free.
+        """
         thread_s = time.thread_time()
         start = time.perf_counter()
         times = _Times(start, start)
@@ -180,11 +181,12 @@ class Recorder:
             times.examples += self._feed.step()
             times.feeding_cpu_s += time.thread_time() - before_s
             ready = time.perf_counter()
-            times.waits.append(ready - times.end_s)
-            _occupy(device_s, ready)
-            now = time.perf_counter()
-            times.steps.append(now - times.end_s)
-            times.end_s = now
+            begins = max(ready, times.end_s)
+            time.sleep(max(0.0, begins - ready))
+            times.waits.append(begins - times.end_s)
+            ends = begins + (device_s or 0.0)
+            times.steps.append(ends - times.end_s)
+            times.end_s = ends
         times.loop_cpu_s = time.thread_time() - thread_s - times.feeding_cpu_s
         return times
 
@@ -237,9 +239,3 @@ def is_warming_up(times: "array[float]") -> bool:
         return False
     first, last = sum(times[:third]), sum(times[-third:])
     return first > WARMING_RATIO * last and sum(times) > SETTLE_S
-
-
-def _occupy(device_s: float | None, ready_s: float) -> None:
-    """Be as busy as a device would be with the batch that was ready at that time."""
-    if device_s is not None:
-        time.sleep(max(0.0, ready_s + device_s - time.perf_counter()))

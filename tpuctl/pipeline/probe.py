@@ -13,7 +13,11 @@ SAMPLE_EVERY_S = 0.5
 
 
 class GilProbe:
-    """How late a short sleep ends: long where Python code holds the interpreter lock."""
+    """How late a short sleep ends: long where Python code holds the interpreter lock.
+
+    The time that the thread was ready and had no vCPU is taken out where the kernel tells it, so
+    that busy neighbours do not look like a held lock.
+    """
 
     def __init__(self) -> None:
         self._overshoots_s: list[float] = []
@@ -26,12 +30,29 @@ class GilProbe:
         return taken
 
     def _run(self) -> None:
+        delay_s = run_delay_reader()
         while True:
-            start = time.perf_counter()
+            start, delayed_s = time.perf_counter(), delay_s()
             time.sleep(PROBE_SLEEP_S)
-            self._overshoots_s.append(time.perf_counter() - start - PROBE_SLEEP_S)
+            late_s = time.perf_counter() - start - PROBE_SLEEP_S
+            self._overshoots_s.append(max(0.0, late_s - (delay_s() - delayed_s)))
             self.cpu_s = time.thread_time()
             time.sleep(PROBE_EVERY_S - PROBE_SLEEP_S)
+
+
+def run_delay_reader() -> Callable[[], float]:
+    """Make a function that says how long the calling thread was ready and had no vCPU."""
+    path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+
+    def read() -> float:
+        with open(path, encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+
+    try:
+        read()
+    except (OSError, ValueError, IndexError):
+        return lambda: 0.0
+    return read
 
 
 class Sampler:

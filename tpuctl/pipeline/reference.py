@@ -33,6 +33,7 @@ class Thresholds:
     gil_overshoot_ms: float
     gil_calls: float
     blocked_share: float
+    residual: float
     serial_active: float
     pool_full: float
     fits: float

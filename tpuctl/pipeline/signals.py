@@ -114,7 +114,7 @@ def attempt(source: Callable[[], Value]) -> Value | None:
     """Read a source that this machine may not have."""
     try:
         return source()
-    except (OSError, ValueError, IndexError, KeyError):
+    except (OSError, ArithmeticError, LookupError, ValueError):
         return None
 
 

@@ -27,7 +27,7 @@ def parse_target(text: str) -> Target:
     Raises NotFoundError or InvalidInputError with what is supported.
     """
     path = Path(text)
-    if path.is_dir():
+    if text and path.is_dir():
         return Target("shards" if is_shard_folder(path) else "photos", str(path.resolve()))
     place, separator, function = text.rpartition(":")
     if separator and place and function.isidentifier():
@@ -43,4 +43,4 @@ def parse_target(text: str) -> Target:
             else None
         )
         raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
-    raise NotFoundError(f"There is no {text} to profile.", hint=f"profile run takes {SUPPORTED}.")
+    raise NotFoundError(f"There is no {text!r} to profile.", hint=f"profile run takes {SUPPORTED}.")

@@ -13,7 +13,7 @@ from tpuctl.pipeline.compare import Comparison, Row
 from tpuctl.pipeline.models import Advice, Profile, Stage
 from tpuctl.units import format_fraction, format_rate
 
-BAR_WIDTH = 20
+BAR_WIDTH = 16
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -26,14 +26,14 @@ def text(profile: Profile) -> RenderableType:
     return Group(*parts)
 
 
-def csv(profile: Profile) -> RenderableType:
+def csv(profile: Profile) -> str:
     """Write the stages as comma-separated values with a header."""
     names = [field.name for field in dataclasses.fields(Stage)]
     lines = io.StringIO()
     writer = csv_module.writer(lines, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([getattr(stage, name) for name in names] for stage in profile.stages)
-    return Text(lines.getvalue().rstrip("\n"), no_wrap=True, overflow="ignore")
+    return lines.getvalue().rstrip("\n")
 
 
 def comparison(result: Comparison) -> RenderableType:
@@ -103,23 +103,35 @@ def _vcpus(profile: Profile) -> str:
 
 def _stages(profile: Profile) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage")
-    table.add_column("share of CPU")
-    table.add_column("CPU ms/example", justify="right")
-    table.add_column("calls", justify="right")
-    table.add_column("alone, ex/s", justify="right")
+    table.add_column("stage", overflow="ellipsis", no_wrap=True, min_width=10)
+    table.add_column("share of CPU", no_wrap=True)
+    for column in ("", "ms/ex", "calls", "alone/s"):
+        table.add_column(column, justify="right", no_wrap=True)
     if any(stage.location for stage in profile.stages):
-        table.add_column("where", overflow="fold")
+        table.add_column("where", overflow="ellipsis", no_wrap=True)
+    small = [stage for stage in profile.stages if _is_small(stage)]
     for stage in profile.stages:
-        table.add_row(*_stage_cells(profile, stage))
+        if stage not in small:
+            table.add_row(*_stage_cells(profile, stage))
+    if small:
+        table.add_row(*_rest("(others)", _sum(small)))
     rest = profile.residual
-    cells = (
-        Text("(not in a stage)", "dim"),
-        _bar(rest.share_of_cpu, ""),
-        f"{rest.cpu_ms_per_example:.3g}",
-    )
-    table.add_row(*cells)
+    table.add_row(*_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
     return table
+
+
+def _sum(stages: list[Stage]) -> tuple[float, float]:
+    share = sum(stage.share_of_cpu for stage in stages)
+    return share, sum(stage.cpu_ms_per_example for stage in stages)
+
+
+def _rest(name: str, share_and_ms: tuple[float, float]) -> tuple[RenderableType, ...]:
+    share, cpu_ms = share_and_ms
+    return Text(name, "dim"), _bar(share, ""), f"{share:.1%}", f"{cpu_ms:.3g}"
+
+
+def _is_small(stage: Stage) -> bool:
+    return stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
 
 
 def _stage_cells(profile: Profile, stage: Stage) -> list[RenderableType]:
@@ -129,6 +141,7 @@ def _stage_cells(profile: Profile, stage: Stage) -> list[RenderableType]:
     cells: list[RenderableType] = [
         Text(stage.name + mark, style),
         _bar(stage.share_of_cpu, style),
+        Text(f"{stage.share_of_cpu:.1%}", style),
         f"{stage.cpu_ms_per_example:.3g}",
         f"{stage.calls_in_flight:.1f}/{stage.parallelism or 1}",
         "-" if alone is None else f"{alone:,.0f}",
@@ -143,24 +156,25 @@ def _short(location: str | None) -> str:
 
 
 def _bar(share: float, style: str) -> Text:
-    eighths = round(max(0.0, min(1.0, share)) * BAR_WIDTH * 8)
-    full, part = divmod(eighths, 8)
-    bar = ("█" * full + EIGHTHS[part].strip()).ljust(BAR_WIDTH)
-    return Text.assemble((bar, style or "cyan"), f"{share:6.1%}")
+    full, part = divmod(round(max(0.0, min(1.0, share)) * BAR_WIDTH * 8), 8)
+    return Text(("█" * full + EIGHTHS[part].strip()).ljust(BAR_WIDTH), style or "cyan")
 
 
 def _item(line: str) -> RenderableType:
     return Padding(Text(f"- {line}"), (0, 0, 0, 2))
 
 
+def predicted(advice: Advice) -> str:
+    """Say what a piece of advice should bring; empty where nobody can tell."""
+    rate, idle = advice.predicted_examples_per_s, advice.predicted_mxu_idle_fraction
+    if rate is None:
+        return ""
+    device = "" if idle is None else f", MXU idle {idle:.0%}"
+    return f" Predicted: {format_rate(rate, 'examples')}{device}."
+
+
 def _advice(advice: Advice) -> RenderableType:
-    gain = ""
-    if advice.predicted_examples_per_s is not None:
-        gain = f" Predicted: {format_rate(advice.predicted_examples_per_s, 'examples')}"
-        if advice.predicted_mxu_idle_fraction is not None:
-            gain += f", MXU idle {advice.predicted_mxu_idle_fraction:.0%}"
-        gain += "."
-    first = Text.assemble((advice.code, "bold"), f": {advice.what}{gain}")
+    first = Text.assemble((advice.code, "bold"), f": {advice.what}{predicted(advice)}")
     return Padding(Group(first, Text(f"→ {advice.change}", "cyan")), (0, 0, 0, 2))
 
 
