@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
@@ -21,9 +22,12 @@ from tpuctl.errors import InvalidInputError, TpuctlError, WriteError
 
 WORKER = (sys.executable, "-m", "tpuctl.datasets.worker")
 
+# No picture within the pixel limit takes a hundredth of this.
+SILENCE_S = 300.0
+
 # A picture that has killed this many workers is left out; once may be the system's fault.
 _FATAL_STRIKES = 2
-_SILENCE_S = 300.0
+_FAILED_STARTS = 3
 _ERRORS: dict[str, type[TpuctlError]] = {
     error.__name__: error for error in (InvalidInputError, WriteError)
 }
@@ -101,21 +105,20 @@ class _Seat:
 
     def _finish(self, job: ShardJob) -> None:
         """See one job through, with a new process after each that dies of it."""
-        strikes: dict[int, int] = {}
+        strikes: Counter[int | None] = Counter()
         crashed: dict[int, str] = {}
         while not self.closing.is_set():
             position, end = self._attempt(job, crashed)
             if end is None:
                 return
-            if position is None and not self.closing.is_set():
+            strikes[position] += 1
+            if position is not None and strikes[position] >= _FATAL_STRIKES:
+                crashed[position] = f"it killed {strikes[position]} workers ({end})"
+            if strikes[None] >= _FAILED_STARTS and not self.closing.is_set():
                 raise TpuctlError(
                     f"A worker process ended before it began: {end}{self._last_words()}",
                     hint="Run with --workers 1 to see whether memory is the reason.",
                 )
-            if position is not None:
-                strikes[position] = strikes.get(position, 0) + 1
-                if strikes[position] >= _FATAL_STRIKES:
-                    crashed[position] = f"it killed {strikes[position]} workers ({end})"
             self.leave()
 
     def _attempt(self, job: ShardJob, crashed: dict[int, str]) -> tuple[int | None, str | None]:
@@ -186,6 +189,7 @@ def build_shards(
     *,
     inherit: tuple[int, ...] = (),
     command: Sequence[str] = WORKER,
+    silence_s: float = SILENCE_S,
 ) -> Generator[Step, None, None]:
     """Build shards in `setup.workers` processes and yield their reports as they come.
 
@@ -205,7 +209,7 @@ def build_shards(
     try:
         for thread in threads:
             thread.start()
-        yield from _collect(seats, reports)
+        yield from _collect(seats, reports, silence_s)
     finally:
         closing.set()
         for seat in seats:
@@ -215,7 +219,9 @@ def build_shards(
 
 
 def _collect(
-    seats: Sequence[_Seat], reports: "queue.Queue[Step | BaseException | None]"
+    seats: Sequence[_Seat],
+    reports: "queue.Queue[Step | BaseException | None]",
+    silence_s: float,
 ) -> Iterator[Step]:
     left = len(seats)
     while left:
@@ -223,7 +229,7 @@ def _collect(
             report = reports.get(timeout=1.0)
         except queue.Empty:
             for seat in seats:
-                seat.kill_if_silent(_SILENCE_S)
+                seat.kill_if_silent(silence_s)
             continue
         if report is None:
             left -= 1
