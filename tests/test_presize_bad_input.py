@@ -6,6 +6,9 @@ import io
 import random
 import struct
 import zlib
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from tpuctl.datasets.memory import Admission, memory_budget_bytes
 from tpuctl.datasets.quarantine import BadImageError
 
 
-def reason(data: bytes, **options) -> str:
+def reason(data: bytes, **options: Any) -> str:
     """Why a file is refused; "" when it is not."""
     try:
         shrink(data, (64, 64), **options)
@@ -67,7 +70,9 @@ def test_every_length_of_a_jpeg_is_whole_or_refused() -> None:
         assert np.array_equal(small.pixels, whole)
 
 
-def test_a_missing_end_marker_is_salvaged_and_the_picture_is_whole(photo, progressive) -> None:
+def test_a_missing_end_marker_is_salvaged_and_the_picture_is_whole(
+    photo: bytes, progressive: bytes
+) -> None:
     for data in (photo, progressive):
         for torn in (data[:-2], data[:-1]):
             small = shrink(torn, (64, 64), fidelity="high")
@@ -163,7 +168,7 @@ def _claims(photo: bytes, width: int, height: int) -> bytes:
 def test_bombs_are_refused_by_their_header(photo: bytes) -> None:
     asked = []
 
-    def admit(needed_bytes: int):
+    def admit(needed_bytes: int) -> AbstractContextManager[None]:
         asked.append(needed_bytes)
         raise AssertionError("nothing of this size may be decoded")
 
@@ -175,10 +180,12 @@ def test_bombs_are_refused_by_their_header(photo: bytes) -> None:
         shrink(_claims(photo, side, side), (64, 64), admit=admit)
 
 
-def test_memory_is_asked_for_by_what_the_decoder_will_hold(photo, progressive) -> None:
+def test_memory_is_asked_for_by_what_the_decoder_will_hold(
+    photo: bytes, progressive: bytes
+) -> None:
     asked: list[int] = []
 
-    def admit(needed_bytes: int):
+    def admit(needed_bytes: int) -> AbstractContextManager[None]:
         asked.append(needed_bytes)
         raise BadImageError("bomb", "no")
 
@@ -244,14 +251,16 @@ def test_random_rasters_never_raise_anything_else() -> None:
             reason(bytes(data))
 
 
-def test_a_picture_beyond_the_budget_is_a_bomb_and_the_detail_has_both_numbers(tmp_path) -> None:
+def test_a_picture_beyond_the_budget_is_a_bomb_and_the_detail_has_both_numbers(
+    tmp_path: Path,
+) -> None:
     admission = Admission(tmp_path, budget_bytes=1 << 20, workers=2)
     with pytest.raises(BadImageError, match=r"needs about 2 MiB.* 1 MiB"):
         admission(2 << 20)
     admission.close()
 
 
-def test_small_pictures_decode_together_and_a_large_one_alone(tmp_path) -> None:
+def test_small_pictures_decode_together_and_a_large_one_alone(tmp_path: Path) -> None:
     one, two = (Admission(tmp_path, budget_bytes=100, workers=2) for _ in range(2))
     with one(50), two(50):
         assert _is_busy(tmp_path, exclusive=True)
@@ -263,7 +272,7 @@ def test_small_pictures_decode_together_and_a_large_one_alone(tmp_path) -> None:
     two.close()
 
 
-def _is_busy(folder, *, exclusive: bool) -> bool:
+def _is_busy(folder: Path, *, exclusive: bool) -> bool:
     with (folder / "room.lock").open() as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -272,7 +281,7 @@ def _is_busy(folder, *, exclusive: bool) -> bool:
     return False
 
 
-def test_the_budget_follows_the_container(tmp_path) -> None:
+def test_the_budget_follows_the_container(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text("1000000000\n")
     assert memory_budget_bytes((limit,)) == 600_000_000

@@ -10,6 +10,7 @@ from tests.pictures import SUBJECTS, encoded, exif, photograph, pixels_of, psnr
 from tpuctl.datasets import jpeg
 from tpuctl.datasets._images import shrink
 from tpuctl.datasets.flags import Flag, orientation_in
+from tpuctl.datasets.geometry import Fidelity, Mode
 
 HAMMING, BICUBIC = Image.Resampling.HAMMING, Image.Resampling.BICUBIC
 SIZES = ((640, 427), (1201, 803), (1999, 1333), (803, 1201), (3001, 2003), (301, 299))
@@ -37,7 +38,9 @@ def reference(data: bytes, size: tuple[int, int], mode: str) -> np.ndarray:
     ("fidelity", "worst", "median"),
     [("fast", 32, 44), ("balanced", 40, 48), ("high", 43, 50), ("exact", 60, 60)],
 )
-def test_a_shrunk_jpeg_is_what_a_full_decode_would_give(fidelity, worst, median) -> None:
+def test_a_shrunk_jpeg_is_what_a_full_decode_would_give(
+    fidelity: Fidelity, worst: float, median: float
+) -> None:
     found = []
     for index, subject in enumerate(SUBJECTS):
         for width, height in SIZES[index % 2 :: 2]:
@@ -51,7 +54,9 @@ def test_a_shrunk_jpeg_is_what_a_full_decode_would_give(fidelity, worst, median)
 @pytest.mark.parametrize("mode", ["cover", "contain", "stretch", "short"])
 @pytest.mark.parametrize("size", [(224, 224), (96, 160), (160, 96)])
 @pytest.mark.parametrize("source", [(1201, 803), (803, 1201), (1024, 1024)])
-def test_every_mode_takes_the_part_of_the_picture_that_pillow_takes(mode, size, source) -> None:
+def test_every_mode_takes_the_part_of_the_picture_that_pillow_takes(
+    mode: Mode, size: tuple[int, int], source: tuple[int, int]
+) -> None:
     size = size if mode != "short" else (size[0], size[0])
     data = encoded(photograph("china", *source))
     small = shrink(data, size, mode=mode, fidelity="high").pixels
@@ -150,6 +155,7 @@ def test_a_colour_profile_is_applied() -> None:
         ImageCms.createProfile("sRGB"),
         renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
     )
+    assert full is not None
     expected = np.asarray(ImageOps.fit(full, (64, 64), HAMMING))
     assert psnr(converted.pixels, expected) > 38
     assert psnr(converted.pixels, plain.pixels) < 30
@@ -268,7 +274,7 @@ def test_a_picture_smaller_than_the_target_is_enlarged_and_says_so() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 400), (400, 1), (3, 5)])
 @pytest.mark.parametrize("mode", ["cover", "contain", "stretch", "short"])
-def test_extreme_shapes_have_a_result(shape: tuple[int, int], mode: str) -> None:
+def test_extreme_shapes_have_a_result(shape: tuple[int, int], mode: Mode) -> None:
     for kind in ("JPEG", "PNG"):
         for fidelity in ("fast", "exact"):
             data = encoded(Image.new("RGB", shape, (200, 100, 50)), kind)

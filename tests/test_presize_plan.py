@@ -1,6 +1,7 @@
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,9 @@ def inputs(count: int) -> tuple[Input, ...]:
     return tuple(Input(f"{index:06}.jpg", 1000 + index, 7) for index in range(count))
 
 
-def test_a_picture_is_what_begins_like_one_or_is_named_like_one(tmp_path, jpeg) -> None:
+def test_a_picture_is_what_begins_like_one_or_is_named_like_one(
+    tmp_path: Path, jpeg: bytes
+) -> None:
     (tmp_path / "photo.txt").write_bytes(jpeg)
     (tmp_path / "no-suffix").write_bytes(jpeg)
     (tmp_path / "torn.JPG").write_bytes(b"nothing")
@@ -42,7 +45,7 @@ def test_a_picture_is_what_begins_like_one_or_is_named_like_one(tmp_path, jpeg) 
     assert scan(tmp_path).ignored == {".json": 1, ".txt": 1, "hidden": 3}
 
 
-def test_the_order_is_that_of_the_bytes_of_the_names(tmp_path, jpeg) -> None:
+def test_the_order_is_that_of_the_bytes_of_the_names(tmp_path: Path, jpeg: bytes) -> None:
     names = ["b.jpg", "a/z.jpg", "ä.jpg", "line\nbreak.jpg", "dots...jpg", "Z.jpg"]
     raw = os.fsdecode(b"caf\xe9.jpg")
     for name in (*names, raw):
@@ -54,7 +57,7 @@ def test_the_order_is_that_of_the_bytes_of_the_names(tmp_path, jpeg) -> None:
     assert readable("ä") == "ä"
 
 
-def test_links_are_followed_once_and_loops_end(tmp_path, jpeg) -> None:
+def test_links_are_followed_once_and_loops_end(tmp_path: Path, jpeg: bytes) -> None:
     source = tmp_path / "source"
     (source / "real").mkdir(parents=True)
     (source / "real" / "one.jpg").write_bytes(jpeg)
@@ -69,7 +72,7 @@ def test_links_are_followed_once_and_loops_end(tmp_path, jpeg) -> None:
     assert found.ignored == {"link to a folder that is read already": 3, "no suffix": 1}
 
 
-def test_a_class_folder_may_be_a_link_to_elsewhere(tmp_path, jpeg) -> None:
+def test_a_class_folder_may_be_a_link_to_elsewhere(tmp_path: Path, jpeg: bytes) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "one.jpg").write_bytes(jpeg)
     (tmp_path / "data").mkdir()
@@ -77,12 +80,12 @@ def test_a_class_folder_may_be_a_link_to_elsewhere(tmp_path, jpeg) -> None:
     assert keys(tmp_path / "data") == ["cats/one.jpg"]
 
 
-def test_a_pipe_is_not_opened(tmp_path) -> None:
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert scan(tmp_path).pictures == ()
 
 
-def test_a_missing_folder_and_a_file_are_named(tmp_path, jpeg) -> None:
+def test_a_missing_folder_and_a_file_are_named(tmp_path: Path, jpeg: bytes) -> None:
     with pytest.raises(NotFoundError, match="gone"):
         scan(tmp_path / "gone")
     (tmp_path / "one.jpg").write_bytes(jpeg)
@@ -126,7 +129,9 @@ def test_folder_labels_can_be_insisted_on_and_refused() -> None:
         (2, 10**12, 2),
     ],
 )
-def test_there_are_shards_by_size_but_enough_to_shuffle(images, total_bytes, shards) -> None:
+def test_there_are_shards_by_size_but_enough_to_shuffle(
+    images: int, total_bytes: int, shards: int
+) -> None:
     assert count_shards(images, total_bytes, 128 << 20) == shards
 
 
@@ -220,10 +225,10 @@ def test_sizes_are_height_by_width() -> None:
         {"mode": "short", "size": (10, 20)},
     ],
 )  # fmt: skip
-def test_options_that_do_not_exist_are_usage_errors(options) -> None:
+def test_options_that_do_not_exist_are_usage_errors(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--"):
         PresizeOptions(**options)
 
 
-def test_fill_makes_what_the_other_tests_expect(tmp_path) -> None:
+def test_fill_makes_what_the_other_tests_expect(tmp_path: Path) -> None:
     assert len(keys(fill(tmp_path, 6, classes=3))) == 6

@@ -1,11 +1,14 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from tests.conftest import Result
 from tests.contract import PRESIZE, problems
 from tests.pictures import encoded, fill, photograph
 from tpuctl.datasets import PresizeOptions, presize, read_records, verify
@@ -23,6 +26,7 @@ from tpuctl.errors import (
     UsageError,
     WriteError,
 )
+from tpuctl.progress import Progress
 from tpuctl.storage.local import locked
 
 SMALL = {"size": (48, 64), "workers": 1}
@@ -33,7 +37,7 @@ def photos(tmp_path: Path) -> Path:
     return fill(tmp_path / "photos", 12, classes=3)
 
 
-def small(**options) -> PresizeOptions:
+def small(**options: Any) -> PresizeOptions:
     return PresizeOptions(**{**SMALL, **options})
 
 
@@ -41,7 +45,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_presize_speaks_the_contract(tpuctl, photos, tmp_path) -> None:
+def test_presize_speaks_the_contract(
+    tpuctl: Callable[..., Result],
+    photos: Path,
+    tmp_path: Path,
+) -> None:
     (photos / "readme.txt").write_text("hello")
     result = tpuctl(
         "data", "presize", photos, tmp_path / "out", "--size", "48x64", "--workers", "1", "--json"
@@ -63,14 +71,18 @@ def test_presize_speaks_the_contract(tpuctl, photos, tmp_path) -> None:
     assert not (tmp_path / "out" / WORK).exists()
 
 
-def test_the_text_names_the_manifest_and_the_next_command(tpuctl, photos, tmp_path) -> None:
+def test_the_text_names_the_manifest_and_the_next_command(
+    tpuctl: Callable[..., Result],
+    photos: Path,
+    tmp_path: Path,
+) -> None:
     result = tpuctl("data", "presize", photos, tmp_path / "out", "--size", "32")
     assert result.exit_code == 0
     assert "Presized 12 of 12 pictures" in result.stdout
     assert "Next: tpuctl data verify" in result.stdout
 
 
-def test_every_record_carries_its_label_key_and_sizes(photos, tmp_path) -> None:
+def test_every_record_carries_its_label_key_and_sizes(photos: Path, tmp_path: Path) -> None:
     presize(photos, tmp_path / "out", small())
     records = list(read_records(tmp_path / "out"))
     assert sorted(record.key for record in records) == sorted(
@@ -83,19 +95,22 @@ def test_every_record_carries_its_label_key_and_sizes(photos, tmp_path) -> None:
         assert record.orig_width == 320 + 8 * int(record.key[-7:-4])
 
 
-def test_the_bytes_depend_neither_on_the_workers_nor_on_the_run(photos, tmp_path) -> None:
+def test_the_bytes_depend_neither_on_the_workers_nor_on_the_run(
+    photos: Path,
+    tmp_path: Path,
+) -> None:
     for name, workers in (("one", 1), ("two", 2), ("three", 3)):
         presize(photos, tmp_path / name, small(workers=workers))
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
 
 
-def test_another_seed_gives_other_bytes(photos, tmp_path) -> None:
+def test_another_seed_gives_other_bytes(photos: Path, tmp_path: Path) -> None:
     presize(photos, tmp_path / "one", small())
     presize(photos, tmp_path / "two", small(seed=1))
     assert contents(tmp_path / "one") != contents(tmp_path / "two")
 
 
-def test_raw_records_hold_the_pixels(photos, tmp_path) -> None:
+def test_raw_records_hold_the_pixels(photos: Path, tmp_path: Path) -> None:
     presize(photos, tmp_path / "raw", small(encode="raw"))
     presize(photos, tmp_path / "jpeg", small())
     for raw, jpeg in zip(
@@ -106,7 +121,7 @@ def test_raw_records_hold_the_pixels(photos, tmp_path) -> None:
         assert abs(raw.array().astype(int) - jpeg.array()).mean() < 4
 
 
-def test_mode_short_keeps_each_picture_s_shape(photos, tmp_path) -> None:
+def test_mode_short_keeps_each_picture_s_shape(photos: Path, tmp_path: Path) -> None:
     presize(photos, tmp_path / "out", small(mode="short", size=(48, 48)))
     shapes = {record.array().shape for record in read_records(tmp_path / "out")}
     assert {height for height, _, _ in shapes} == {48}
@@ -114,7 +129,11 @@ def test_mode_short_keeps_each_picture_s_shape(photos, tmp_path) -> None:
     assert verify(tmp_path / "out", deep=True).damage == ()
 
 
-def test_the_same_command_again_does_nothing_and_says_so(tpuctl, photos, tmp_path) -> None:
+def test_the_same_command_again_does_nothing_and_says_so(
+    tpuctl: Callable[..., Result],
+    photos: Path,
+    tmp_path: Path,
+) -> None:
     first = presize(photos, tmp_path / "out", small())
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     second = presize(photos, tmp_path / "out", small())
@@ -124,7 +143,7 @@ def test_the_same_command_again_does_nothing_and_says_so(tpuctl, photos, tmp_pat
 
 
 @pytest.mark.parametrize("harm", ["delete", "flip", "cut"])
-def test_the_same_command_repairs_a_damaged_shard(photos, tmp_path, harm: str) -> None:
+def test_the_same_command_repairs_a_damaged_shard(photos: Path, tmp_path: Path, harm: str) -> None:
     out = tmp_path / "out"
     presize(photos, out, small())
     before = contents(out)
@@ -142,7 +161,10 @@ def test_the_same_command_repairs_a_damaged_shard(photos, tmp_path, harm: str) -
     assert contents(out) == before
 
 
-def test_a_bad_file_among_twenty_ends_as_a_listed_quarantine(tpuctl, tmp_path) -> None:
+def test_a_bad_file_among_twenty_ends_as_a_listed_quarantine(
+    tpuctl: Callable[..., Result],
+    tmp_path: Path,
+) -> None:
     photos = fill(tmp_path / "photos", 20)
     whole = (photos / "004.jpg").read_bytes()
     (photos / "004.jpg").write_bytes(whole[: len(whole) // 2])
@@ -160,7 +182,10 @@ def test_a_bad_file_among_twenty_ends_as_a_listed_quarantine(tpuctl, tmp_path) -
     assert verify(tmp_path / "out", deep=True).damage == ()
 
 
-def test_too_many_bad_files_fail_before_anything_is_published(tpuctl, tmp_path) -> None:
+def test_too_many_bad_files_fail_before_anything_is_published(
+    tpuctl: Callable[..., Result],
+    tmp_path: Path,
+) -> None:
     photos = fill(tmp_path / "photos", 8)
     (photos / "[bold]x.jpg").write_bytes(b"no picture")
     arguments = ("data", "presize", photos, tmp_path / "out", "--size", "48", "--json")
@@ -178,14 +203,14 @@ def test_too_many_bad_files_fail_before_anything_is_published(tpuctl, tmp_path) 
     assert (accepted.data["written"], accepted.data["skipped"]) == (0, 8)
 
 
-def test_nothing_but_bad_files_is_an_error_whatever_is_allowed(tmp_path) -> None:
+def test_nothing_but_bad_files_is_an_error_whatever_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"x")
     with pytest.raises(InvalidInputError, match=r"1 of 1 pictures .* a\.jpg \(not_image\)"):
         presize(tmp_path / "photos", tmp_path / "out", small(max_bad="100%"))
 
 
-def test_a_folder_without_pictures_says_what_is_there(tmp_path) -> None:
+def test_a_folder_without_pictures_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("x")
     with pytest.raises(InvalidInputError, match=r"no pictures in .*photos, only: 1 \.txt"):
@@ -195,7 +220,7 @@ def test_a_folder_without_pictures_says_what_is_there(tmp_path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_repaired_files_are_taken_in_with_retry_quarantined(tmp_path) -> None:
+def test_repaired_files_are_taken_in_with_retry_quarantined(tmp_path: Path) -> None:
     photos, out = fill(tmp_path / "photos", 16), tmp_path / "out"
     whole = (photos / "004.jpg").read_bytes()
     (photos / "004.jpg").write_bytes(whole[:1000])
@@ -211,7 +236,7 @@ def test_repaired_files_are_taken_in_with_retry_quarantined(tmp_path) -> None:
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-def test_retry_quarantined_without_a_repair_finds_the_same(tmp_path) -> None:
+def test_retry_quarantined_without_a_repair_finds_the_same(tmp_path: Path) -> None:
     photos, out = fill(tmp_path / "photos", 16), tmp_path / "out"
     (photos / "004.jpg").write_bytes(b"")
     presize(photos, out, small())
@@ -226,7 +251,10 @@ def test_retry_quarantined_without_a_repair_finds_the_same(tmp_path) -> None:
     [({"size": (32, 32)}, "its size is 48x64, not 32x32"), ({"encode": "raw"}, "encode is jpeg")],
 )
 def test_another_data_set_is_replaced_only_with_overwrite(
-    photos, tmp_path, change, difference
+    photos: Path,
+    tmp_path: Path,
+    change: dict[str, Any],
+    difference: str,
 ) -> None:
     out = tmp_path / "out"
     presize(photos, out, small())
@@ -240,14 +268,14 @@ def test_another_data_set_is_replaced_only_with_overwrite(
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-def test_new_files_in_the_source_are_another_data_set(photos, tmp_path) -> None:
+def test_new_files_in_the_source_are_another_data_set(photos: Path, tmp_path: Path) -> None:
     presize(photos, tmp_path / "out", small())
     (photos / "class-0" / "new.jpg").write_bytes(encoded(photograph()))
     with pytest.raises(AlreadyExistsError, match="made from other files"):
         presize(photos, tmp_path / "out", small())
 
 
-def test_overwrite_leaves_files_that_are_not_ours(photos, tmp_path) -> None:
+def test_overwrite_leaves_files_that_are_not_ours(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "train-00000-of-00001-deadbeef.tfrecord").write_bytes(b"somebody's")
@@ -259,7 +287,11 @@ def test_overwrite_leaves_files_that_are_not_ours(photos, tmp_path) -> None:
     assert verify(out).foreign == ("train-00000-of-00001-deadbeef.tfrecord",)
 
 
-def test_a_dry_run_writes_nothing(tpuctl, photos, tmp_path) -> None:
+def test_a_dry_run_writes_nothing(
+    tpuctl: Callable[..., Result],
+    photos: Path,
+    tmp_path: Path,
+) -> None:
     result = tpuctl("data", "presize", photos, tmp_path / "out", "--dry-run", "--json")
     assert result.exit_code == 0
     assert problems(result.document, "data presize", PRESIZE) == []
@@ -268,14 +300,14 @@ def test_a_dry_run_writes_nothing(tpuctl, photos, tmp_path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_target_inside_the_source_is_refused(photos) -> None:
+def test_a_target_inside_the_source_is_refused(photos: Path) -> None:
     for target in (photos, photos / "out", photos / "class-0" / ".." / "out"):
         with pytest.raises(UsageError, match="inside the source"):
             presize(photos, target)
     assert not (photos / "out").exists()
 
 
-def test_a_target_that_is_a_file_or_below_one_is_refused(photos, tmp_path) -> None:
+def test_a_target_that_is_a_file_or_below_one_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="is a file"):
         presize(photos, tmp_path / "file", small())
@@ -283,17 +315,17 @@ def test_a_target_that_is_a_file_or_below_one_is_refused(photos, tmp_path) -> No
         presize(photos, tmp_path / "file" / "out", small())
 
 
-def test_a_bucket_is_refused_with_the_way_out(photos) -> None:
+def test_a_bucket_is_refused_with_the_way_out(photos: Path) -> None:
     with pytest.raises(InvalidInputError, match="local folders"):
         presize("gs://bucket/photos", "out")
 
 
-def test_a_source_that_changes_under_the_run_is_said_and_the_rest_is_kept(tmp_path) -> None:
+def test_a_source_that_changes_under_the_run_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
     photos, out = fill(tmp_path / "photos", 32), tmp_path / "out"
     plan = plan_presize(scan(photos).pictures, small(), {})
     last = plan.jobs[-1].entries[-1].key
 
-    def change(progress) -> None:
+    def change(progress: Progress) -> None:
         os.utime(photos / last, ns=(1, 1))
 
     with pytest.raises(InvalidInputError, match=rf"{last} changed while") as refused:
@@ -304,13 +336,13 @@ def test_a_source_that_changes_under_the_run_is_said_and_the_rest_is_kept(tmp_pa
     assert (result.written, result.skipped, result.resumed) == (8, 24, True)
 
 
-def test_a_vanished_picture_is_a_change_and_a_dead_link_a_read_error(tmp_path) -> None:
+def test_a_vanished_picture_is_a_change_and_a_dead_link_a_read_error(tmp_path: Path) -> None:
     photos = fill(tmp_path / "photos", 8)
     (photos / "dead.jpg").symlink_to("nowhere")
     result = presize(photos, tmp_path / "out", small())
     assert [(bad.path, bad.reason) for bad in result.quarantined] == [("dead.jpg", "read_error")]
 
-    def remove(progress) -> None:
+    def remove(progress: Progress) -> None:
         for path in photos.glob("00*.jpg"):
             path.unlink()
 
@@ -318,7 +350,7 @@ def test_a_vanished_picture_is_a_change_and_a_dead_link_a_read_error(tmp_path) -
         presize(photos, tmp_path / "other", small(), on_progress=remove)
 
 
-def test_hostile_names_survive_the_whole_way(tpuctl, tmp_path) -> None:
+def test_hostile_names_survive_the_whole_way(tpuctl: Callable[..., Result], tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     names = ["line\nbreak.jpg", "ünï.jpg", "..jpg.jpg", "a b'\".jpg", "[red]x.jpg", "-x.jpg"]
     raw = os.fsdecode(b"caf\xe9.jpg")
@@ -336,10 +368,10 @@ def test_hostile_names_survive_the_whole_way(tpuctl, tmp_path) -> None:
     assert verify(tmp_path / "out", deep=True).damage == ()
 
 
-def test_a_killed_worker_costs_a_retry_and_not_the_run(photos, tmp_path) -> None:
-    killed = []
+def test_a_killed_worker_costs_a_retry_and_not_the_run(photos: Path, tmp_path: Path) -> None:
+    killed: list[int] = []
 
-    def kill(progress) -> None:
+    def kill(progress: Progress) -> None:
         if len(killed) < 2 and progress.done >= 2 + 3 * len(killed):
             for child in psutil.Process().children():
                 child.kill()
@@ -376,7 +408,11 @@ worker.main()
     ],
 )
 def test_a_picture_that_kills_its_worker_twice_is_left_out(
-    photos, tmp_path, death, silence_s, detail
+    photos: Path,
+    tmp_path: Path,
+    death: str,
+    silence_s: float,
+    detail: str,
 ) -> None:
     plan = plan_presize(scan(photos).pictures, small(), {})
     work = Work(tmp_path / "work")
@@ -392,7 +428,7 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     assert sum(shard.records for shard in finished) == 11
 
 
-def test_a_worker_that_cannot_start_is_one_clear_error(photos, tmp_path) -> None:
+def test_a_worker_that_cannot_start_is_one_clear_error(photos: Path, tmp_path: Path) -> None:
     plan = plan_presize(scan(photos).pictures, small(), {})
     setup = Setup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
     command = (sys.executable, "-c", "raise SystemExit('no luck today')")
@@ -400,7 +436,7 @@ def test_a_worker_that_cannot_start_is_one_clear_error(photos, tmp_path) -> None
         list(build_shards(plan.jobs, setup, command=command))
 
 
-def test_two_runs_into_one_target_do_not_meet(photos, tmp_path) -> None:
+def test_two_runs_into_one_target_do_not_meet(photos: Path, tmp_path: Path) -> None:
     with (
         locked(tmp_path / "lock", wait_s=0, busy="never"),
         pytest.raises(TryAgainError, match="Another run"),
@@ -411,8 +447,8 @@ def test_two_runs_into_one_target_do_not_meet(photos, tmp_path) -> None:
         pass
 
 
-def test_progress_counts_every_picture_once(photos, tmp_path) -> None:
-    seen = []
+def test_progress_counts_every_picture_once(photos: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
     presize(photos, tmp_path / "out", small(workers=2), on_progress=seen.append)
     done = [progress.done for progress in seen]
     assert done == sorted(done)
