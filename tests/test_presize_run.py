@@ -99,9 +99,9 @@ def test_the_bytes_depend_neither_on_the_workers_nor_on_the_run(
     photos: Path,
     tmp_path: Path,
 ) -> None:
-    for name, workers in (("one", 1), ("two", 2), ("three", 3)):
+    for name, workers in (("one", 1), ("two", 2)):
         presize(photos, tmp_path / name, small(workers=workers))
-    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "three")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_another_seed_gives_other_bytes(photos: Path, tmp_path: Path) -> None:
@@ -142,6 +142,7 @@ def test_the_same_command_again_does_nothing_and_says_so(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["delete", "flip", "cut"])
 def test_the_same_command_repairs_a_damaged_shard(photos: Path, tmp_path: Path, harm: str) -> None:
     out = tmp_path / "out"
@@ -236,6 +237,7 @@ def test_repaired_files_are_taken_in_with_retry_quarantined(tmp_path: Path) -> N
     assert contents(out) == contents(tmp_path / "fresh")
 
 
+@pytest.mark.slow
 def test_retry_quarantined_without_a_repair_finds_the_same(tmp_path: Path) -> None:
     photos, out = fill(tmp_path / "photos", 16), tmp_path / "out"
     (photos / "004.jpg").write_bytes(b"")
@@ -368,6 +370,7 @@ def test_hostile_names_survive_the_whole_way(tpuctl: Callable[..., Result], tmp_
     assert verify(tmp_path / "out", deep=True).damage == ()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_a_retry_and_not_the_run(photos: Path, tmp_path: Path) -> None:
     killed: list[int] = []
 
@@ -399,12 +402,13 @@ worker.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("death", "silence_s", "detail"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", 60.0, "it killed 2 workers (signal 11)"),
         ("os._exit(3)", 60.0, "it killed 2 workers (exit code 3)"),
-        ("time.sleep(600)", 0.2, "it killed 2 workers (signal 9)"),
+        ("time.sleep(600)", 2.0, "it killed 2 workers (signal 9)"),
     ],
 )
 def test_a_picture_that_kills_its_worker_twice_is_left_out(

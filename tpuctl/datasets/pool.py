@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
@@ -11,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,7 +64,7 @@ class _Seat:
     reports: "queue.Queue[Step | BaseException | None]"
     closing: threading.Event
     inherit: tuple[int, ...]
-    heard_s: float = field(default_factory=time.monotonic)
+    began_s: float = math.inf
     _process: "subprocess.Popen[bytes] | None" = None
     _complaints: IO[bytes] | None = None
 
@@ -87,6 +88,7 @@ class _Seat:
     def leave(self) -> None:
         """End the process and clean up behind it."""
         process, self._process = self._process, None
+        self.began_s = math.inf
         if process is not None:
             process.kill()
             process.wait()
@@ -100,7 +102,7 @@ class _Seat:
 
     def kill_if_silent(self, limit_s: float) -> None:
         """End a process that has been at one picture for too long."""
-        if time.monotonic() - self.heard_s > limit_s:
+        if time.monotonic() - self.began_s > limit_s:
             self.kill()
 
     def _finish(self, job: ShardJob) -> None:
@@ -131,8 +133,8 @@ class _Seat:
             for line in process.stdout:
                 if self.closing.is_set():
                     break
-                self.heard_s = time.monotonic()
                 report = json.loads(line)
+                self.began_s = time.monotonic() if "at" in report else math.inf
                 if "failed" in report:
                     name, message, hint = report["failed"]
                     raise _ERRORS.get(name, InvalidInputError)(message, hint=hint)
@@ -159,7 +161,6 @@ class _Seat:
                 pass_fds=self.inherit,
                 start_new_session=True,
             )
-            self.heard_s = time.monotonic()
             self._send(self._process, asdict(self.setup))
         return self._process
 

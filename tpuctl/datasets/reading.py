@@ -70,15 +70,21 @@ def read_shard(data_set: DataSet, shard: Shard) -> Iterator[Record]:
 def to_record(features: Mapping[str, Feature], data_set: DataSet) -> Record:
     """Turn the features of one example into a record; raises InvalidInputError."""
 
+    def damaged(lacks: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"A record in {data_set.folder} has no {lacks}.",
+            hint=f"See all that is wrong: tpuctl data verify --deep {data_set.folder}",
+        )
+
     def number(name: str) -> int:
         value = features.get(name)
         if not isinstance(value, int):
-            raise InvalidInputError(f"A record in {data_set.folder} has no number {name!r}.")
+            raise damaged(f"number {name!r}")
         return value
 
     key, image = features.get("key"), features.get("image", b"")
     if not isinstance(key, bytes) or not isinstance(image, bytes):
-        raise InvalidInputError(f"A record in {data_set.folder} has no key or no image.")
+        raise damaged("key or no image")
     return Record(
         key=os.fsdecode(key),
         label=number("label"),
