@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,12 @@ def test_a_log_of_megabytes_is_read_in_one_go() -> None:
     assert explanation.characters == len(log)
 
 
+@pytest.mark.parametrize("before", [0, 1, 20, 40])
+def test_a_message_across_the_border_of_two_pieces_is_found(before: int) -> None:
+    filler = "x" * ((1 << 22) - before)
+    assert first(f"{filler} Expected 8 worker addresses, got 1.") == "F53"
+
+
 def test_words_far_apart_are_not_one_message() -> None:
     assert first("Expected " + "x" * 2000 + " worker addresses") is None
     assert first("open(/dev/accel0): Operation not permitted") == "F04"
@@ -164,6 +172,13 @@ def test_the_command_reads_arguments_files_codes_and_stdin(
     match = piped.data["matches"][0]
     assert {"code", "title", "cause", "fix", "fix_command", "confidence", "source"} <= set(match)
     assert match["code"] == "F51"
+
+
+def test_without_any_standard_input_the_text_is_missed() -> None:
+    code = "import sys; sys.stdin = None; from tpuctl.cli.app import app; app(['explain'])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "There is no text to explain" in result.stderr
 
 
 def test_nothing_found_is_exit_1_and_nothing_given_is_an_error(tpuctl: Callable[..., Any]) -> None:
