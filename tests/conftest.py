@@ -6,10 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from typer.testing import CliRunner
 
 from tpuctl.cli.app import app
+from tpuctl.launch.strategy import Choice
+
+# These machines are shared: how long one example takes says nothing.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -71,3 +77,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text(encoding="utf-8") == text
 
     return compare
+
+
+@pytest.fixture
+def choice() -> Choice:
+    """A choice of strategy that needs no machine."""
+    return Choice("tensorflow", "default", because="a test", snippet="")

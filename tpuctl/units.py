@@ -42,7 +42,7 @@ def format_bytes(size_bytes: float) -> str:
     """Write a size with three digits: `1.5 GiB`."""
     for factor, unit in ((1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(size_bytes) >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
+            return f"{_three_digits(size_bytes / factor)} {unit}"
     return f"{size_bytes:.0f} B"
 
 
@@ -77,7 +77,7 @@ def format_duration(seconds: float) -> str:
 
 def format_rate(per_s: float, unit: str) -> str:
     """Write a rate: `1,234 examples/s`, `9.87 images/s`."""
-    return f"{per_s:,.0f} {unit}/s" if abs(per_s) >= 100 else f"{per_s:.3g} {unit}/s"
+    return f"{_three_digits(per_s)} {unit}/s"
 
 
 def format_usd(amount_usd: float) -> str:
@@ -88,3 +88,7 @@ def format_usd(amount_usd: float) -> str:
 def format_fraction(fraction: float | None) -> str:
     """Write a share of one as a percentage; what is not known stays `unknown`."""
     return "unknown" if fraction is None else f"{fraction * 100:.3g} %"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"

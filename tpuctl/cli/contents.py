@@ -14,6 +14,7 @@ class Entry:
     section: str
     name: str
     help: str
+    is_group: bool = False
 
     @property
     def module(self) -> str:
@@ -37,5 +38,25 @@ CONTENTS = (
         "types",
         "Explain accelerator types: chips, workers, memory, zones and prices.",
     ),
+    Entry(
+        "Input pipelines",
+        "profile",
+        "Find the stage of an input pipeline that keeps the device waiting.",
+        is_group=True,
+    ),
+    Entry(
+        "Data sets",
+        "data",
+        "Shrink photographs once instead of every epoch; verify and show what came out.",
+        is_group=True,
+    ),
+    Entry("Training", "launch", "Train a template or a script of yours, with the right strategy."),
+    Entry(
+        "Training",
+        "templates",
+        "Training scripts worth copying: list, read, write one into your folder.",
+        is_group=True,
+    ),
+    Entry("Practice", "demo", "Run the whole day on this machine in minutes, and write a report."),
     Entry("Set up", "config", "Show every setting and where its value came from."),
 )

@@ -14,6 +14,8 @@ from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.reporters import envelope
 
+STDERR = 2
+
 
 @dataclass
 class _Mode:
@@ -53,18 +55,36 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
     if _mode.as_json:
         typer.echo(envelope.success(_mode.command, result))
     else:
-        from rich.console import Console
-
-        Console(soft_wrap=False, highlight=False).print(text(result))
+        _print(text(result))
         for warning in result.warnings:
             note(f"Warning: {warning}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
 
+def _print(report: Any) -> None:
+    """Print plain text as it is, so that it can be pasted; let rich lay out the rest."""
+    if isinstance(report, str):
+        typer.echo(report)
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(report)
+
+
 def note(message: str) -> None:
     """Say something that is not part of the result."""
     typer.echo(message, err=True)
+
+
+def step(number: int, what: str) -> None:
+    """Say which step of a long command begins."""
+    note(f"[{number}] {what}")
+
+
+def script_log() -> int | None:
+    """Where the words of a script that we run belong: stdout, unless that is one document."""
+    return STDERR if _mode.as_json else None
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -117,7 +137,7 @@ def close_stdout() -> None:
 
 def _command_words(arguments: list[str]) -> str:
     words = [word for word in arguments if not word.startswith("-")]
-    if not words or words[0] not in {entry.name for entry in CONTENTS}:
+    entry = next((entry for entry in CONTENTS if words and entry.name == words[0]), None)
+    if entry is None:
         return "tpuctl"
-    groups = {"data": 2, "profile": 2, "templates": 2, "emulator": 2}
-    return " ".join(words[: groups.get(words[0], 1)])
+    return " ".join(words[: 2 if entry.is_group else 1])

@@ -1,1 +1,1 @@
-"""Starting a training with the right framework and the right strategy."""
+"""Training: choose the strategy, plan the command, run it."""

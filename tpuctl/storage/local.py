@@ -1,13 +1,16 @@
 """Files on a local disk: either the old content or the new, whatever happens in between."""
 
 import errno
+import fcntl
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from tpuctl.errors import WriteError
+from tpuctl.errors import TryAgainError, WriteError
 
 _REASONS = {
     errno.ENOSPC: "no space is left on that disk",
@@ -18,7 +21,11 @@ _REASONS = {
     errno.ENOENT: "the folder does not exist",
     errno.ENOTDIR: "a part of that path is a file, not a folder",
     errno.EISDIR: "that is a folder",
+    errno.EFBIG: "the file would be larger than is allowed here (see: ulimit -f)",
 }
+# Network file systems without locks: there two runs at once are the user's own care.
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+_LOCK_POLL_S = 0.05
 
 
 @contextmanager
@@ -73,3 +80,60 @@ def ensure_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path, prefix=".probe."):
             pass
+
+
+@contextmanager
+def locked(path: Path, *, wait_s: float, busy: str) -> Iterator[int]:
+    """Hold the lock file at `path`; yields its descriptor, which children may inherit.
+
+    The lock dies with the last process that holds it, so a stale one cannot exist. Raises
+    TryAgainError with the sentence `busy` when somebody else keeps it.
+    """
+    with translated_write_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _lock(descriptor, wait_s, busy)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, wait_s: float, busy: str) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TryAgainError(busy, hint="Wait for it to end, or end it.") from None
+            time.sleep(_LOCK_POLL_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
+            return
+        else:
+            return
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a file and have it on the disk before returning; raises WriteError."""
+    with translated_write_errors(path), path.open("ab") as file:
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish(part: Path, final: Path) -> None:
+    """Give a finished file its name in one step that survives a crash; raises WriteError."""
+    with translated_write_errors(final):
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, final)
+        sync_folder(final.parent)
+
+
+def free_bytes(path: Path) -> int:
+    """How much may still be written where `path` is or will be; raises WriteError."""
+    with translated_write_errors(path):
+        place = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+        return shutil.disk_usage(place).free

@@ -1,0 +1,1 @@
+"""Every figure tpuctl promises, measured as a ratio with both sides in one run."""

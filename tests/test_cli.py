@@ -1,0 +1,139 @@
+import importlib
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from tpuctl import __version__, errors
+from tpuctl.cli import app as program
+from tpuctl.cli import output
+from tpuctl.cli.contents import CONTENTS, Entry
+
+HEAVY = ("tensorflow", "google.cloud", "grpc", "jax", "torch", "keras", "numpy", "cv2", "PIL")
+
+
+def loaded_after(code: str) -> set[str]:
+    probe = f"{code}\nimport sys; print(*[m for m in sys.modules if m in {HEAVY!r}])"
+    return set(subprocess.check_output([sys.executable, "-c", probe], text=True).split())
+
+
+@pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
+def test_no_command_loads_anything_heavy_before_it_runs(entry: Entry) -> None:
+    assert loaded_after(f"import tpuctl.cli.app, {entry.module}") == set()
+
+
+def test_the_probe_would_notice() -> None:
+    assert "numpy" in loaded_after("import numpy, tpuctl.cli.app")
+
+
+@pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
+def test_the_table_of_contents_says_what_the_command_says(entry: Entry) -> None:
+    command = typer.main.get_command(importlib.import_module(entry.module).app)
+    assert (command.help or "").splitlines()[0] == entry.help
+
+
+@pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
+def test_every_command_has_the_common_options_and_no_foreign_ones(tpuctl, entry: Entry) -> None:
+    screens = [tpuctl(entry.name, "--help").stdout]
+    command = program._load(entry)
+    for name in getattr(command, "commands", {}):
+        screens.append(tpuctl(entry.name, name, "--help").stdout)
+    for screen in screens if len(screens) == 1 else screens[1:]:
+        assert all(option in screen for option in ("--json", "--verbose", "--debug"))
+        assert "--install-completion" not in screen
+
+
+def test_help_lists_every_command(tpuctl) -> None:
+    screen = tpuctl("--help")
+    assert screen.exit_code == 0
+    assert all(entry.name in screen.stdout for entry in CONTENTS)
+
+
+def test_version(tpuctl) -> None:
+    assert tpuctl("--version").stdout == f"tpuctl {__version__}\n"
+
+
+def test_a_typing_mistake_exits_2_and_offers_the_right_word(tpuctl) -> None:
+    result = tpuctl("confg")
+    assert result.exit_code == 2
+    assert "Did you mean 'config'?" in result.stderr
+    assert result.stdout == ""
+
+
+def test_wrong_usage_with_json_is_still_one_document(tpuctl) -> None:
+    result = tpuctl("config", "--nonsense", "--json")
+    assert result.exit_code == 2
+    assert result.document["status"] == "error"
+    assert result.document["errors"][0]["code"] == "usage"
+    assert result.document["errors"][0]["hint"] == "See: tpuctl config --help"
+
+
+def test_json_goes_to_stdout_and_nothing_else_does(tpuctl) -> None:
+    result = tpuctl("config", "--json")
+    assert set(result.document) == {"schema", "command", "status", "data", "errors", "warnings"}
+    assert result.document["schema"] == "tpuctl/1"
+    assert result.document["command"] == "config"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (errors.TpuctlError("no"), 1),
+        (errors.UsageError("no"), 2),
+        (errors.TryAgainError("later"), 3),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("ours"), 1),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_whatever_is_raised_ends_in_one_message_and_the_right_code(
+    capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, as_json: bool
+) -> None:
+    def run() -> None:
+        raise raised
+
+    output.prepare(["config", "--json"] if as_json else ["config"])
+    assert program._guarded(run) == code
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+    assert (printed.err == "") is as_json
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        raise errors.TpuctlError("no")
+
+    output.prepare(["config", "--debug"])
+    program._guarded(run)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_options_behind_two_dashes_are_not_ours() -> None:
+    output.prepare(["launch", "images", "--", "--json", "--debug"])
+    assert not output.as_json()
+
+
+def test_a_question_without_a_terminal_names_yes() -> None:
+    output.prepare(["config"])
+    with pytest.raises(errors.UsageError) as caught:
+        output.confirm("Really?", yes=False)
+    assert "--yes" in (caught.value.hint or "")
+    output.confirm("Really?", yes=True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_offers_the_commands(shell: str) -> None:
+    environment = {
+        "_TPUCTL_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "tpuctl conf",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "tpuctl conf",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "PATH": "/usr/bin:/bin",
+    }
+    offered = subprocess.run(
+        [sys.executable, "-m", "tpuctl"], env=environment, capture_output=True, text=True
+    )
+    assert "config" in offered.stdout

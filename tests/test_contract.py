@@ -1,0 +1,23 @@
+from tests import contract
+
+
+def test_config_keeps_the_contract(tpuctl) -> None:
+    document = tpuctl("config", "--json").document
+    assert contract.problems(document, "config", contract.CONFIG) == []
+
+
+def test_an_error_keeps_the_contract(tpuctl) -> None:
+    document = tpuctl("templates", "show", "nonsense", "--json").document
+    assert contract.problems(document, "templates show", {}) == []
+    assert document["status"] == "error"
+
+
+def test_the_check_names_what_is_missing() -> None:
+    shape = {"a": None, "[b]": {"c": None}, "?d": {"e": None}}
+    assert contract.missing({"a": 1, "b": [{"c": 1}], "d": None}, shape) == []
+    assert contract.missing({"b": [{"c": 1}, {}], "d": {}}, shape) == [
+        "data.a",
+        "data.b[1].c",
+        "data.d.e",
+    ]
+    assert contract.problems({"schema": "tpuctl/1"}, "config", shape)

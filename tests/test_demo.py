@@ -1,0 +1,114 @@
+"""The whole day, for real, on a handful of photographs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import contract
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+cv2 = pytest.importorskip("cv2")
+pytest.importorskip("skimage")
+pytest.importorskip("tensorflow")
+
+from tpuctl.demo.photographs import assemble_photographs  # noqa: E402
+
+DAY = {
+    "doctor": contract.DOCTOR,
+    "before": contract.PROFILE,
+    "presize": contract.PRESIZE,
+    "after": contract.PROFILE,
+    "launch": contract.PLAN,
+    **contract.keys("images out verify show sheet diff seconds report_html report_json"),
+}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Eight photographs in eight class folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPUCTL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield assemble_photographs(1)
+
+
+def test_a_day_on_eight_flat_photographs_keeps_every_promise(
+    tpuctl: Callable[..., object], photographs: Path, tmp_path: Path
+) -> None:
+    flat, out = tmp_path / "photographs", tmp_path / "day"
+    flat.mkdir()
+    for path in photographs.rglob("*.jpg"):
+        shutil.copy(path, flat)
+    (flat / "broken & <img src=x>.jpg").write_bytes(b"")
+    result = tpuctl("demo", "--images", str(flat), "--out", str(out), "--json")
+    assert contract.problems(result.document, "demo", DAY) == []
+    assert result.document["status"] == "attention"
+    assert [bad["reason"] for bad in result.data["presize"]["quarantined"]] == ["empty"]
+    assert result.data["presize"]["images"] == 9
+    assert result.data["launch"]["result"]["task"] == "rotation"
+    assert result.data["launch"]["result"]["devices"]
+    before, after = result.data["before"], result.data["after"]
+    assert 0 <= after["mxu_idle_fraction"] < before["mxu_idle_fraction"] <= 1
+    assert json.loads((out / "report.json").read_text()) == result.document
+    page = (out / "report.html").read_text()
+    assert "<img src=x" not in page
+    assert "://" not in page.replace("data:image/png", "")
+    for figure in (before, after):
+        assert f"{figure['mxu_idle_fraction'] * 100:.3g} %" in page
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda folder: folder.rmdir(), "no folder|not exist|There is no"),
+        (lambda folder: None, "no pictures|no images|No photographs|no photographs"),
+        (lambda folder: (folder / "a.jpg").write_bytes(b""), "."),
+    ],
+)
+def test_a_useless_folder_is_one_error_before_any_work(
+    tpuctl: Callable[..., object], tmp_path: Path, prepare: Callable[[Path], object], message: str
+) -> None:
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    prepare(folder)
+    result = tpuctl("demo", "--images", str(folder), "--out", str(tmp_path / "out"), "--json")
+    assert result.exit_code == 1
+    (error,) = result.document["errors"]
+    assert str(folder) in error["message"]
+    assert error["hint"]
+
+
+def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
+    photographs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "day"
+    command = [sys.executable, "-m", "tpuctl", "demo", "--images", photographs, "--out", out]
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as day:
+        assert day.stderr is not None
+        for line in day.stderr:
+            if line.startswith("[4]"):
+                os.killpg(day.pid, signal.SIGINT)
+                break
+        stderr = day.stderr.read()
+    assert day.returncode == 130
+    assert "Traceback" not in stderr
+    assert "Interrupted" in stderr
+    assert not (out / "report.html").exists()
+    finished = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    document = json.loads(finished.stdout)
+    assert document["data"]["presize"]["resumed"] is True
+    assert document["data"]["presize"]["written"] == 0
+    assert (out / "report.html").exists()

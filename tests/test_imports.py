@@ -1,0 +1,115 @@
+"""Dependencies run one way (DESIGN, section 3), and only adapters touch a vendor."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tpuctl"
+VENDORS = {
+    "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
+    "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
+}  # fmt: skip
+FOUNDATION = {"errors", "outcome", "progress", "units", "settings"}
+# What a part may import besides the foundation and itself; a new arrow is a decision.
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "outcome": set(),
+    "progress": set(),
+    "units": set(),
+    "settings": set(),
+    "storage": set(),
+    "hardware": set(),
+    "runtime": {"hardware"},
+    "launch": {"storage"},
+    "diagnosis": {"runtime", "hardware", "launch", "storage"},
+    "pipeline": {"storage", "launch"},
+    "datasets": {"storage"},
+    "demo": {"storage", "runtime", "launch", "diagnosis", "pipeline", "datasets"},
+    "notebook": {"diagnosis", "reporters"},
+    "reporters": {"storage", "runtime", "launch", "diagnosis", "pipeline", "datasets", "demo"},
+    "cli": {
+        "storage",
+        "reporters",
+        "runtime",
+        "launch",
+        "diagnosis",
+        "pipeline",
+        "datasets",
+        "demo",
+    },
+}
+
+
+def part_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports_of(source: str) -> Iterator[tuple[str, bool]]:
+    """Every imported module and whether the import stands at module level."""
+    tree = ast.parse(source)
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "tpuctl":
+                yield from ((f"tpuctl.{alias.name}", id(node) in top) for alias in node.names)
+            else:
+                yield node.module, id(node) in top
+
+
+def forbidden(part: str, source: str, *, adapter: bool) -> list[str]:
+    found = []
+    for module, _ in imports_of(source):
+        head, *rest = module.split(".")
+        if head == "tpuctl" and rest:
+            if rest[0] not in {part} | FOUNDATION | ARROWS[part]:
+                found.append(module)
+        elif head in VENDORS and not adapter:
+            found.append(module)
+    return found
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
+    part = part_of(path)
+    if part in ("__init__", "__main__"):
+        pytest.skip("the front door")
+    adapter = path.name.startswith("_") and path.name != "__init__.py"
+    assert forbidden(part, path.read_text(encoding="utf-8"), adapter=adapter) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "adapter"),
+    [
+        ("storage", "from tpuctl.cli import output", False),
+        ("storage", "def f():\n    import tpuctl.reporters.html", False),
+        ("launch", "from tpuctl import cli", False),
+        ("launch", "import numpy as np", False),
+        ("launch", "def f():\n    from google.cloud import storage", False),
+    ],
+)
+def test_the_rules_can_fail(part: str, source: str, adapter: bool) -> None:
+    assert forbidden(part, source, adapter=adapter)
+
+
+def test_an_adapter_may_touch_its_vendor() -> None:
+    assert forbidden("launch", "import numpy", adapter=True) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "templates").glob("*.py")), ids=lambda p: p.name)
+def test_a_template_runs_without_tpuctl(path: Path) -> None:
+    modules = {module.split(".")[0] for module, _ in imports_of(path.read_text(encoding="utf-8"))}
+    assert "tpuctl" not in modules
+
+
+def test_every_part_is_named_in_the_rules() -> None:
+    parts = {part_of(path) for path in MODULES} - {"__init__", "__main__"}
+    assert parts == set(ARROWS)

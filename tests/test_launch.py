@@ -1,0 +1,166 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
+from tpuctl.launch import catalog
+from tpuctl.launch.plan import find_script, plan_launch
+from tpuctl.launch.run import run_training
+
+SCRIPT = '''"""Train nothing."""
+import argparse, json, sys
+from pathlib import Path
+
+FRAMEWORKS = ("jax", "tensorflow")
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", default="training")
+parser.add_argument("--steps", type=int, default=1, help="how many")
+parser.add_argument("--strategy", default="auto")
+parser.add_argument("--fail", type=int, default=0)
+args = parser.parse_args()
+Path(args.out).mkdir(exist_ok=True)
+if args.fail:
+    sys.exit(args.fail)
+Path(args.out, "result.json").write_text(json.dumps(vars(args)))
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train nothing.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_every_template_says_what_it_does_and_takes_the_promised_flags() -> None:
+    promised = {"--data", "--steps", "--epochs", "--batch-size", "--out", "--seed", "--strategy"}
+    for template in catalog.list_templates().templates:
+        assert template.summary
+        assert promised <= {flag.name for flag in template.flags}
+
+
+def test_a_template_lands_in_the_users_folder_once(tmp_path: Path) -> None:
+    written = Path(catalog.write_template("images", tmp_path / "new").path)
+    assert written.read_bytes() == catalog.find_template("images").read_bytes()
+    with pytest.raises(AlreadyExistsError, match="exists already"):
+        catalog.write_template("images", tmp_path / "new")
+
+
+def test_a_missing_template_names_the_others() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_script("imagse")
+    assert "images" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("content", [b"def broken(:", b"\x00", b"\xff\xfe"])
+def test_a_script_that_is_no_python_is_one_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.py"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"Could not read the script .*bad\.py"):
+        find_script(str(path))
+
+
+def test_settings_become_the_scripts_own_flags(script: Path, choice) -> None:
+    plan = plan_launch(find_script(str(script)), choice, ["steps=2"], ["--out", "x y"])
+    assert plan.argv[1:] == (
+        str(script), "--steps", "2", "--strategy", choice.strategy, "--out", "x y",
+    )  # fmt: skip
+
+
+def test_a_strategy_that_the_user_names_is_not_overruled(script: Path, choice) -> None:
+    plan = plan_launch(find_script(str(script)), choice, ["strategy=mine"])
+    assert plan.argv.count("--strategy") == 1
+    assert "mine" in plan.argv
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("stepps=2", "has no flag --stepps"), ("steps", "not of the form"), ("=2", "not of the form")],
+)
+def test_a_wrong_setting_is_refused_before_anything_runs(
+    script: Path, choice, setting: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan_launch(find_script(str(script)), choice, [setting])
+
+
+def test_a_near_miss_is_offered(script: Path, choice) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_launch(find_script(str(script)), choice, ["stepps=2"])
+    assert "Did you mean --set steps=2?" in (caught.value.hint or "")
+
+
+def test_a_run_returns_what_the_script_left_behind(tmp_path: Path, script: Path, choice) -> None:
+    out = tmp_path / "out"
+    plan = plan_launch(find_script(str(script)), choice, [f"out={out}", "steps=7"])
+    training = run_training(plan, log=subprocess.DEVNULL)
+    assert training.exit_code == 0
+    assert training.result is not None
+    assert training.result["steps"] == 7
+
+
+def test_a_failing_script_passes_its_exit_code_and_leaves_no_old_result(
+    tmp_path: Path, script: Path, choice
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "result.json").write_text('{"steps": 1}')
+    plan = plan_launch(find_script(str(script)), choice, [f"out={out}", "fail=9"])
+    training = run_training(plan, log=subprocess.DEVNULL)
+    assert (training.exit_code, training.status, training.result) == (9, "error", None)
+
+
+def test_a_failing_scripts_last_words_are_kept(tmp_path: Path, choice) -> None:
+    path = tmp_path / "raise.py"
+    path.write_text("raise ValueError('no such thing')")
+    errors = tmp_path / "logs" / "stderr.log"
+    training = run_training(plan_launch(find_script(str(path)), choice), errors=errors)
+    assert training.last_words[-1] == "ValueError: no such thing"
+
+
+def test_a_killed_script_exits_as_a_shell_would_say(tmp_path: Path, choice) -> None:
+    path = tmp_path / "die.py"
+    path.write_text("import os; os.kill(os.getpid(), 9)")
+    training = run_training(plan_launch(find_script(str(path)), choice), log=subprocess.DEVNULL)
+    assert training.exit_code == 128 + signal.SIGKILL
+
+
+def test_an_interrupt_stops_the_script_too(tmp_path: Path) -> None:
+    """Ctrl-C on tpuctl alone: the training must not go on without its parent."""
+    path = tmp_path / "forever.py"
+    path.write_text(
+        "import os, signal, pathlib\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\n"
+        "signal.pause()\n"
+    )
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from tpuctl.cli.app import app; app(['launch', {str(path)!r}])"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True, text=True
+    )
+    pid_file = tmp_path / "pid"
+    while not (pid_file.exists() and pid_file.read_text()):
+        assert parent.poll() is None
+    parent.send_signal(signal.SIGINT)
+    _, stderr = parent.communicate(timeout=60)
+    assert parent.returncode == 130
+    assert "Interrupted" in stderr
+    assert not Path(f"/proc/{pid_file.read_text()}").exists()
+
+
+@pytest.mark.tf
+def test_the_images_template_trains_on_nothing_but_its_own_data(tmp_path: Path) -> None:
+    command = [sys.executable, str(catalog.find_template("images")), "--data", "fake"]
+    options = ["--steps", "4", "--batch-size", "4", "--image-size", "32", "--out", str(tmp_path)]
+    subprocess.run([*command, *options], check=True, capture_output=True)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["replicas"] == 1
+    assert result["step_ms"]["p50"] > 0
+    assert len(result["devices"]) == 1
+    assert Path(result["model"]).exists()

@@ -1,0 +1,60 @@
+from dataclasses import replace
+
+import pytest
+
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.launch.catalog import Template
+from tpuctl.launch.plan import pick_choice
+from tpuctl.launch.strategy import Choice
+
+SCRIPT = Template("images", "", "images.py", (), ("tensorflow", "jax"), "")
+
+
+def offers(**strategies: str) -> list[Choice]:
+    return [Choice(name, strategy, "because", "") for name, strategy in strategies.items()]
+
+
+def test_the_machines_preference_wins_when_the_script_can_use_it() -> None:
+    choices = offers(tensorflow="default", jax="mesh")
+    assert pick_choice(SCRIPT, choices, preferred="jax").framework == "jax"
+    assert pick_choice(SCRIPT, choices, preferred="tensorflow").framework == "tensorflow"
+
+
+def test_a_framework_that_the_script_cannot_use_is_passed_over() -> None:
+    choices = offers(tensorflow="default", torch="xla-launch")
+    assert pick_choice(SCRIPT, choices, preferred="torch").framework == "tensorflow"
+
+
+def test_jax_on_the_tpu_beats_a_tensorflow_that_cannot_see_it() -> None:
+    choices = offers(tensorflow="none-on-tpu", jax="mesh")
+    assert pick_choice(SCRIPT, choices, preferred="tensorflow").framework == "jax"
+
+
+def test_a_tensorflow_that_cannot_see_the_tpu_still_trains_and_says_so() -> None:
+    choice = pick_choice(SCRIPT, offers(tensorflow="none-on-tpu"), preferred="tensorflow")
+    assert choice.strategy == "default"
+    assert "runs on the CPU" in choice.because
+
+
+def test_what_the_user_names_is_kept() -> None:
+    choices = offers(tensorflow="default", jax="mesh")
+    choice = pick_choice(
+        SCRIPT, choices, preferred="tensorflow", framework="jax", strategy="single"
+    )
+    assert (choice.framework, choice.strategy) == ("jax", "single")
+
+
+def test_nothing_installed_names_what_to_install() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(SCRIPT, offers(tensorflow="not-installed"), preferred="jax")
+    assert caught.value.hint == "pip install tensorflow"
+
+
+def test_a_framework_the_script_cannot_use_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="does not run on torch"):
+        pick_choice(SCRIPT, offers(torch="cpu"), preferred="torch", framework="torch")
+    anything = replace(SCRIPT, frameworks=())
+    assert (
+        pick_choice(anything, offers(torch="not-installed"), preferred="jax").strategy == "default"
+    )
+    assert pick_choice(anything, offers(torch="cpu"), preferred="jax").framework == "torch"

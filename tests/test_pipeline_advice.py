@@ -1,0 +1,102 @@
+"""Advice fits the verdict, predicts a gain, and names the next command."""
+
+import pytest
+
+from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
+from tests.test_pipeline_verdicts import CASES
+from tpuctl.pipeline.models import Device, Input, Profile
+from tpuctl.pipeline.profile import build_profile
+
+
+def codes(result: Profile) -> list[str]:
+    return [advice.code for advice in result.advice]
+
+
+def test_photographs_on_busy_vcpus_should_be_presized() -> None:
+    result = profile(measurement(*starving()))
+    presize = next(advice for advice in result.advice if advice.code == "presize")
+    assert presize.change == "tpuctl data presize photos photos-224 --size 224"
+    assert presize.predicted_examples_per_s is not None
+    assert presize.predicted_examples_per_s > 3 * result.pipeline_examples_per_s
+    assert presize.predicted_mxu_idle_fraction == 0.0
+    assert presize.measured_examples_per_s is presize.error_fraction is None
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        measurement(*starving(), kind="shards"),
+        measurement(*starving(active_ms={**JPEG, "decode": 0.5, "augment": 6.0})),
+    ],
+    ids=["shards", "little decoding"],
+)
+def test_presize_is_not_offered_for(measured: object) -> None:
+    assert "presize" not in codes(profile(measured))  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_the_limit_needs_no_advice() -> None:
+    assert profile(CASES["a device slower than the pipeline"][1]).advice == ()
+
+
+def test_a_cache_is_offered_only_where_it_fits_in_memory() -> None:
+    fits = measurement(*starving(), input=Input(200, 200, 1))
+    large = measurement(*starving(), input=Input(200, 1_000_000, 1))
+    unknown = measurement(*starving(), input=Input(200, None, 1))
+    assert "cache" in codes(profile(fits))
+    assert "cache" not in codes(profile(large))
+    assert "cache" not in codes(profile(unknown))
+
+
+def test_large_photographs_can_be_decoded_smaller() -> None:
+    result = profile(measurement(*starving()))
+    scaled = next(advice for advice in result.advice if advice.code == "scaled_decode")
+    assert "ratio=4" in scaled.change
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("neighbours on the vCPUs", "neighbours"),
+        ("a quota that holds back", "quota"),
+        ("a Python function that holds the lock", "python_to_ops"),
+        ("reads that wait, as many as are allowed", "parallel_calls"),
+        ("reads that wait and fill the thread pool", "threadpool"),
+        ("one thread for everything", "parallel_calls"),
+        ("batches that come unevenly", "prefetch"),
+    ],
+)
+def test_each_cause_has_its_own_advice(case: str, code: str) -> None:
+    assert code in codes(profile(CASES[case][1]))
+
+
+@pytest.mark.parametrize(
+    "case", ["reads that wait and fill the thread pool", "one thread for everything"]
+)
+def test_more_vcpus_are_never_the_advice_where_they_would_not_help(case: str) -> None:
+    assert "more_vcpus" not in codes(profile(CASES[case][1]))
+
+
+def test_advice_is_ranked_by_predicted_gain_and_never_loses() -> None:
+    result = profile(measurement(*starving()))
+    rates = [min(532.0, advice.predicted_examples_per_s or 0.0) for advice in result.advice]
+    assert len(rates) >= 3
+    assert result.advice[0].code == "presize"
+    assert rates == sorted(rates, reverse=True)
+    assert min(rates) > result.pipeline_examples_per_s
+
+
+def test_a_folder_with_a_space_makes_a_command_that_can_be_pasted() -> None:
+    built = build_profile(
+        measurement(*starving()),
+        target="my photos/",
+        image_size=224,
+        device=Device(1e3 * BATCH / 532, "given"),
+    )
+    presize = next(advice for advice in built.advice if advice.code == "presize")
+    assert presize.change == "tpuctl data presize 'my photos' 'my photos-224' --size 224"
+
+
+def test_tiny_elements_should_be_batched_first() -> None:
+    small = {name: cost / 10 for name, cost in JPEG.items()}
+    result = profile(measurement(phase(active_ms=small), kind="tf.data"))
+    assert "vectorise" in codes(result)

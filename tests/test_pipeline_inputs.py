@@ -1,0 +1,196 @@
+"""What a target is, and which files below a folder can be used."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.pipeline.images import find_photos, sniff
+from tpuctl.pipeline.shards import is_shard_folder, read_shards
+from tpuctl.pipeline.targets import parse_target
+
+JPEG = b"\xff\xd8\xff\xe0" + bytes(50)
+WHOLE = JPEG + b"\xff\xd9"
+
+
+def test_photographs_are_found_by_content_at_any_depth(tmp_path: Path) -> None:
+    deep = tmp_path / "cats" / "2024"
+    deep.mkdir(parents=True)
+    (deep / "a.jpg").write_bytes(WHOLE)
+    (tmp_path / "no_extension").write_bytes(WHOLE)
+    (tmp_path / "notes.txt").write_text("not a photograph")
+    (tmp_path / ".hidden.jpg").write_bytes(WHOLE)
+    found = find_photos(tmp_path)
+    assert [photo.path.name for photo in found.photos] == ["no_extension", "a.jpg"]
+    assert found.left_out == ()
+
+
+def test_files_that_only_look_like_photographs_are_left_out_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "good.jpg").write_bytes(WHOLE)
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "page.png").write_text("<html>404</html>")
+    (tmp_path / "broken_link.jpg").symlink_to(tmp_path / "gone")
+    found = find_photos(tmp_path)
+    assert dict(found.left_out) == {
+        "empty.jpg": "empty file",
+        "page.png": "no image inside",
+        "broken_link.jpg": "not a regular file",
+    }
+
+
+def test_a_photograph_without_an_end_is_marked(tmp_path: Path) -> None:
+    (tmp_path / "cut.jpg").write_bytes(JPEG)
+    (tmp_path / "whole.jpg").write_bytes(WHOLE)
+    assert [photo.whole for photo in find_photos(tmp_path).photos] == [False, True]
+
+
+def test_a_hostile_file_name_is_made_printable(tmp_path: Path) -> None:
+    (tmp_path / "good.jpg").write_bytes(WHOLE)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\x1b[31m\xff.jpg")).touch()
+    (path, _), *_ = find_photos(tmp_path).left_out
+    assert path.isprintable()
+    json.dumps(path).encode()
+
+
+def test_the_search_stops_where_it_has_enough(tmp_path: Path) -> None:
+    for index in range(5):
+        (tmp_path / f"{index}.jpg").write_bytes(WHOLE)
+    found = find_photos(tmp_path, most=3)
+    assert (len(found.photos), found.complete) == (3, False)
+
+
+@pytest.mark.parametrize("files", [{}, {"a.txt": b"text"}, {"a.jpg": b"", "b.png": b"no"}])
+def test_a_folder_without_usable_images_is_one_clear_error(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInputError, match=str(tmp_path)) as caught:
+        find_photos(tmp_path)
+    assert caught.value.hint
+
+
+def test_a_missing_folder_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nowhere"):
+        find_photos(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "PNG"),
+        (b"GIF89a", "GIF"),
+        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "WebP"),
+        (b"RIFF\x00\x00\x00\x00WAVEfmt ", None),
+        (b"\x00\x00\x00\x18ftypheic", "HEIC"),
+        (b"%PDF-1.7", None),
+        (b"", None),
+    ],
+)
+def test_formats_are_known_by_their_first_bytes(head: bytes, name: str | None) -> None:
+    assert sniff(head) == name
+
+
+def shards(folder: Path, **changes: Any) -> Path:
+    (folder / "a.tfrecord").write_bytes(b"12345")
+    manifest = {
+        "schema": "tpuctl.dataset/1",
+        "options": {"size": [96, 128], "mode": "cover", "encode": "jpeg", "format": "tfrecord"},
+        "shards": [{"name": "a.tfrecord", "bytes": 5, "records": 7}],
+        **changes,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_shards_are_read_from_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "stray.tfrecord").write_bytes(b"not listed")
+    found = read_shards(shards(tmp_path))
+    assert [path.name for path in found.paths] == ["a.tfrecord"]
+    assert (found.records, found.height, found.width) == (7, 96, 128)
+
+
+def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
+    listed = [
+        {"name": "a.tfrecord", "bytes": 5, "records": 7},
+        {"name": "b.tfrecord", "bytes": 9, "records": 7},
+        {"name": "c.tfrecord", "bytes": 9, "records": 7},
+    ]
+    (tmp_path / "b.tfrecord").write_bytes(b"123")
+    found = read_shards(shards(tmp_path, shards=listed))
+    assert dict(found.left_out) == {"b.tfrecord": "3 of 9 bytes", "c.tfrecord": "missing"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": "tpuctl.dataset/9"}, "version 9"),
+        ({"options": {}}, "damaged"),
+        ({"shards": 3}, "damaged"),
+        ({"shards": []}, "No shard"),
+        ({"shards": [{"name": "a.tfrecord", "bytes": 6, "records": 7}]}, "No shard"),
+        ({"shards": [{"name": "a.tfrecord", "bytes": 5, "records": 0}]}, "No shard"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_one_clear_error(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        read_shards(shards(tmp_path, **changes))
+    assert caught.value.hint
+
+
+def test_other_formats_are_named(tmp_path: Path) -> None:
+    options = {"size": [8, 8], "mode": "cover", "encode": "raw", "format": "wds"}
+    with pytest.raises(InvalidInputError, match="raw images in wds"):
+        read_shards(shards(tmp_path, options=options))
+
+
+def test_a_shard_name_cannot_leave_the_folder(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "secret").write_bytes(b"12345")
+    listed = [
+        {"name": "a.tfrecord", "bytes": 5, "records": 7},
+        {"name": "../secret", "bytes": 5, "records": 7},
+    ]
+    found = read_shards(shards(inside, shards=listed))
+    assert [path.name for path in found.paths] == ["a.tfrecord"]
+
+
+def test_targets_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "set").mkdir()
+    shards(tmp_path / "set")
+    odd = tmp_path / "photos:2024"
+    odd.mkdir()
+    assert parse_target(str(tmp_path)).kind == "photos"
+    assert parse_target(str(odd)).kind == "photos"
+    assert parse_target(str(tmp_path / "set")).kind == "shards"
+    assert parse_target("pkg.mod:make").function == "make"
+    assert parse_target(f"{tmp_path}/train.py:make").place == str(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{", '{"schema": 5}', "\x00\xff"])
+def test_another_manifest_does_not_make_a_shard_folder(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    assert not is_shard_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "target", ["nowhere", "nowhere.py:make", "some.jpg:", ":make", "", "a:b c", "dir/"]
+)
+def test_a_target_that_is_nothing_is_not_found(target: str) -> None:
+    with pytest.raises(NotFoundError):
+        parse_target(target)
+
+
+def test_a_file_without_a_function_says_how_to_name_one(tmp_path: Path) -> None:
+    place = tmp_path / "train.py"
+    place.touch()
+    with pytest.raises(InvalidInputError) as caught:
+        parse_target(str(place))
+    assert f"{place}:function" in (caught.value.hint or "")

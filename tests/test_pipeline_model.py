@@ -1,0 +1,206 @@
+"""The runtime's model: added up by path, and matched with the pipeline as written."""
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.pipeline_cases import chain, nodes
+from tpuctl.errors import TargetError
+from tpuctl.pipeline.align import align, grow_tree, merge_labelled
+from tpuctl.pipeline.consume import Feed, Limit, is_warming_up, spread
+from tpuctl.pipeline.ledger import Ledger, ModelNode, Snapshot
+from tpuctl.pipeline.models import ChainNode, NodeCost
+
+
+def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:
+    return ModelNode(id, name, active, elements, 0, None, 1.0, inputs)
+
+
+def snapshot(*all_nodes: ModelNode) -> Snapshot:
+    return Snapshot({each.id: each for each in all_nodes}, 1)
+
+
+def accounts(ledger: Ledger) -> dict[str, tuple[float, int]]:
+    return {"/".join(c.path): (round(c.active_s * 1e9), c.elements) for c in ledger.costs()}
+
+
+def test_only_growth_since_forget_counts() -> None:
+    ledger = Ledger()
+    ledger.add(snapshot(node(1, "Root", 5, 1, 2), node(2, "Map", 100, 10)))
+    ledger.forget()
+    ledger.add(snapshot(node(1, "Root", 7, 2, 2), node(2, "Map", 160, 16)))
+    assert accounts(ledger) == {"Root": (2, 1), "Root/Map": (60, 6)}
+
+
+def test_a_node_born_again_each_epoch_keeps_one_account() -> None:
+    ledger = Ledger()
+    ledger.add(
+        snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 3), node(3, "Map", 50, 5))
+    )
+    ledger.add(
+        snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 9), node(9, "Map", 30, 3))
+    )
+    assert accounts(ledger)["Root/Repeat/Map"] == (80, 8)
+    assert ledger.nodes_vanished
+
+
+def test_a_vanished_list_of_files_is_not_worth_a_note() -> None:
+    ledger = Ledger()
+    ledger.add(snapshot(node(1, "Root", 900, 9, 2), node(2, "TensorSlice", 1, 9)))
+    ledger.add(snapshot(node(1, "Root", 990, 10, 5), node(5, "TensorSlice", 1, 1)))
+    assert not ledger.nodes_vanished
+
+
+def test_iterators_inside_an_interleave_share_an_account() -> None:
+    ledger = Ledger()
+    ledger.add(
+        snapshot(
+            node(1, "ParallelInterleaveV4", 10, 6, 2, 3, 4),
+            node(2, "TensorSlice", 1, 2),
+            node(3, "TFRecord", 20, 3),
+            node(4, "TFRecord", 30, 3),
+        )
+    )
+    assert accounts(ledger)["ParallelInterleaveV4/TFRecord*"] == (50, 6)
+    assert accounts(ledger)["ParallelInterleaveV4/TensorSlice"] == (1, 2)
+
+
+def test_the_sides_of_a_zip_are_kept_apart() -> None:
+    ledger = Ledger()
+    ledger.add(snapshot(node(1, "Zip", 0, 5, 2, 3), node(2, "Map", 10, 5), node(3, "Map", 90, 5)))
+    assert accounts(ledger) == {"Zip": (0, 5), "Zip/Map": (10, 5), "Zip/Map#1": (90, 5)}
+
+
+def names(written: ChainNode, *paths: str, elements: int = 4) -> list[tuple[str, str]]:
+    costs = [NodeCost(tuple(p.split("/")), 0.1, elements, 0, None, 1.0) for p in paths]
+    root = grow_tree(costs, 1.0)
+    assert root is not None
+    return [
+        ("+".join(n.name for n in stage.written), "+".join(n.op for n in stage.ran))
+        for stage in merge_labelled(align(written, root))
+    ]
+
+
+def test_a_map_and_a_batch_that_were_fused_are_one_stage() -> None:
+    written = ChainNode("Batch", "batch", inputs=(ChainNode("ParallelMap", "augment"),))
+    assert names(written, "Root", "Root/MapAndBatch") == [("batch+augment", "Root+MapAndBatch")]
+
+
+def test_a_prefetch_that_tf_data_added_is_a_stage_of_its_own() -> None:
+    written = ChainNode("Batch", "batch", inputs=(ChainNode("Map", "decode"),))
+    assert names(
+        written,
+        "Root",
+        "Root/Prefetch",
+        "Root/Prefetch/BatchV2",
+        "Root/Prefetch/BatchV2/ParallelMapV2",
+    ) == [("", "Root+Prefetch"), ("batch", "BatchV2"), ("decode", "ParallelMapV2")]
+
+
+def test_a_transformation_that_was_optimised_away_leaves_no_stage() -> None:
+    written = ChainNode("Take", "take", inputs=(ChainNode("Map", "decode"),))
+    assert names(written, "Root", "Root/Map") == [("decode", "Root+Map")]
+
+
+def test_stages_with_the_same_given_name_are_one() -> None:
+    source = ChainNode("TensorSlice", "tensor_slice", label="read")
+    written = ChainNode("Map", "f", label="read", inputs=(source,))
+    assert names(written, "Map", "Map/TensorSlice") == [("f+tensor_slice", "Map+TensorSlice")]
+
+
+def test_both_sides_of_a_zip_are_aligned() -> None:
+    left, right = ChainNode("Map", "images"), ChainNode("Map", "labels")
+    written = ChainNode("Zip", "zip", inputs=(left, right))
+    assert names(written, "Zip", "Zip/Map", "Zip/Map#1") == [
+        ("zip", "Zip"), ("images", "Map"), ("labels", "Map"),
+    ]  # fmt: skip
+
+
+def test_one_batch_is_worth_its_examples_all_the_way_down() -> None:
+    root = grow_tree(nodes({"prefetch": 1.0, "batch": 1.0, "decode": 1.0}, 320.0), 32.0)
+    worth = []
+    while root:
+        worth.append((root.op, root.examples_per_element))
+        root = root.inputs[0] if root.inputs else None
+    assert worth[:4] == [
+        ("Root", 32.0),
+        ("Prefetch", 32.0),
+        ("BatchV2", 32.0),
+        ("ParallelMapV2", 1.0),
+    ]
+
+
+def test_a_filter_makes_its_inputs_worth_less() -> None:
+    costs = [
+        NodeCost(("Filter",), 0.1, 50, 0, None, None),
+        NodeCost(("Filter", "Map"), 0.1, 200, 0, None, 1.0),
+    ]
+    root = grow_tree(costs, 1.0)
+    assert root is not None
+    assert root.inputs[0].examples_per_element == 0.25
+
+
+def test_a_pipeline_without_a_model_has_no_tree() -> None:
+    assert grow_tree([], 1.0) is None
+    assert chain(("batch", "decode")).inputs[0].name == "decode"
+
+
+class Numbers:
+    """A source of numbers for the loop: so many per epoch, then an error if there is one."""
+
+    def __init__(self, per_epoch: int, error: Exception | None = None) -> None:
+        self.per_epoch, self.error = per_epoch, error
+
+    def open(self) -> Iterator[Any]:
+        yield from range(self.per_epoch)
+        if self.error:
+            raise self.error
+
+    def count(self, element: Any) -> int:
+        return 1
+
+    def snapshot(self, iterator: Iterator[Any]) -> None:
+        return None
+
+    def describe(self, error: Exception) -> str:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_a_finite_source_starts_again() -> None:
+    feed = Feed(Numbers(3), elements_per_step=2)
+    assert [feed.step() for _ in range(4)] == [2, 2, 2, 2]
+    assert feed.epochs == 3
+
+
+def test_an_empty_source_is_an_error_and_not_a_loop() -> None:
+    with pytest.raises(TargetError, match="empty"):
+        Feed(Numbers(0), elements_per_step=1).step()
+
+
+def test_a_source_that_fails_later_is_an_error_with_its_words() -> None:
+    feed = Feed(Numbers(1, ValueError("broken record")), elements_per_step=1)
+    feed.step()
+    with pytest.raises(TargetError, match="ValueError: broken record"):
+        feed.step()
+
+
+def test_a_window_has_its_steps_however_long_they_take() -> None:
+    assert Limit(5.0, steps=3).reached(3, 0.1)
+    assert not Limit(5.0, steps=3).reached(2, 500.0)
+    assert Limit(5.0).reached(4, 5.1)
+    assert not Limit(5.0).reached(1, 5.1)
+    assert Limit(5.0).reached(1, 20.0)
+
+
+def test_warming_up_is_seen_and_steady_is_not() -> None:
+    assert is_warming_up(array("d", [0.2] * 10 + [0.1] * 10 + [0.02] * 10))
+    assert not is_warming_up(array("d", [0.1] * 30))
+    assert not is_warming_up(array("d", [0.5, 0.1, 0.1]))
+
+
+def test_durations_are_summed_up() -> None:
+    summary = spread(array("d", [float(value) for value in range(1, 101)]))
+    assert (summary.count, summary.mean, summary.p50, summary.p99) == (100, 50.5, 51.0, 100.0)
+    assert spread(array("d")).count == 0

@@ -1,0 +1,93 @@
+"""Linux counters from made-up /proc and /sys trees: version 1, version 2, and nothing at all."""
+
+from pathlib import Path
+
+import pytest
+
+from tpuctl.pipeline import cgroup, signals
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+V2 = {
+    "proc/self/cgroup": "0::/user/job\n",
+    "sys/fs/cgroup/user/cpu.max": "150000 100000\n",
+    "sys/fs/cgroup/user/job/cpu.max": "max 100000\n",
+    "sys/fs/cgroup/user/job/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000\n",
+    "sys/fs/cgroup/user/memory.max": "1073741824\n",
+}
+V1 = {
+    "proc/self/cgroup": "3:cpu,cpuacct:/docker/ab\n2:memory:/docker/ab\n0::/\n",
+    "sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.cfs_quota_us": "50000\n",
+    "sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.cfs_period_us": "100000\n",
+    "sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.stat": "nr_throttled 1\nthrottled_time 700000000\n",
+    "sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes": "9223372036854771712\n",
+}
+
+
+def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
+    root = write(tmp_path, V2)
+    assert cgroup.quota_vcpus(root) == 1.5
+    assert cgroup.throttled_s(root) == 2.5
+    assert cgroup.memory_limit_bytes(root) == 1 << 30
+
+
+def test_version_1_is_read_too(tmp_path: Path) -> None:
+    root = write(tmp_path, V1)
+    assert cgroup.quota_vcpus(root) == 0.5
+    assert cgroup.throttled_s(root) == 0.7
+    assert cgroup.memory_limit_bytes(root) is None
+
+
+def test_a_container_that_sees_its_limit_at_the_top_of_the_tree(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/../outside\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
+    root = write(tmp_path, files)
+    assert cgroup.quota_vcpus(root) == 2.0
+
+
+@pytest.mark.parametrize("text", ["", "max 100000", "nonsense", "100 0", "1 2 3"])
+def test_a_limit_that_is_none_or_cannot_be_read_is_no_limit(tmp_path: Path, text: str) -> None:
+    root = write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text})
+    found = signals.attempt(lambda: cgroup.quota_vcpus(root))
+    assert found is None
+
+
+def test_a_machine_without_any_of_it_names_what_is_missing(tmp_path: Path) -> None:
+    before, after = signals.read(tmp_path), signals.read(tmp_path)
+    found = signals.between(
+        before, after, tool_cpu_s=0.0, consumer_cpu_s=0.0, gil_overshoots_s=[], root=tmp_path
+    )
+    assert found.run_delay_s is found.other_cpu_s is found.pressure_io is None
+    assert {"run_delay_s", "other_cpu_s", "gil_overshoot_p90_ms"} <= set(found.missing)
+    assert "cpu_s" not in found.missing
+
+
+def test_cpu_of_others_is_what_the_machine_used_beyond_us(tmp_path: Path) -> None:
+    cpus = signals.usable_cpus()
+
+    def stat(ticks: int) -> str:
+        lines = (f"cpu{cpu} {ticks} 0 0 999 0 0 0 7 0 0" for cpu in cpus)
+        return "cpu 1 1 1 1 1 1 1 1 1 1\n" + "\n".join(lines) + "\ncpu99999 9 9 9 9 9 9 9 9\n"
+
+    write(tmp_path, {"proc/stat": stat(0)})
+    before = signals.read(tmp_path)
+    write(tmp_path, {"proc/stat": stat(100_000)})
+    after = signals.read(tmp_path)
+    found = signals.between(
+        before, after, tool_cpu_s=0.0, consumer_cpu_s=0.0, gil_overshoots_s=[0.1] * 20
+    )
+    assert found.other_cpu_s == pytest.approx(1000.0 * len(cpus), abs=5.0)
+    assert found.steal_s == 0.0
+    assert found.gil_overshoot_p90_ms == pytest.approx(100.0)
+
+
+def test_this_machine_can_be_read() -> None:
+    found = signals.read()
+    assert found.cpu_s > 0
+    assert found.major_faults >= 0

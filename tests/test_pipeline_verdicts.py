@@ -1,0 +1,200 @@
+"""Every verdict from built measurements, and beside each a near miss that must not get it."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
+from tpuctl.pipeline.models import IsolatedStage, Measurement, Verdict
+
+SLOW_READ = {**JPEG, "read": 25.0}
+WAITING = {"own": 0.4, "examples_per_s": 75.0, "active_ms": SLOW_READ, "run_delay_s": 0.1}
+READ_IS_CHEAP = tuple(
+    IsolatedStage(depth, cost / 1e3)
+    for depth, cost in ((5, 0.4), (4, 6.4), (3, 6.9), (2, 7.2), (1, 7.4))
+)
+PYTHON = {"own": 0.6, "examples_per_s": 40.0, "active_ms": {**JPEG, "augment": 20.0}}
+ONE_THREAD = {"own": 0.5, "examples_per_s": 136.0, "calls": None}
+FITS = {"examples_per_s": 800.0, "own": 0.97, "active_ms": {**JPEG, "decode": 0.8}}
+
+
+def device_phase(**changes: object) -> object:
+    return phase(**{"device_s": BATCH / 532.0, "wait": 0.1, "examples_per_s": 480.0, **changes})
+
+
+CASES: dict[str, tuple[Verdict, Measurement]] = {
+    "a device slower than the pipeline": (
+        "device",
+        measurement(phase(), phase(device_s=BATCH / 100.0, wait=0.005, examples_per_s=99.0)),
+    ),
+    "a pipeline that uses all vCPUs": ("vcpu", measurement(*starving())),
+    "all vCPUs, without a device": ("vcpu", measurement(phase())),
+    "neighbours on the vCPUs": (
+        "stolen",
+        measurement(*starving(own=0.5, others=0.48, examples_per_s=136.0, run_delay_s=5.0)),
+    ),
+    "neighbours that came with the device": (
+        "stolen",
+        measurement(phase(), phase(device_s=BATCH / 532.0, wait=0.7, others=0.4, own=0.6)),
+    ),
+    "a quota that holds back": (
+        "throttled",
+        measurement(*starving(own=0.5, throttled_s=2.0, vcpus_usable=1.0)),
+    ),
+    "a Python function that holds the lock": (
+        "gil",
+        measurement(*starving(**PYTHON, gil_overshoot_p90_ms=5.1), python="augment"),
+    ),
+    "reads that wait, as many as are allowed": (
+        "io",
+        measurement(*starving(**WAITING), isolated=READ_IS_CHEAP),
+    ),
+    "reads that wait and fill the thread pool": (
+        "threadpool",
+        measurement(*starving(**{**WAITING, "calls": 16}), isolated=READ_IS_CHEAP),
+    ),
+    "one thread for everything": ("serial", measurement(*starving(**ONE_THREAD))),
+    "batches that come unevenly": (
+        "bursty",
+        measurement(phase(**FITS, p99=0.4), device_phase()),
+    ),
+    "a first batch that takes a minute": (
+        "startup",
+        measurement(phase(**FITS), device_phase(wait=0.001), first_batch_s=60.0),
+    ),
+    "idle vCPUs and nothing to blame": (
+        "unknown",
+        measurement(*starving(own=0.5, examples_per_s=136.0)),
+    ),
+    "fast enough on average and even, yet late": (
+        "unknown",
+        measurement(phase(**FITS), device_phase()),
+    ),
+}
+
+NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
+    "the device waits a little too long": (
+        "device",
+        measurement(phase(), phase(device_s=BATCH / 250.0, wait=0.06, examples_per_s=235.0)),
+    ),
+    "the vCPUs are not quite busy": (
+        "vcpu",
+        measurement(*starving(own=0.85, examples_per_s=230.0)),
+    ),
+    "neighbours take little": ("stolen", measurement(*starving(own=0.9, others=0.1))),
+    "a quota that hardly holds back": ("throttled", measurement(*starving(throttled_s=0.1))),
+    "a late sleep without Python in the pipeline": (
+        "gil",
+        measurement(*starving(**PYTHON, gil_overshoot_p90_ms=5.1)),
+    ),
+    "Python in the pipeline and sleeps in time": (
+        "gil",
+        measurement(*starving(**PYTHON, gil_overshoot_p90_ms=0.4), python="augment"),
+    ),
+    "waiting for a vCPU and not for data": (
+        "io",
+        measurement(*starving(**{**WAITING, "run_delay_s": 9.0}), isolated=READ_IS_CHEAP),
+    ),
+    "a pool with a thread for every call": (
+        "threadpool",
+        measurement(
+            *starving(**{**WAITING, "calls": 16}), isolated=READ_IS_CHEAP, threadpool_size=16
+        ),
+    ),
+    "one thread that is idle half of the time": (
+        "serial",
+        measurement(*starving(**{**ONE_THREAD, "examples_per_s": 70.0})),
+    ),
+    "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
+    "a first batch as slow as a warm-up": (
+        "startup",
+        measurement(phase(**FITS), device_phase(wait=0.001), first_batch_s=3.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_verdict_names(case: str) -> None:
+    expected, measured = CASES[case]
+    assert profile(measured).verdict == expected
+
+
+@pytest.mark.parametrize("case", NEAR_MISSES)
+def test_the_verdict_is_another_when(case: str) -> None:
+    excluded, measured = NEAR_MISSES[case]
+    assert profile(measured).verdict != excluded
+
+
+def test_every_verdict_of_this_version_has_a_case() -> None:
+    assert {verdict for verdict, _ in CASES.values()} == {
+        "device", "vcpu", "stolen", "throttled", "gil", "io", "threadpool", "serial", "bursty",
+        "startup", "unknown",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_confidence_and_evidence_come_with(case: str) -> None:
+    verdict, measured = CASES[case]
+    result = profile(measured)
+    assert result.evidence
+    assert (result.confidence == 0) == (verdict == "unknown")
+    assert 0 <= result.confidence <= 1
+
+
+def test_vcpus_needed_are_batch_times_cpu_over_step_time() -> None:
+    result = profile(measurement(*starving()))
+    cpu_s = (0.98 * 2 * 5.0 - 0.01) / (266.0 * 5.0)
+    assert result.vcpus.needed_to_saturate == pytest.approx(532.0 * cpu_s, rel=0.01)
+    assert result.vcpus.low is not None
+    assert result.vcpus.high is not None
+    assert result.vcpus.low < result.vcpus.needed_to_saturate < result.vcpus.high
+
+
+@pytest.mark.parametrize(
+    "case", ["one thread for everything", "reads that wait, as many as are allowed"]
+)
+def test_vcpus_needed_are_refused_with_the_reason_outside_cpu_regimes(case: str) -> None:
+    verdict, measured = CASES[case]
+    vcpus = profile(measured).vcpus
+    assert vcpus.needed_to_saturate is None
+    assert verdict in (vcpus.why_null or "")
+
+
+def test_without_a_device_only_the_rate_of_the_pipeline_is_said() -> None:
+    result = profile(measurement(phase()))
+    assert result.pipeline_examples_per_s == pytest.approx(266.0)
+    assert result.step_ms is result.input_wait_fraction is result.mxu_idle_fraction is None
+    assert result.device_examples_per_s is result.vcpus.needed_to_saturate is None
+    assert "--device-step-ms" in (result.why_no_device or "")
+
+
+def test_mxu_utilization_that_nobody_collected_is_null() -> None:
+    assert profile(measurement(*starving())).mxu_utilization is None
+
+
+def test_shares_and_residual_add_up_to_the_cpu_time() -> None:
+    result = profile(measurement(*starving(own=1.0)))
+    total = sum(stage.share_of_cpu for stage in result.stages) + result.residual.share_of_cpu
+    assert total == pytest.approx(1.0)
+    assert [stage.name for stage in result.stages][-5:] == list(JPEG)[::-1][1:]
+
+
+def test_cpu_that_no_stage_claims_is_shown_as_residual() -> None:
+    half = {name: cost / 2 for name, cost in JPEG.items()}
+    result = profile(measurement(*starving(active_ms=half)))
+    assert result.residual.share_of_cpu == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_stage_that_waits_gets_the_cpu_that_the_others_leave() -> None:
+    result = profile(CASES["reads that wait, as many as are allowed"][1])
+    read = next(stage for stage in result.stages if stage.name == "read")
+    assert read.is_bottleneck
+    assert read.cpu_ms_per_example < 0.2 * read.active_ms_per_example
+    decode = max(result.stages, key=lambda stage: stage.cpu_ms_per_example)
+    assert decode.name == "decode"
+
+
+def test_without_the_re_run_elapsed_time_would_mislead() -> None:
+    measured = replace(CASES["reads that wait, as many as are allowed"][1], isolated=())
+    costliest = max(profile(measured).stages, key=lambda stage: stage.cpu_ms_per_example)
+    assert costliest.name == "read"

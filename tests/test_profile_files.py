@@ -1,0 +1,239 @@
+"""Profiles on disk and on screen: written whole, read with care, compared, shown."""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests import contract
+from tests.pipeline_cases import JPEG, measurement, phase, profile, starving
+from tests.test_pipeline_verdicts import CASES
+from tpuctl.errors import InvalidInputError, NotFoundError, WriteError
+from tpuctl.pipeline import diff, load, reference_step_ms, save
+from tpuctl.pipeline.models import Input, Profile
+from tpuctl.reporters import profile as report
+from tpuctl.reporters import profile_html
+
+HOSTILE = '<script>alert(1)</script>[red]&".jpg'
+
+
+@pytest.fixture
+def before() -> Profile:
+    return profile(measurement(*starving()))
+
+
+@pytest.fixture
+def after() -> Profile:
+    cheap = {**JPEG, "decode": 0.5, "resize": 0.0}
+    return profile(
+        measurement(
+            phase(active_ms=cheap, examples_per_s=1500.0),
+            phase(active_ms=cheap, examples_per_s=530.0, device_s=32 / 532.0, wait=0.001, own=0.4),
+            kind="shards",
+        )
+    )
+
+
+def plain(renderable: Any, width: int = 100) -> str:
+    console = Console(width=width, no_color=True, highlight=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def test_what_was_saved_is_what_is_loaded(tmp_path: Path, before: Profile) -> None:
+    save(before, tmp_path / "a.tpuprof")
+    assert load(tmp_path / "a.tpuprof") == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "damaged or ends in the middle"),
+        (lambda text: "", "not a profile"),
+        (lambda text: "\x00\x01\x02", "not a profile"),
+        (lambda text: "[1, 2]", "not a profile"),
+        (lambda text: '{"schema": "tpuctl/1"}', "not a profile"),
+        (lambda text: text.replace("tpuctl.profile/1", "tpuctl.profile/7"), "version 7"),
+        (lambda text: '{"schema": "tpuctl.profile/1"}', "damaged"),
+        (lambda text: text.replace('"verdict": "vcpu"', '"verdict": "moon"'), "verdict"),
+        (lambda text: text.replace('"batch_size": 32', '"batch_size": "32"'), "batch_size"),
+        (lambda text: text.replace('"stages": [', '"stages": 3, "x": ['), "stages"),
+        (lambda text: "[" * 100_000, "not a profile"),
+    ],
+)
+def test_a_file_that_is_no_whole_profile_is_one_clear_error(
+    tmp_path: Path, before: Profile, damage: Callable[[str], str], words: str
+) -> None:
+    place = tmp_path / "a.tpuprof"
+    save(before, place)
+    place.write_text(damage(place.read_text()))
+    with pytest.raises(InvalidInputError, match=words):
+        load(place)
+
+
+def test_a_missing_profile_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="gone"):
+        load(tmp_path / "gone.tpuprof")
+
+
+def test_a_folder_is_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError):
+        load(tmp_path)
+
+
+def test_a_profile_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, before: Profile, after: Profile
+) -> None:
+    folder = tmp_path / "full"
+    folder.mkdir()
+    place = folder / "a.tpuprof"
+    save(before, place)
+    if os.geteuid() == 0:
+        pytest.skip("root may write into a read-only folder")
+    folder.chmod(stat.S_IREAD | stat.S_IEXEC)
+    with pytest.raises(WriteError):
+        save(after, place)
+    assert load(place) == before
+
+
+def test_a_later_version_may_add_keys(tmp_path: Path, before: Profile) -> None:
+    place = tmp_path / "a.tpuprof"
+    save(before, place)
+    document = json.loads(place.read_text())
+    document["profile"]["novelty"] = 1
+    place.write_text(json.dumps(document))
+    assert load(place) == before
+
+
+def test_a_comparison_says_what_became_better(before: Profile, after: Profile) -> None:
+    rows = {row.name: row for row in diff(before, after).rows}
+    assert rows["examples/s"].better
+    assert rows["examples/s"].ratio == pytest.approx(1500 / 266, rel=0.01)
+    assert rows["MXU idle"].better
+    assert rows["MXU idle"].after == pytest.approx(0.004, abs=0.01)
+    back = {row.name: row for row in diff(after, before).rows}
+    assert back["examples/s"].better is False
+
+
+def test_profiles_that_do_not_compare_are_warned_about(before: Profile) -> None:
+    other = replace(before, batch_size=64, host=replace(before.host, name="elsewhere"), device=None)
+    warnings = " ".join(diff(before, other).warnings)
+    assert all(word in warnings for word in ("batch size", "machine", "device step"))
+    assert diff(before, before).warnings == ()
+
+
+def test_the_report_of_a_starving_pipeline(before: Profile, golden: Any) -> None:
+    golden("profile_vcpu.txt", plain(report.text(before)))
+
+
+def test_the_report_without_a_device(golden: Any) -> None:
+    golden("profile_no_device.txt", plain(report.text(profile(measurement(phase())))))
+
+
+def test_the_comparison_as_text(before: Profile, after: Profile, golden: Any) -> None:
+    golden("profile_diff.txt", plain(report.comparison(diff(before, after))))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_report_is_wider_than_the_terminal(case: str, width: int) -> None:
+    lines = plain(report.text(profile(CASES[case][1])), width).splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_stages_as_csv_have_a_header_and_a_line_each(before: Profile) -> None:
+    header, *lines = report.csv(before).splitlines()
+    assert header.startswith("index,name,op,location,examples_per_s_alone")
+    assert len(lines) == len(before.stages)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing(before: Profile) -> None:
+    stage = replace(before.stages[0], name=HOSTILE, location=HOSTILE)
+    hostile = replace(
+        before,
+        target=HOSTILE,
+        headline=HOSTILE,
+        evidence=(HOSTILE,),
+        stages=(stage,),
+        input=Input(1, 1, 1, ((HOSTILE, HOSTILE),), 1),
+        notes=(HOSTILE,),
+        advice=(replace(before.advice[0], what=HOSTILE, change=HOSTILE),),
+    )
+    page = profile_html.page(hostile)
+    parsed = Tags()
+    parsed.feed(page)
+    assert "script" not in parsed.tags
+    assert parsed.links == []
+    assert "&lt;script&gt;" in page
+    assert "://" not in page
+
+
+def test_the_page_check_would_notice_a_script() -> None:
+    parsed = Tags()
+    parsed.feed(f"<p>{HOSTILE}<img src=x>")
+    assert "script" in parsed.tags
+    assert parsed.links == ["x"]
+
+
+def test_a_hostile_name_cannot_style_the_terminal(before: Profile) -> None:
+    named = replace(before, stages=(replace(before.stages[0], name=HOSTILE, share_of_cpu=0.9),))
+    assert "[red]" in plain(report.text(named))
+
+
+def test_show_prints_json_that_keeps_the_contract(
+    tmp_path: Path, before: Profile, tpuctl: Any
+) -> None:
+    save(before, tmp_path / "a.tpuprof")
+    document = tpuctl("profile", "show", tmp_path / "a.tpuprof", "--json").document
+    assert contract.problems(document, "profile show", contract.PROFILE) == []
+    assert document["data"]["mxu_utilization"] is None
+
+
+def test_show_writes_the_page(tmp_path: Path, before: Profile, tpuctl: Any) -> None:
+    save(before, tmp_path / "a.tpuprof")
+    result = tpuctl("profile", "show", tmp_path / "a.tpuprof", "--html", tmp_path / "new/a.html")
+    assert result.exit_code == 0
+    assert "Written" not in result.stdout
+    assert (tmp_path / "new" / "a.html").read_text().startswith("<!doctype html>")
+
+
+def test_diff_prints_json(tmp_path: Path, before: Profile, after: Profile, tpuctl: Any) -> None:
+    save(before, tmp_path / "a.tpuprof")
+    save(after, tmp_path / "b.tpuprof")
+    result = tpuctl("profile", "diff", tmp_path / "a.tpuprof", tmp_path / "b.tpuprof", "--json")
+    assert result.exit_code == 0
+    assert [row["name"] for row in result.data["rows"]][:2] == ["examples/s", "CPU per example"]
+
+
+def test_a_damaged_profile_exits_1_and_names_the_file(tmp_path: Path, tpuctl: Any) -> None:
+    (tmp_path / "a.tpuprof").write_text("no")
+    result = tpuctl("profile", "show", tmp_path / "a.tpuprof")
+    assert result.exit_code == 1
+    assert "a.tpuprof" in result.stderr
+    assert "→" in result.stderr
+
+
+def test_the_reference_step_scales_with_the_batch_and_names_its_source() -> None:
+    step_ms, sentence = reference_step_ms(512)
+    assert step_ms == pytest.approx(156.9)
+    assert "v2-8" in sentence
+    assert "tensorflow/profiler" in sentence

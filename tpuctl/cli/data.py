@@ -1,0 +1,106 @@
+"""`tpuctl data`: presize, verify, show."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from tpuctl import datasets
+from tpuctl.cli import output
+from tpuctl.cli.progress import bars
+from tpuctl.datasets.geometry import Fidelity, Mode
+from tpuctl.datasets.models import Encode, Labels, parse_size
+from tpuctl.reporters import data as report
+from tpuctl.units import parse_bytes
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def data() -> None:
+    """Shrink photographs once instead of every epoch; verify and show what came out."""
+
+
+@app.command()
+def presize(
+    src: Annotated[Path, typer.Argument(help="Folder of pictures, at any depth.")],
+    dst: Annotated[Path, typer.Argument(help="Folder for shards and manifest.json.")],
+    size: Annotated[str, typer.Option(help="224, or 256x192 for height x width.")] = "224",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="cover (fill, cut the longer side), contain (all of it, on black), stretch, "
+            "or short (shorter side fixed, nothing cut)."
+        ),
+    ] = "cover",
+    fidelity: Annotated[
+        str, typer.Option(help="fast, balanced, high, or exact (full decode).")
+    ] = "balanced",
+    encode: Annotated[str, typer.Option(help="jpeg (small) or raw (fast to read).")] = "jpeg",
+    quality: Annotated[int, typer.Option(help="Of --encode jpeg, 1 to 100.")] = 95,
+    labels: Annotated[
+        str,
+        typer.Option(help="folder (first-level folders), none, or auto: folder where it fits."),
+    ] = "auto",
+    shard_size: Annotated[str, typer.Option(help="Largest size to aim at.")] = "128MiB",
+    workers: Annotated[int | None, typer.Option(help="Processes; default: all vCPUs.")] = None,
+    max_bad: Annotated[
+        str,
+        typer.Option(
+            help="Unusable pictures to accept: 1%, 3, or auto (1 % or 3, less than half)."
+        ),
+    ] = "auto",
+    retry_quarantined: Annotated[
+        bool, typer.Option("--retry-quarantined", help="Try what was left out once more.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace another data set in DST.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only, write nothing.")] = False,
+) -> None:
+    """Decode and shrink pictures once into shards with a manifest and checksums."""
+    options = datasets.PresizeOptions(
+        parse_size(size),
+        cast(Mode, mode),
+        cast(Fidelity, fidelity),
+        cast(Encode, encode),
+        quality,
+        cast(Labels, labels),
+        parse_bytes(shard_size),
+        workers,
+        max_bad,
+        retry_quarantined,
+        overwrite,
+        seed,
+        dry_run,
+    )
+    with bars() as on_progress:
+        result = datasets.presize(src, dst, options, on_progress=on_progress)
+    output.show(result, report.presize)
+
+
+@app.command()
+def verify(
+    dst: Annotated[Path, typer.Argument(help="Folder of a data set.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every record as well.")] = False,
+) -> None:
+    """Compare a data set with its manifest, every byte of it; exit 1 on damage."""
+    with bars() as on_progress:
+        result = datasets.verify(dst, deep=deep, on_progress=on_progress)
+    output.show(result, report.verify)
+
+
+@app.command()
+def show(
+    dst: Annotated[Path, typer.Argument(help="Folder of a data set.")],
+    sheet: Annotated[
+        Path | None, typer.Option(help="Write a contact sheet of up to 64 records to this PNG.")
+    ] = None,
+) -> None:
+    """Show what a data set holds: totals, labels, sizes, what was left out."""
+    result = datasets.describe(dst)
+    if sheet is not None:
+        result = replace(result, sheet=str(datasets.write_sheet(dst, sheet)))
+    output.show(result, report.show)

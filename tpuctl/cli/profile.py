@@ -1,0 +1,93 @@
+"""`tpuctl profile run`, `show`, `diff`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli import output, progress
+from tpuctl.pipeline.compare import diff as compare
+from tpuctl.pipeline.models import Profile
+from tpuctl.pipeline.profile import profile_target
+from tpuctl.pipeline.tpuprof import load, save
+from tpuctl.reporters import profile as report
+from tpuctl.reporters import profile_html
+from tpuctl.storage.local import ensure_folder, write_atomically
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Find the stage of an input pipeline that keeps the device waiting.",
+)
+
+
+HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]
+OutPath = Annotated[Path | None, typer.Option(help="Write the profile here (.tpuprof).")]
+ProfilePath = Annotated[Path, typer.Argument(help="A file that profile run --out wrote.")]
+
+
+@app.command()
+def run(
+    target: str = typer.Argument(
+        ..., help="A folder of photographs or shards, module:function, or path.py:function."
+    ),
+    steps: int | None = typer.Option(None, min=1, help="Steps to measure."),
+    seconds: float | None = typer.Option(
+        None, min=0.5, help="How long to measure (10); bounds the wait for a batch too."
+    ),
+    batch_size: int = typer.Option(32, min=1, help="Examples per step."),
+    image_size: int = typer.Option(224, min=1, help="Width and height after the resize."),
+    device_step_ms: float | None = typer.Option(None, help="How long the device takes per step."),
+    train: bool = typer.Option(False, "--train", help="Measure a real training step first."),
+    out: OutPath = None,
+    html: HtmlPath = None,
+) -> None:
+    """Measure an input pipeline: what each stage costs, what limits it, what would help."""
+    _check_places(out, html)
+    with progress.bars() as on_progress:
+        profile = profile_target(
+            target,
+            steps=steps,
+            seconds=seconds,
+            batch_size=batch_size,
+            image_size=image_size,
+            device_step_ms=device_step_ms,
+            train=train,
+            on_progress=on_progress,
+        )
+    _write(profile, out, html)
+    output.show(profile, report.text)
+
+
+@app.command()
+def show(
+    file: ProfilePath,
+    html: HtmlPath = None,
+    csv: bool = typer.Option(False, "--csv", help="Print the stages as CSV."),
+) -> None:
+    """Show a profile again."""
+    _check_places(html)
+    profile = load(file)
+    _write(profile, None, html)
+    output.show(profile, report.csv if csv else report.text)
+
+
+@app.command()
+def diff(before: ProfilePath, after: ProfilePath) -> None:
+    """Compare two profiles: what a change brought."""
+    output.show(compare(load(before), load(after)), report.comparison)
+
+
+def _check_places(*places: Path | None) -> None:
+    """Fail before the measurement, not after it, where a result cannot be written."""
+    for place in filter(None, places):
+        ensure_folder(place.parent)
+
+
+def _write(profile: Profile, out: Path | None, html: Path | None) -> None:
+    if out:
+        save(profile, out)
+        output.note(f"Profile written to {out}; see it again: tpuctl profile show {out}")
+    if html:
+        write_atomically(html, profile_html.page(profile))
+        output.note(f"Report written to {html}")

@@ -1,0 +1,36 @@
+"""`tpuctl templates list | show | new`."""
+
+from pathlib import Path
+
+import typer
+
+from tpuctl.cli import output
+from tpuctl.launch import catalog
+from tpuctl.reporters import templates as report
+
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+
+@app.callback()
+def templates(ctx: typer.Context) -> None:
+    """Training scripts worth copying: list, read, write one into your folder."""
+    if ctx.invoked_subcommand is None:
+        list_templates()
+
+
+@app.command("list")
+def list_templates() -> None:
+    """List the templates."""
+    output.show(catalog.list_templates(), report.catalog)
+
+
+@app.command()
+def show(name: str) -> None:
+    """Show what a template does and which flags it takes."""
+    output.show(catalog.describe_script(catalog.find_template(name)), report.template)
+
+
+@app.command()
+def new(name: str, folder: Path) -> None:
+    """Copy a template into a folder of yours, to change it."""
+    output.show(catalog.write_template(name, folder), report.written)

@@ -1,0 +1,114 @@
+"""TFRecord framing: length, masked crc32c of the length, record, masked crc32c of the record.
+
+Format: tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_MASK_DELTA = 0xA282EAD8
+_CHUNK_BYTES = 1 << 20
+
+
+class DamagedRecordError(Exception):
+    """A frame whose checksum or length is wrong. Never leaves the package."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"{what} at byte {offset}")
+        self.offset = offset
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a file's bytes add up to."""
+
+    bytes: int
+    crc32c: str
+    sha256: str
+
+
+class RecordWriter:
+    """Append records to an open file and keep the checksums of all of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._crc = 0
+        self._sha256 = hashlib.sha256()
+        self._bytes = 0
+
+    def write(self, record: bytes) -> None:
+        """Append one record."""
+        self._append(frame(record))
+
+    def replay(self, frames: bytes) -> None:
+        """Count bytes that the file holds already."""
+        self._count(frames)
+
+    def digest(self) -> Digest:
+        """Say what has been written so far."""
+        return Digest(self._bytes, f"{self._crc:08x}", self._sha256.hexdigest())
+
+    def _append(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        self._crc = google_crc32c.extend(self._crc, data)
+        self._sha256.update(data)
+        self._bytes += len(data)
+
+
+def frame(record: bytes) -> bytes:
+    """Put a record between its length and its checksum."""
+    length = _LENGTH.pack(len(record))
+    return b"".join((length, _masked_crc(length), record, _masked_crc(record)))
+
+
+def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each record and the offset of its frame; raises DamagedRecordError."""
+    offset = file.tell()
+    while header := file.read(HEADER_BYTES):
+        length = record_length(header, offset)
+        body = file.read(length + FOOTER_BYTES)
+        if len(body) != length + FOOTER_BYTES:
+            raise DamagedRecordError(offset, "a record cut short")
+        record = body[:length]
+        if body[length:] != _masked_crc(record):
+            raise DamagedRecordError(offset, "a record with a wrong checksum")
+        yield offset, record
+        offset += HEADER_BYTES + length + FOOTER_BYTES
+
+
+def record_length(header: bytes, offset: int) -> int:
+    """Read the length of the record that follows a header; raises DamagedRecordError."""
+    if len(header) != HEADER_BYTES or header[8:] != _masked_crc(header[:8]):
+        raise DamagedRecordError(offset, "a damaged record header")
+    return int(_LENGTH.unpack(header[:8])[0])
+
+
+def digest_file(path: Path, *, sha256: bool = True) -> Digest:
+    """Read a whole file for its checksums; an OSError passes."""
+    crc, sha, size = 0, hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc = google_crc32c.extend(crc, chunk)
+            size += len(chunk)
+            if sha256:
+                sha.update(chunk)
+    return Digest(size, f"{crc:08x}", sha.hexdigest() if sha256 else "")
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return _CRC.pack(((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)

@@ -1,0 +1,133 @@
+"""What a data set holds: totals, labels, sizes, what was left out; and a sheet of thumbnails."""
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpuctl.datasets import manifest
+from tpuctl.datasets.example import decode_example, decode_leading_features
+from tpuctl.datasets.flags import Flag
+from tpuctl.datasets.models import DataSet, Description, LabelCount, Shard, SizeBin
+from tpuctl.datasets.reading import Record, need_images_extra, to_record
+from tpuctl.errors import InvalidInputError
+from tpuctl.storage.local import write_atomically
+
+_MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
+# Everything of a record but its picture fits, unless a path is longer than systems allow.
+_SMALL_FEATURES_BYTES = 8192
+
+
+def describe(dst: str | Path) -> Description:
+    """Read labels and sizes of all records without their pictures.
+
+    Raises NotFoundError and InvalidInputError.
+    """
+    need_images_extra()
+    data_set = manifest.load(Path(dst))
+    labels: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    flags: Counter[str] = Counter()
+    lengths: list[int] = []
+    for length, record in _glances(data_set):
+        lengths.append(length)
+        labels[record.label] += 1
+        sizes[_bin(record.orig_height * record.orig_width / 1e6)] += 1
+        flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
+    return Description(
+        path=str(dst),
+        plan_id=data_set.plan_id,
+        options=data_set.options,
+        totals=data_set.totals,
+        shards=len(data_set.shards),
+        labels=_count_labels(data_set, labels),
+        sizes=tuple(
+            SizeBin(_MEGAPIXELS[index], (*_MEGAPIXELS[1:], None)[index], sizes[index])
+            for index in sorted(sizes)
+        ),
+        quarantined=data_set.quarantined,
+        record_bytes=_spread(sorted(lengths)),
+        flags=dict(sorted(flags.items())),
+    )
+
+
+def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
+    """Write a PNG with up to `most` records, spread evenly over the data set, with their labels.
+
+    The same data set gives the same sheet. Raises NotFoundError, InvalidInputError and WriteError.
+    """
+    need_images_extra()
+    from tpuctl.datasets._sheet import draw_sheet
+
+    data_set = manifest.load(Path(dst))
+    total = sum(shard.records for shard in data_set.shards)
+    count = min(most, total)
+    wanted = {index * total // count for index in range(count)}
+    records = _pick(data_set, wanted)
+    sheet = io.BytesIO()
+    draw_sheet(records, count, data_set.classes).save(sheet, "PNG")
+    write_atomically(Path(path), sheet.getvalue())
+    return Path(path)
+
+
+def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:
+    """List every class, the empty ones too, then whatever else there is."""
+    names = dict(enumerate(data_set.classes))
+    return tuple(
+        LabelCount(label, names.get(label, ""), labels[label])
+        for label in sorted({*names, *labels})
+    )
+
+
+def _bin(megapixels: float) -> int:
+    return max(index for index, low in enumerate(_MEGAPIXELS) if megapixels >= low)
+
+
+def _spread(lengths: list[int]) -> dict[str, int]:
+    if not lengths:
+        return {}
+    return {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]}
+
+
+def _glances(data_set: DataSet) -> Iterator[tuple[int, Record]]:
+    for shard in data_set.shards:
+        for _, length, head in _heads(data_set, shard):
+            yield length, to_record(decode_leading_features(head), data_set)
+
+
+def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
+    index = 0
+    for shard in data_set.shards:
+        path = data_set.folder / shard.name
+        for offset, length, _ in _heads(data_set, shard):
+            if index in wanted:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    yield to_record(decode_example(file.read(length)), data_set)
+            index += 1
+
+
+def _heads(data_set: DataSet, shard: Shard) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the place, the length and the beginning of every record, skipping the pictures."""
+    from tpuctl.datasets._tfrecord import (
+        FOOTER_BYTES,
+        HEADER_BYTES,
+        DamagedRecordError,
+        record_length,
+    )
+
+    path = data_set.folder / shard.name
+    try:
+        with path.open("rb") as file:
+            position = 0
+            while header := file.read(HEADER_BYTES):
+                length = record_length(header, position)
+                start = position + HEADER_BYTES
+                yield start, length, file.read(min(length, _SMALL_FEATURES_BYTES))
+                position = start + length + FOOTER_BYTES
+                file.seek(position)
+    except (OSError, DamagedRecordError) as error:
+        raise InvalidInputError(
+            f"Could not read {path}: {error}.",
+            hint=f"See all that is wrong: tpuctl data verify {data_set.folder}",
+        ) from error

@@ -1,0 +1,79 @@
+"""How much memory decoding may take, for all workers together."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import psutil
+
+from tpuctl.datasets.quarantine import BadImageError
+from tpuctl.units import format_bytes
+
+_SHARE_OF_RAM = 0.6
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory_budget_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
+    """Take 60 % of the RAM, or of the container's limit where that is less."""
+    total = psutil.virtual_memory().total
+    for path in limits:
+        try:
+            total = min(total, int(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return int(total * _SHARE_OF_RAM)
+
+
+Admit = Callable[[int], AbstractContextManager[None]]
+
+
+def admit_everything(needed_bytes: int) -> AbstractContextManager[None]:
+    """Let every picture be decoded, whatever memory it takes."""
+    return nullcontext()
+
+
+class Admission:
+    """Lets workers decode at once while each keeps to its share; a larger picture goes alone.
+
+    Two lock files make a turnstile between processes: whoever wants the room waits at the gate, so
+    that a stream of small pictures cannot keep a large one out for ever.
+    """
+
+    def __init__(self, folder: Path, *, budget_bytes: int, workers: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._gate = os.open(folder / "gate.lock", flags, 0o644)
+        self._room = os.open(folder / "room.lock", flags, 0o644)
+        self._budget = budget_bytes
+        self._share = budget_bytes // workers
+
+    def __call__(self, needed_bytes: int) -> AbstractContextManager[None]:
+        """Wait until that much memory may be used; raises BadImageError."""
+        if needed_bytes > self._budget:
+            raise BadImageError(
+                "bomb",
+                f"decoding needs about {format_bytes(needed_bytes)}, "
+                f"the memory budget is {format_bytes(self._budget)}",
+            )
+        return self._hold(fcntl.LOCK_SH if needed_bytes <= self._share else fcntl.LOCK_EX)
+
+    @contextmanager
+    def _hold(self, how: int) -> Iterator[None]:
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._room, how)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give the lock files back."""
+        os.close(self._gate)
+        os.close(self._room)

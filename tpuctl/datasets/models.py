@@ -1,0 +1,228 @@
+"""What `presize` is told, and what the data commands answer."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from tpuctl.datasets.geometry import Fidelity, Mode
+from tpuctl.datasets.quarantine import Quarantined
+from tpuctl.errors import UsageError
+from tpuctl.outcome import Outcome, Status
+from tpuctl.units import MIB
+
+Encode = Literal["jpeg", "raw"]
+Labels = Literal["auto", "folder", "none"]
+
+DEFAULT_MAX_BAD = "auto"
+_MAX_SIDE = 8192
+
+
+@dataclass(frozen=True)
+class PresizeOptions:
+    """Everything that can be asked of `presize`; raises UsageError for what makes no sense.
+
+    `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`:
+    1 % or 3 files, whichever is more, but always less than half.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    mode: Mode = "cover"
+    fidelity: Fidelity = "balanced"
+    encode: Encode = "jpeg"
+    quality: int = 95
+    labels: Labels = "auto"
+    shard_bytes: int = 128 * MIB
+    workers: int | None = None
+    max_bad: str = DEFAULT_MAX_BAD
+    retry_quarantined: bool = False
+    overwrite: bool = False
+    seed: int = 0
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("--mode", self.mode, get_args(Mode)),
+            ("--fidelity", self.fidelity, get_args(Fidelity)),
+            ("--encode", self.encode, get_args(Encode)),
+            ("--labels", self.labels, get_args(Labels)),
+        ):
+            if value not in known:
+                raise UsageError(f"{name} {value} is not one of: {', '.join(known)}.")
+        _check_range("--size", min(self.size), 1, _MAX_SIDE)
+        _check_range("--size", max(self.size), 1, _MAX_SIDE)
+        _check_range("--quality", self.quality, 1, 100)
+        _check_range("--shard-size", self.shard_bytes, 1, 1 << 50)
+        _check_range("--workers", 1 if self.workers is None else self.workers, 1, 1024)
+        if self.mode == "short" and self.size[0] != self.size[1]:
+            raise UsageError(
+                "--mode short takes one number: the length of the shorter side.",
+                hint=f"Write --size {min(self.size)}.",
+            )
+        allowed_bad(self.max_bad, 1)
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{name} must be between {low} and {high}, not {value}.")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read `224`, or `256x192` as height x width; raises UsageError."""
+    match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", text.strip().lower())
+    if not match:
+        raise UsageError(
+            f"--size {text} is not a size.", hint="Write --size 224 or --size 256x192."
+        )
+    return int(match[1]), int(match[2] or match[1])
+
+
+def allowed_bad(limit: str, inputs: int) -> int:
+    """Say how many of `inputs` may be left out before the run fails; raises UsageError."""
+    if limit == DEFAULT_MAX_BAD:
+        return min(max(inputs // 100, 3), max(0, (inputs - 1) // 2))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", limit.strip())
+    if not match or (match[2] and float(match[1]) > 100) or (not match[2] and "." in match[1]):
+        raise UsageError(
+            f"--max-bad {limit} is neither a share nor a number of files.",
+            hint="Write --max-bad 1% or --max-bad 3.",
+        )
+    return int(inputs * float(match[1]) / 100) if match[2] else int(match[1])
+
+
+@dataclass(frozen=True)
+class PresizeResult(Outcome):
+    """What one `presize` did: `images` = `written` + `skipped` + the number of `quarantined`."""
+
+    plan_id: str
+    images: int
+    written: int
+    skipped: int
+    salvaged: int
+    quarantined: tuple[Quarantined, ...]
+    shards: int
+    bytes_in: int
+    bytes_out: int
+    images_per_s: float
+    seconds: float
+    resumed: bool
+    manifest: str
+    classes: tuple[str, ...]
+    ignored: dict[str, int]
+    dry_run: bool = False
+    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """A finished data set that lacks some of its inputs deserves a look."""
+        return "attention" if self.quarantined else "ok"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the run noticed by the way."""
+        return self.notes
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that is wrong with a data set, and where."""
+
+    path: str
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class VerifyResult(Outcome):
+    """Whether a data set is what its manifest says."""
+
+    path: str
+    plan_id: str
+    depth: Literal["bytes", "records"]
+    shards: int
+    records: int
+    bytes: int
+    damage: tuple[Damage, ...]
+    seconds: float
+    foreign: tuple[str, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """Damage is an error."""
+        return "error" if self.damage else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """1 when anything is damaged."""
+        return 1 if self.damage else 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Shards that no manifest lists, and that no reader should touch."""
+        return tuple(f"{name} is not listed in the manifest." for name in self.foreign)
+
+
+@dataclass(frozen=True)
+class SizeBin:
+    """How many originals have from `from_megapixels` up to `to_megapixels`."""
+
+    from_megapixels: float
+    to_megapixels: float | None
+    records: int
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    """How many records carry a label; `name` is empty for records without one."""
+
+    label: int
+    name: str
+    records: int
+
+
+@dataclass(frozen=True)
+class Description(Outcome):
+    """What a data set holds."""
+
+    path: str
+    plan_id: str
+    options: dict[str, object]
+    totals: dict[str, int]
+    shards: int
+    labels: tuple[LabelCount, ...]
+    sizes: tuple[SizeBin, ...]
+    quarantined: dict[str, int]
+    record_bytes: dict[str, int]
+    flags: dict[str, int]
+    sheet: str | None = None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The folder of a data set, and its manifest as read."""
+
+    folder: Path
+    plan_id: str
+    options: dict[str, object]
+    classes: tuple[str, ...]
+    totals: dict[str, int]
+    quarantined: dict[str, int]
+    shards: tuple["Shard", ...]
+    document: dict[str, object] = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of records, as its manifest describes it."""
+
+    name: str
+    bytes: int
+    records: int
+    crc32c: str
+    sha256: str
+    first_key: str | None
+    last_key: str | None
+    job: str
+    quarantined: int
+    salvaged: int
+    bytes_in: int

@@ -1,0 +1,165 @@
+"""The whole of a presize decided beforehand: the same plan gives the same bytes, whoever works."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tpuctl.datasets.inputs import UNREADABLE, Input, assign_labels
+from tpuctl.datasets.models import PresizeOptions
+
+# Few shards shuffle and read in parallel badly; many small ones waste opens.
+_SPREAD = 4
+_PICTURES_PER_SMALL_SHARD = 4
+_PARALLEL = 16
+_PICTURES_PER_PARALLEL_SHARD = 64
+
+_RECORD_OVERHEAD_BYTES = 300
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One picture of the plan with everything that decides about its record."""
+
+    key: str
+    bytes: int
+    mtime_ns: int
+    label: int
+
+    @property
+    def readable(self) -> bool:
+        """Whether the file could at least be looked at when the plan was made."""
+        return self.bytes != UNREADABLE
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """The work of one shard: a pure function from these entries to its bytes."""
+
+    id: str
+    index: int
+    of: int
+    entries: tuple[Entry, ...]
+
+    @property
+    def prefix(self) -> str:
+        """The shard's name without the checksum that its content will give it."""
+        return f"train-{self.index:05}-of-{self.of:05}"
+
+    def name(self, crc32c: str) -> str:
+        """The shard's file name: what it is followed by what is in it."""
+        return f"{self.prefix}-{crc32c}.tfrecord"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Inputs, options and versions, and the shards they lead to."""
+
+    id: str
+    options: dict[str, Any]
+    versions: dict[str, str]
+    classes: tuple[str, ...]
+    jobs: tuple[ShardJob, ...]
+    estimated_bytes: int
+
+    @property
+    def images(self) -> int:
+        """How many inputs there are."""
+        return sum(len(job.entries) for job in self.jobs)
+
+
+def plan_presize(
+    pictures: Sequence[Input], options: PresizeOptions, versions: dict[str, str]
+) -> Plan:
+    """Shuffle by seed, split evenly, and name the outcome; raises InvalidInputError."""
+    classes, labels = assign_labels(tuple(pictures), options.labels)
+    entries = [
+        Entry(picture.key, picture.bytes, picture.mtime_ns, label)
+        for picture, label in zip(pictures, labels, strict=True)
+    ]
+    recipe = _recipe(options, bool(classes))
+    record_bytes = estimate_record_bytes(options)
+    count = count_shards(len(entries), record_bytes * len(entries), options.shard_bytes)
+    shuffled = sorted(entries, key=lambda entry: _rank(entry.key, options.seed))
+    base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
+    jobs = tuple(
+        _job(base, index, count, shuffled[start:stop])
+        for index, (start, stop) in enumerate(split_evenly(len(entries), count))
+    )
+    digest = hashlib.sha256(base)
+    for line in map(_line, entries):
+        digest.update(line)
+    return Plan(digest.hexdigest(), recipe, versions, classes, jobs, record_bytes * len(entries))
+
+
+def count_shards(images: int, total_bytes: int, shard_bytes: int) -> int:
+    """Choose the number of shards: by size, but enough to shuffle and to read in parallel.
+
+    Four from 16 images up (one per 4 below), sixteen from 1024 up (one per 64 below).
+    """
+    by_size = -(-total_bytes // shard_bytes)
+    to_shuffle = min(_SPREAD, images // _PICTURES_PER_SMALL_SHARD)
+    to_parallelise = min(_PARALLEL, images // _PICTURES_PER_PARALLEL_SHARD)
+    return max(1, min(images, max(by_size, to_shuffle, to_parallelise)))
+
+
+def split_evenly(total: int, parts: int) -> Iterable[tuple[int, int]]:
+    """Cut 0..total into ranges whose lengths differ by at most one."""
+    edges = [index * total // parts for index in range(parts + 1)]
+    return pairwise(edges)
+
+
+def estimate_record_bytes(options: PresizeOptions) -> int:
+    """Guess one record's size: exact for raw, generous for JPEG photographs at 4:4:4.
+
+    224x224 at quality 95 measured 26 KB on camera photographs (0.52 bytes per pixel).
+    """
+    height, width = options.size
+    if options.mode == "short":
+        width = width * 3 // 2
+    per_pixel = 3.0 if options.encode == "raw" else _jpeg_bytes_per_pixel(options.quality)
+    return int(height * width * per_pixel) + _RECORD_OVERHEAD_BYTES
+
+
+def _jpeg_bytes_per_pixel(quality: int) -> float:
+    for limit, per_pixel in ((85, 0.3), (90, 0.4), (95, 0.6), (98, 1.0)):
+        if quality <= limit:
+            return per_pixel
+    return 2.0
+
+
+def _recipe(options: PresizeOptions, labelled: bool) -> dict[str, Any]:
+    return {
+        "size": list(options.size),
+        "mode": options.mode,
+        "fidelity": options.fidelity,
+        "encode": options.encode,
+        "format": "tfrecord",
+        "quality": options.quality if options.encode == "jpeg" else None,
+        "labels": "folder" if labelled else "none",
+        "shard_bytes": options.shard_bytes,
+        "seed": options.seed,
+    }
+
+
+def _rank(key: str, seed: int) -> bytes:
+    """Order by a hash: the same on every Python, and stable when other files come or go."""
+    return hashlib.sha256(f"{seed}\0".encode() + os.fsencode(key)).digest()
+
+
+def _job(base: bytes, index: int, count: int, entries: Sequence[Entry]) -> ShardJob:
+    digest = hashlib.sha256(base + f"{index}/{count}\n".encode())
+    for line in map(_line, entries):
+        digest.update(line)
+    return ShardJob(digest.hexdigest()[:32], index, count, tuple(entries))
+
+
+def _line(entry: Entry) -> bytes:
+    return _canonical([entry.key, entry.bytes, entry.mtime_ns, entry.label])
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"

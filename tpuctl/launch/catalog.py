@@ -1,0 +1,145 @@
+"""The training templates that come with tpuctl.
+
+Each is one readable script that runs without tpuctl; nothing here imports one.
+"""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import tpuctl
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.outcome import Outcome
+from tpuctl.storage.local import write_atomically
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option of a training script: `--batch-size`, and what it says of itself."""
+
+    name: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Template(Outcome):
+    """A training script: what it does, which flags it takes, which frameworks it can use.
+
+    `frameworks` is the script's own `FRAMEWORKS = (...)`; empty when it does not say.
+    """
+
+    name: str
+    summary: str
+    path: str
+    flags: tuple[Flag, ...]
+    frameworks: tuple[str, ...]
+    usage: str
+
+
+@dataclass(frozen=True)
+class Catalog(Outcome):
+    """Every template, by name."""
+
+    templates: tuple[Template, ...]
+
+
+@dataclass(frozen=True)
+class Written(Outcome):
+    """A file that is now the user's own."""
+
+    path: str
+    next_command: str
+
+
+def list_templates() -> Catalog:
+    """Describe every template."""
+    return Catalog(tuple(describe_script(path) for path in sorted(_folder().glob("*.py"))))
+
+
+def find_template(name: str) -> Path:
+    """The script behind a template's name; raises NotFoundError."""
+    path = _folder() / f"{name.replace('-', '_')}.py"
+    if not path.is_file():
+        names = ", ".join(_template_name(script) for script in sorted(_folder().glob("*.py")))
+        raise NotFoundError(f"There is no template named {name!r}.", hint=f"Templates: {names}.")
+    return path
+
+
+def describe_script(path: Path) -> Template:
+    """Read what a training script says of itself, without running it.
+
+    Raises NotFoundError, or InvalidInputError where the file is no Python.
+    """
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"There is no script {path}.", hint="See the templates: tpuctl templates list"
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InvalidInputError(f"Could not read the script {path}: {error}") from error
+    doc = ast.get_docstring(tree) or ""
+    return Template(
+        _template_name(path),
+        doc.split("\n\n")[0].replace("\n", " "),
+        str(path),
+        tuple(_flags(tree)),
+        _frameworks(tree),
+        "\n\n".join(doc.split("\n\n")[1:]),
+    )
+
+
+def write_template(name: str, folder: Path) -> Written:
+    """Copy a template into a folder of the user's, never over an existing file."""
+    source = find_template(name)
+    target = folder / source.name
+    if target.exists():
+        raise AlreadyExistsError(
+            f"{target} exists already; nothing was written.", hint="Choose another folder."
+        )
+    write_atomically(target, source.read_bytes())
+    return Written(str(target), f"python {target} --data fake --steps 2")
+
+
+def _folder() -> Path:
+    """Inside the package in a wheel, beside it in a checkout."""
+    package = Path(tpuctl.__file__).parent
+    packaged = package / "_templates"
+    return packaged if packaged.is_dir() else package.parent / "templates"
+
+
+def _template_name(path: Path) -> str:
+    return path.stem.replace("_", "-")
+
+
+def _frameworks(tree: ast.Module) -> tuple[str, ...]:
+    """The value of a top-level `FRAMEWORKS = ("tensorflow", ...)`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRAMEWORKS":
+            try:
+                return tuple(str(name) for name in ast.literal_eval(node.value))
+            except (ValueError, TypeError):
+                return ()
+    return ()
+
+
+def _flags(tree: ast.Module) -> list[Flag]:
+    """Every `add_argument("--name", ...)` of a script."""
+    flags = []
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr != "add_argument":
+            continue
+        names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        helps = [
+            keyword.value.value
+            for keyword in node.keywords
+            if keyword.arg == "help" and isinstance(keyword.value, ast.Constant)
+        ]
+        flags += [
+            Flag(name, str(helps[0]) if helps else "")
+            for name in names
+            if isinstance(name, str) and name.startswith("--")
+        ]
+    return flags

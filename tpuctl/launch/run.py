@@ -1,0 +1,128 @@
+"""Run a planned training on this machine and tell what came of it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.launch.plan import LaunchPlan
+from tpuctl.outcome import Outcome, Status
+from tpuctl.storage.local import translated_write_errors
+
+# A child that was asked to stop writes nothing long: Keras leaves within a batch.
+STOP_S = 15
+
+
+@dataclass(frozen=True)
+class Training(Outcome):
+    """A training run that ended: its plan, its exit code and the figures it left behind."""
+
+    script: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    framework: str
+    strategy: str
+    devices: int
+    workers: int
+    because: tuple[str, ...]
+    returncode: int
+    result: Mapping[str, Any] | None
+    last_words: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """An error when the script failed."""
+        return "error" if self.returncode else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """The script's own; 128 + N for signal N, as a shell would say."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+
+def run_training(
+    plan: LaunchPlan, *, log: int | None = None, errors: Path | None = None
+) -> Training:
+    """Run the plan's command, wait for it, and read the `result.json` in its output folder.
+
+    `log` is the descriptor for what the script prints (default: stdout); `errors` is a file for
+    its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
+    script is stopped before KeyboardInterrupt goes on.
+    """
+    result_path = _output_folder(plan) / "result.json"
+    before = _stamp(result_path)
+    environment = {**os.environ, **plan.env, "PYTHONUNBUFFERED": "1"}
+    with _open_errors(errors) as stderr:
+        child = subprocess.Popen(
+            plan.argv, env=environment, stdout=log, stderr=stderr, stdin=subprocess.DEVNULL
+        )
+        with _stopped_on_interrupt(child):
+            returncode = child.wait()
+    fresh = _stamp(result_path) != before
+    fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
+    return Training(
+        **fields,
+        returncode=returncode,
+        result=_read_result(result_path) if fresh and not returncode else None,
+        last_words=_last_lines(errors) if errors and returncode else (),
+    )
+
+
+@contextmanager
+def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
+    if path is None:
+        yield None
+        return
+    with translated_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    with file:
+        yield file
+
+
+def _last_lines(path: Path, count: int = 15) -> tuple[str, ...]:
+    return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
+
+
+def _output_folder(plan: LaunchPlan) -> Path:
+    for index, word in enumerate(plan.argv):
+        if word == "--out" and index + 1 < len(plan.argv):
+            return Path(plan.argv[index + 1])
+        if word.startswith("--out="):
+            return Path(word.partition("=")[2])
+    return Path("training")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"Could not read the training's result {path}: {error}") from error
+    return result
+
+
+@contextmanager
+def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise

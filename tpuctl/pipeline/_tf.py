@@ -1,0 +1,314 @@
+"""tf.data pipelines to measure: built for a folder, or returned by a user's function."""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tpuctl.errors import InvalidInputError, TargetError
+from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
+from tpuctl.pipeline.images import Photo, find_photos, show_path
+from tpuctl.pipeline.ledger import Snapshot
+from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage
+from tpuctl.pipeline.shards import ShardSet, read_shards
+from tpuctl.pipeline.targets import SUPPORTED, Target
+
+AUTOTUNE = tf.data.AUTOTUNE
+MOST_LISTED = 100
+MOST_DECODED_FIRST = 200
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A tf.data pipeline, ready to be iterated: a `Source` for the measuring loop."""
+
+    dataset: Any
+    chain: ChainNode
+    batched: bool
+    threadpool_size: int
+    input: Input
+    settings: dict[str, Any]
+
+    def open(self) -> Iterator[Any]:
+        """Start from the beginning."""
+        iterator: Iterator[Any] = iter(self.dataset)
+        return iterator
+
+    def count(self, element: Any) -> int:
+        """Say how many examples an element holds."""
+        if not self.batched:
+            return 1
+        leaf = tf.nest.flatten(element)[0]
+        return int(leaf.shape[0])
+
+    def snapshot(self, iterator: Iterator[Any]) -> Snapshot | None:
+        """Look into the runtime's model."""
+        return read_snapshot(iterator)
+
+    def describe(self, error: Exception) -> str:
+        """Put TensorFlow's long messages into one sentence."""
+        return describe(error)
+
+    def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
+        """Measure CPU per example of ever longer parts of the pipeline, source first."""
+        options, measured = self.dataset.options(), []
+        trunk = trunk_of(self.dataset)
+        for depth in range(len(trunk) - 1, -1, -1):
+            if not does_work(trunk[depth]):
+                continue
+            part = trunk[depth].prefetch(2).with_options(options)
+            batched = self.batched and gives_batches(trunk[depth])
+            measured.append(IsolatedStage(depth, self._cost(part, batched, seconds, cpu_s)))
+        return tuple(measured)
+
+    def _cost(self, part: Any, batched: bool, seconds: float, cpu_s: Callable[[], float]) -> float:
+        examples, iterator = 0, iter(part)
+        next(iterator, None)
+        start, before_s, own_s = time.perf_counter(), cpu_s(), time.thread_time()
+        while time.perf_counter() - start < seconds:
+            element = next(iterator, None)
+            if element is None:
+                iterator = iter(part)
+                continue
+            examples += int(tf.nest.flatten(element)[0].shape[0]) if batched else 1
+        spent_s = cpu_s() - before_s - (time.thread_time() - own_s)
+        return max(0.0, spent_s) / max(1, examples)
+
+
+def open_pipeline(target: Target, *, batch_size: int, image_size: int) -> Pipeline:
+    """Build or load the pipeline that a target means.
+
+    Raises TargetError where the user's code fails and InvalidInputError for what cannot be read.
+    """
+    if target.kind == "photos":
+        dataset, found = _photos(Path(target.place), batch_size, image_size)
+    elif target.kind == "shards":
+        dataset, found = _shards(read_shards(Path(target.place)), batch_size, image_size)
+    else:
+        dataset, found = _from_function(target, batch_size)
+    options = dataset.options()
+    pool = options.threading.private_threadpool_size or 0
+    return Pipeline(
+        dataset=dataset,
+        chain=chain_of(dataset),
+        batched=gives_batches(dataset),
+        threadpool_size=pool or len(os.sched_getaffinity(0)),
+        input=found,
+        settings={
+            "tensorflow": tf.__version__,
+            "private_threadpool_size": pool or None,
+            "max_intra_op_parallelism": options.threading.max_intra_op_parallelism,
+            "deterministic": options.deterministic,
+            "autotune": options.autotune.enabled,
+        },
+    )
+
+
+def describe(error: Exception) -> str:
+    """Say in one sentence what went wrong and where in the user's files."""
+    text = str(error).strip() or type(error).__name__
+    first = text.replace("{{function_node", "\n{{").splitlines()[0].strip() or text.splitlines()[-1]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and not frame.filename.startswith(_HOME)
+    ]
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {first[:300]}{place}"
+
+
+_HOME = str(Path(__file__).resolve().parents[1])
+
+
+def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
+    found = find_photos(folder)
+    photos, undecodable = _sort_out(found.photos, folder)
+    left_out = (*found.left_out, *undecodable)
+    if not photos:
+        raise InvalidInputError(
+            f"None of the {len(left_out):,} images in {folder} can be decoded: "
+            f"{left_out[0][0]}: {left_out[0][1]}.",
+            hint="Look at the files; a download that broke off leaves such ones.",
+        )
+    files = [os.fsencode(photo.path) for photo in photos]
+    random.Random(0).shuffle(files)
+
+    def read(path: Any) -> Any:
+        return tf.io.read_file(path)
+
+    def decode(content: Any) -> Any:
+        return tf.io.decode_image(content, channels=3, expand_animations=False)
+
+    def resize(image: Any) -> Any:
+        return tf.image.resize(image, (size, size))
+
+    dataset = tf.data.Dataset.from_tensor_slices(files, name="read").repeat(name="read")
+    dataset = dataset.map(read, num_parallel_calls=AUTOTUNE, name="read")
+    dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
+    dataset = dataset.ignore_errors(name="decode")
+    dataset = dataset.map(resize, num_parallel_calls=AUTOTUNE, name="resize")
+    notes = () if found.complete else (f"Only the first {len(files):,} photographs were used.",)
+    sizes = sum(photo.size_bytes for photo in photos)
+    summary = Input(len(files), len(files), sizes, left_out[:MOST_LISTED], len(left_out), notes)
+    return _finish(dataset, batch_size), summary
+
+
+def _shards(shards: ShardSet, batch_size: int, size: int) -> tuple[Any, Input]:
+    features = {"image": tf.io.FixedLenFeature([], tf.string)}
+
+    def decode(record: Any) -> Any:
+        image = tf.io.parse_single_example(record, features)["image"]
+        pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
+        if shards.fixed_size:
+            return tf.ensure_shape(pixels, (shards.height, shards.width, 3))
+        return tf.image.resize_with_crop_or_pad(pixels, size, size)
+
+    paths = [os.fsencode(path) for path in shards.paths]
+    dataset = tf.data.Dataset.from_tensor_slices(paths, name="read").repeat(name="read")
+    dataset = dataset.interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=min(16, len(paths)),
+        num_parallel_calls=AUTOTUNE,
+        deterministic=False,
+        name="read",
+    )
+    dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
+    dataset = dataset.ignore_errors(name="decode")
+    left_out = shards.left_out
+    summary = Input(
+        len(paths), shards.records, shards.size_bytes, left_out[:MOST_LISTED], len(left_out)
+    )
+    return _finish(dataset, batch_size), summary
+
+
+def _finish(dataset: Any, batch_size: int) -> Any:
+    def augment(image: Any) -> Any:
+        image = tf.image.random_flip_left_right(tf.cast(image, tf.float32))
+        return tf.image.random_brightness(image, 0.1 * 255) / 255.0
+
+    dataset = dataset.map(augment, num_parallel_calls=AUTOTUNE, name="augment")
+    dataset = dataset.batch(batch_size, drop_remainder=True, name="batch")
+    dataset = dataset.prefetch(AUTOTUNE, name="prefetch")
+    options = tf.data.Options()
+    # Fused with the last map, the batch would have no cost of its own to show.
+    options.experimental_optimization.map_and_batch_fusion = False
+    return dataset.with_options(options)
+
+
+def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], list[tuple[str, str]]]:
+    """Decode the photographs whose end is missing and keep those that can be."""
+    good, bad, tried = [], [], 0
+    for photo in photos:
+        reason = None
+        if not photo.whole and tried < MOST_DECODED_FIRST:
+            tried += 1
+            reason = _why_undecodable(photo)
+        if reason:
+            bad.append((show_path(photo.path, folder), reason))
+        else:
+            good.append(photo)
+    return good, bad
+
+
+def _why_undecodable(photo: Photo) -> str | None:
+    try:
+        tf.io.decode_image(photo.path.read_bytes(), channels=3, expand_animations=False)
+    except (tf.errors.OpError, OSError):
+        damaged = photo.format in ("JPEG", "PNG")
+        return f"damaged {photo.format}" if damaged else f"{photo.format} is not for TensorFlow"
+    return None
+
+
+def _from_function(target: Target, batch_size: int) -> tuple[Any, Input]:
+    name = f"{target.place}:{target.function}"
+    function = _load_function(target, name)
+    arguments = {"batch_size": batch_size} if "batch_size" in _parameters(function) else {}
+    with _users_errors(f"Calling {name} failed"):
+        dataset = function(**arguments)
+    if not isinstance(dataset, tf.data.Dataset):
+        kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+        raise InvalidInputError(
+            f"{name} returned a {kind}, which profile run cannot look into.",
+            hint=f"Supported now: a tf.data.Dataset, {SUPPORTED.partition(', module')[0]}.",
+        )
+    size = int(dataset.cardinality())
+    return dataset, Input(0, size if size >= 0 else None, 0)
+
+
+def _load_function(target: Target, name: str) -> Callable[..., Any]:
+    with _users_errors(f"Importing {target.place} failed"):
+        module = _load_module(target.place)
+    function = getattr(module, target.function or "", None)
+    if not callable(function):
+        raise InvalidInputError(
+            f"{target.place} has no function {target.function}.",
+            hint=f"It has: {', '.join(_functions(module)) or 'none'}.",
+        )
+    needed = [
+        parameter.name
+        for parameter in _parameters(function).values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name != "batch_size"
+    ]
+    if needed:
+        raise InvalidInputError(
+            f"{name} needs arguments ({', '.join(needed)}); profile run calls it without.",
+            hint="Give them defaults, or name a function that calls it.",
+        )
+    loaded: Callable[..., Any] = function
+    return loaded
+
+
+def _load_module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        sys.path.insert(0, os.getcwd())
+        return importlib.import_module(place)
+    path = Path(place)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInputError(f"{place} cannot be loaded as a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+@contextlib.contextmanager
+def _users_errors(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (InvalidInputError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{doing}: {describe(error)}") from error  # type: ignore[arg-type]

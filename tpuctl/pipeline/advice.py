@@ -1,0 +1,280 @@
+"""What to change, what it should bring, and how. Pure.
+
+A prediction takes CPU time away from stages and divides what is left into the vCPU time that the
+pipeline got; one that would not gain anything is not given.
+"""
+
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tpuctl.pipeline.analyze import Case, Finding, serial_runs
+from tpuctl.pipeline.models import Advice, Stage, Vcpus
+from tpuctl.pipeline.reference import load_facts
+from tpuctl.units import format_bytes
+
+SHARE_WORTH_A_RULE = 0.4
+CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the rules of advice look at."""
+
+    case: Case
+    finding: Finding
+    vcpus: Vcpus
+    target: str
+    image_size: int
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, source first."""
+        return self.case.parts.stages
+
+    @property
+    def total_ms(self) -> float:
+        """CPU per example now."""
+        return self.case.parts.cpu_s_per_example * 1000
+
+    def named(self, name: str) -> Stage | None:
+        """The stage of that name, if there is one."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def advice(self, code: str, what: str, change: str, rate: float | None) -> Advice:
+        """Make a piece of advice with what it would mean for the device."""
+        device = self.case.device_examples_per_s
+        idle = None if device is None or rate is None else max(0.0, 1 - rate / device)
+        return Advice(code, what, rate, None, idle, None, change)
+
+    def rate_with(self, cpu_ms: float, *, dropped: tuple[str, ...] = ()) -> float:
+        """Examples per second with another CPU cost per example, within what one thread can do."""
+        used = self.case.own * self.case.free.signals.vcpus_usable
+        limits = [used * 1000 / cpu_ms] if cpu_ms else []
+        for indices, active in serial_runs(self.case):
+            kept = [self.stages[i] for i in indices if self.stages[i].name not in dropped]
+            share = sum(stage.calls_in_flight for stage in kept)
+            if active and share:
+                limits.append(self.case.examples_per_s / share)
+        return min(limits, default=self.case.examples_per_s)
+
+
+Rule = Callable[[Situation], Advice | None]
+
+
+def advise(situation: Situation) -> tuple[Advice, ...]:
+    """Collect the advice that fits the verdict, the greatest predicted gain first.
+
+    What feeds the device is worth the same however far beyond; the order of the rules then counts.
+    """
+    rules = RULES.get(situation.finding.verdict, ())
+    given = [advice for rule in rules if (advice := rule(situation))]
+    least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
+    worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
+    enough = situation.case.device_examples_per_s or math.inf
+    return tuple(sorted(worth, key=lambda a: -min(enough, a.predicted_examples_per_s or 0.0)))
+
+
+def _presize(at: Situation) -> Advice | None:
+    decode, resize = at.named("decode"), at.named("resize")
+    if at.case.measured.kind != "photos" or not decode or not resize:
+        return None
+    share = decode.share_of_cpu + resize.share_of_cpu
+    if share < SHARE_WORTH_A_RULE or not decode.bytes_per_example:
+        return None
+    facts = load_facts("relative_costs.json")
+    photo_pixels = decode.bytes_per_example / CHANNELS
+    record_pixels = at.image_size**2 * facts["record_decode_per_pixel"]
+    record_pixels += facts["record_overhead_pixels"]
+    record = decode.cpu_ms_per_example * min(1.0, record_pixels / photo_pixels)
+    read = at.named("read")
+    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example
+    gone += read.cpu_ms_per_example if read else 0.0
+    rate = at.rate_with(at.total_ms - gone + record, dropped=("read", "decode", "resize"))
+    size, folder = at.image_size, at.target.rstrip("/")
+    shards = f"{folder}-{size}"
+    return at.advice(
+        "presize",
+        f"Resize the photographs once, not every epoch: that is {share:.0%} of the CPU time.",
+        f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
+        rate,
+    )
+
+
+def _scaled_decode(at: Situation) -> Advice | None:
+    stage = max(at.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
+    if stage is None or not stage.decodes_jpeg or not stage.bytes_per_example:
+        return None
+    side = (stage.bytes_per_example / CHANNELS / 1.5) ** 0.5
+    ratio = next((each for each in (8, 4, 2) if side / each >= at.image_size), None)
+    if ratio is None or at.case.measured.kind == "shards":
+        return None
+    factor = load_facts("relative_costs.json")["scaled_decode"][str(ratio)]
+    saved = stage.cpu_ms_per_example * (1 - factor)
+    return at.advice(
+        "scaled_decode",
+        f"Decode at 1/{ratio} of the size: {at.image_size} pixels are all that is needed.",
+        f"tf.io.decode_jpeg(content, channels=3, ratio={ratio}) in {stage.location or stage.name}",
+        at.rate_with(at.total_ms - saved),
+    )
+
+
+def _cache(at: Situation) -> Advice | None:
+    examples, host = at.case.measured.input.examples, at.case.measured.host
+    last = next((i - 1 for i, stage in enumerate(at.stages) if stage.is_random), None)
+    batches = next((i - 1 for i, stage in enumerate(at.stages) if "Batch" in stage.op), None)
+    position = last if last is not None else batches
+    if position is None or position < 0 or not examples or at.named("cache"):
+        return None
+    stage, before = at.stages[position], at.stages[: position + 1]
+    share = load_facts("relative_costs.json")["cache_memory_share"]
+    size = (stage.bytes_per_example or 0.0) * examples
+    if not size or size > share * host.memory_available_bytes:
+        return None
+    saved = sum(each.cpu_ms_per_example for each in before)
+    return at.advice(
+        "cache",
+        f"Keep the data set in memory after {stage.name}: {format_bytes(size)} of "
+        f"{format_bytes(host.memory_available_bytes)}; from the second epoch on.",
+        f"dataset.cache() after {stage.location or stage.name}",
+        at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
+    )
+
+
+def _more_vcpus(at: Situation) -> Advice | None:
+    needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
+    if needed is None or device is None or needed <= at.vcpus.available:
+        return None
+    high = at.vcpus.high or needed
+    return at.advice(
+        "more_vcpus",
+        f"A host with {math.ceil(needed)} vCPUs ({at.vcpus.low:.1f} to {high:.1f}) would do.",
+        "tpuctl types shows how many vCPUs each TPU host has",
+        device,
+    )
+
+
+def _neighbours(at: Situation) -> Advice | None:
+    cpu = at.case.own + at.case.others
+    rate = at.case.examples_per_s * cpu / at.case.own if at.case.own else None
+    return at.advice(
+        "neighbours",
+        f"Other processes take {at.case.others:.0%} of the vCPUs.",
+        "tpuctl top local shows them; stop them or move the training",
+        rate,
+    )
+
+
+def _quota(at: Situation) -> Advice | None:
+    signals = at.case.free.signals
+    rate = at.case.examples_per_s * signals.vcpus_visible / signals.vcpus_usable
+    return at.advice(
+        "quota",
+        f"The container may use {signals.vcpus_usable:g} of {signals.vcpus_visible} vCPUs.",
+        "raise the CPU limit of the container (docker --cpus, Kubernetes resources.limits.cpu)",
+        rate,
+    )
+
+
+def _leave_python(at: Situation) -> Advice | None:
+    index = at.finding.bottleneck
+    if index is None:
+        return None
+    stage, usable = at.stages[index], at.case.free.signals.vcpus_usable
+    return at.advice(
+        "python_to_ops",
+        f"{stage.name} holds the interpreter lock, so only one of its calls runs at a time.",
+        f"write {stage.location or stage.name} with TensorFlow operations, or run it in processes",
+        usable * 1000 / at.total_ms if at.total_ms else None,
+    )
+
+
+def _threadpool(at: Situation) -> Advice | None:
+    index = at.finding.bottleneck
+    if index is None:
+        return None
+    stage = at.stages[index]
+    calls = max(16, stage.parallelism or 1)
+    limits = [calls * 1000 / stage.active_ms_per_example]
+    if at.total_ms:
+        limits.append(at.case.free.signals.vcpus_usable * 1000 / at.total_ms)
+    parallel = stage.parallelism is not None and stage.parallelism >= calls
+    also = "" if parallel else f" and num_parallel_calls={calls} in {stage.location or stage.name}"
+    return at.advice(
+        "threadpool" if parallel else "parallel_calls",
+        f"Let {calls} calls of {stage.name} wait at the same time; they need no vCPU for that.",
+        f"options.threading.private_threadpool_size = {calls}{also}",
+        min(limits),
+    )
+
+
+def _parallelise(at: Situation) -> Advice | None:
+    index = at.finding.bottleneck
+    if index is None or at.stages[index].op == "Prefetch":
+        return None
+    stage = at.stages[index]
+    rate = at.case.free.signals.vcpus_usable * 1000 / at.total_ms if at.total_ms else None
+    others = [active for indices, active in serial_runs(at.case) if index not in indices and active]
+    caps = [at.case.examples_per_s / active for active in others]
+    if stage.name == "from_generator":
+        change = "read the files with tf.data itself, or make one generator per process"
+    elif "Map" in stage.op:
+        change = f"num_parallel_calls=tf.data.AUTOTUNE in {stage.location or stage.name}"
+    elif "Interleave" in stage.op:
+        change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
+    else:
+        return None
+    return at.advice(
+        "parallel_calls",
+        f"{stage.name} runs on one thread; let tf.data run several calls of it.",
+        change,
+        min([rate, *caps]) if rate else None,
+    )
+
+
+def _prefetch(at: Situation) -> Advice | None:
+    if not at.stages or at.stages[-1].op == "Prefetch":
+        return None
+    device = at.case.device_examples_per_s
+    rate = at.case.examples_per_s if device is None else min(device, at.case.examples_per_s)
+    return at.advice(
+        "prefetch",
+        "Prepare the next batch while the device computes this one.",
+        "dataset.prefetch(tf.data.AUTOTUNE) at the end of the pipeline",
+        rate if device is None else max(rate, at.case.examples_per_s),
+    )
+
+
+def _smooth(at: Situation) -> Advice | None:
+    return at.advice(
+        "prefetch",
+        "Batches come unevenly: keep more of them ready, and let early ones overtake late ones.",
+        "dataset.prefetch(8) and options.deterministic = False",
+        at.case.examples_per_s * 1.05,
+    )
+
+
+def _vectorise(at: Situation) -> Advice | None:
+    if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
+        return None
+    return at.advice(
+        "vectorise",
+        "Most CPU time goes into handing single elements on, not into work on them.",
+        "batch first, then map and filter over whole batches",
+        at.rate_with(at.total_ms - at.case.parts.residual.cpu_ms_per_example),
+    )
+
+
+CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _vectorise, _more_vcpus)
+RULES: dict[str, tuple[Rule, ...]] = {
+    "vcpu": CPU_RULES,
+    "stolen": (_neighbours, *CPU_RULES),
+    "throttled": (_quota, *CPU_RULES),
+    "gil": (_leave_python,),
+    "io": (_threadpool,),
+    "threadpool": (_threadpool,),
+    "serial": (_parallelise, _prefetch),
+    "bursty": (_smooth,),
+    "unknown": (_vectorise,),
+}

@@ -1,0 +1,241 @@
+"""The loop at the end of a pipeline: take batches, wait like a device, write down the times."""
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tpuctl.errors import TargetError
+from tpuctl.pipeline import signals
+from tpuctl.pipeline.ledger import Ledger, Snapshot
+from tpuctl.pipeline.models import Phase, Slice, Spread
+from tpuctl.pipeline.probe import GilProbe, Sampler
+
+SETTLE_S = 0.5
+WARMING_RATIO = 1.5
+
+
+class Source(Protocol):
+    """A pipeline that can be iterated again and again, and looked into while it runs."""
+
+    def open(self) -> Iterator[Any]:
+        """Start from the beginning."""
+
+    def count(self, element: Any) -> int:
+        """Say how many examples an element holds."""
+
+    def snapshot(self, iterator: Iterator[Any]) -> Snapshot | None:
+        """Look into the runtime's model of a running iterator."""
+
+    def describe(self, error: Exception) -> str:
+        """Say in a sentence what went wrong."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a window is long enough: after so many steps, or after so long and a few steps."""
+
+    seconds: float
+    steps: int | None = None
+    least_steps: int = 4
+
+    def reached(self, steps: int, elapsed_s: float) -> bool:
+        """Whether to stop now."""
+        if self.steps is not None:
+            return steps >= self.steps
+        enough = steps >= self.least_steps or elapsed_s >= 4 * self.seconds
+        return enough and elapsed_s >= self.seconds
+
+
+class Feed:
+    """Steps of a training loop without the training."""
+
+    def __init__(self, source: Source, *, elements_per_step: int) -> None:
+        self._source = source
+        self.elements_per_step = elements_per_step
+        self._iterator: Iterator[Any] | None = None
+        self._lock = threading.Lock()
+        self.ledger = Ledger()
+        self.epochs = 0
+        self.waiting_since: float | None = None
+
+    def step(self) -> int:
+        """Take what one step needs and say how many examples that was.
+
+        Raises TargetError when the pipeline fails or has nothing to give.
+        """
+        self.waiting_since = time.perf_counter()
+        examples = sum(self._source.count(self._next()) for _ in range(self.elements_per_step))
+        self.waiting_since = None
+        return examples
+
+    def poll(self) -> None:
+        """Bring the ledger up to date."""
+        with self._lock:
+            snapshot = self._source.snapshot(self._iterator) if self._iterator else None
+            if snapshot:
+                self.ledger.add(snapshot)
+
+    def _next(self) -> Any:
+        for _ in range(2):
+            if self._iterator is None:
+                self._open()
+            try:
+                return next(self._iterator)  # type: ignore[arg-type]
+            except StopIteration:
+                self.poll()
+                self._iterator = None
+            except Exception as error:
+                raise TargetError(
+                    f"The pipeline failed while giving a batch: {self._source.describe(error)}"
+                ) from error
+        raise TargetError("The pipeline gave nothing: its data set is empty.")
+
+    def _open(self) -> None:
+        with self._lock:
+            self.ledger.start_iterator()
+            self._iterator = self._source.open()
+            self.epochs += 1
+
+
+@dataclass
+class _Times:
+    """What the loop itself wrote down during a window."""
+
+    start_s: float
+    end_s: float
+    waits: "array[float]" = field(default_factory=lambda: array("d"))
+    steps: "array[float]" = field(default_factory=lambda: array("d"))
+    examples: int = 0
+    feeding_cpu_s: float = 0.0
+    loop_cpu_s: float = 0.0
+
+
+class Recorder:
+    """Runs windows and writes down what the loop, the model and the machine did in each."""
+
+    def __init__(self, feed: Feed, *, on_beat: Callable[[], None]) -> None:
+        self._feed = feed
+        self._on_beat = on_beat
+        self._slices: list[Slice] | None = None
+        self._last: tuple[float, float, tuple[int, ...]] = (0.0, 0.0, ())
+        self._lock = threading.Lock()
+        self._probe = GilProbe()
+        self._sampler = Sampler(self._sample)
+        self._born_s = time.perf_counter()
+
+    @property
+    def tool_cpu_s(self) -> float:
+        """CPU seconds that measuring itself took in threads of its own."""
+        return self._probe.cpu_s + self._sampler.cpu_s
+
+    def settle(self, device_s: float | None) -> None:
+        """Let buffers reach the state that the next window is about."""
+        self._loop(Limit(SETTLE_S, least_steps=2), device_s)
+
+    def record(self, limit: Limit, device_s: float | None) -> Phase:
+        """Measure one window; with `device_s` the loop waits that long after each batch."""
+        epochs = self._feed.epochs
+        self._begin()
+        before, tool_s = signals.read(), self.tool_cpu_s
+        times = self._loop(limit, device_s)
+        slices = self._end()
+        what = signals.between(
+            before,
+            signals.read(),
+            tool_cpu_s=self.tool_cpu_s - tool_s,
+            consumer_cpu_s=times.loop_cpu_s,
+            gil_overshoots_s=self._probe.take(),
+        )
+        return Phase(
+            name="free" if device_s is None else "device",
+            start_s=times.start_s - self._born_s,
+            end_s=times.end_s - self._born_s,
+            steps=len(times.steps),
+            elements=len(times.steps) * self._feed.elements_per_step,
+            examples=times.examples,
+            waits=spread(times.waits),
+            step_times=spread(times.steps),
+            device_busy_s=len(times.steps) * (device_s or 0.0),
+            signals=what,
+            nodes=self._feed.ledger.costs(),
+            slices=slices,
+            nodes_vanished=self._feed.ledger.nodes_vanished,
+            warming_up=is_warming_up(times.waits if device_s else times.steps),
+            epochs_started=self._feed.epochs - epochs,
+        )
+
+    def _loop(self, limit: Limit, device_s: float | None) -> _Times:
+        """Feed a device that needs `device_s` per batch, or nobody.
+
+        The next batch is fetched while the device works on the one before, as frameworks do that
+        dispatch steps asynchronously; the device waits when the batch comes later than it is free.
+        """
+        thread_s = time.thread_time()
+        start = time.perf_counter()
+        times = _Times(start, start)
+        while not limit.reached(len(times.steps), times.end_s - start):
+            before_s = time.thread_time()
+            times.examples += self._feed.step()
+            times.feeding_cpu_s += time.thread_time() - before_s
+            ready = time.perf_counter()
+            begins = max(ready, times.end_s)
+            time.sleep(max(0.0, begins - ready))
+            times.waits.append(begins - times.end_s)
+            ends = begins + (device_s or 0.0)
+            times.steps.append(ends - times.end_s)
+            times.end_s = ends
+        times.loop_cpu_s = time.thread_time() - thread_s - times.feeding_cpu_s
+        return times
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._feed.poll()
+            self._feed.ledger.forget()
+            self._probe.take()
+            self._slices = []
+            self._last = (time.perf_counter(), signals.process_cpu_s(), ())
+
+    def _end(self) -> tuple[Slice, ...]:
+        self._sample()
+        with self._lock:
+            slices, self._slices = self._slices or [], None
+        return tuple(slices)
+
+    def _sample(self) -> None:
+        self._on_beat()
+        with self._lock:
+            if self._slices is None:
+                return
+            self._feed.poll()
+            now, cpu_s = time.perf_counter(), signals.process_cpu_s()
+            elements = self._feed.ledger.elements()
+            last_s, last_cpu_s, last = self._last
+            earlier = last + (0,) * (len(elements) - len(last))
+            grown = tuple(a - b for a, b in zip(elements, earlier, strict=True))
+            self._slices.append(Slice(now - last_s, cpu_s - last_cpu_s, grown))
+            self._last = (now, cpu_s, elements)
+
+
+def spread(times: "array[float]") -> Spread:
+    """Sum up a series of durations."""
+    if not times:
+        return Spread(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    ordered = sorted(times)
+
+    def quantile(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    mean = sum(ordered) / len(ordered)
+    return Spread(len(ordered), mean, quantile(0.5), quantile(0.95), quantile(0.99), ordered[-1])
+
+
+def is_warming_up(times: "array[float]") -> bool:
+    """Whether the last third of a window went much faster than the first."""
+    third = len(times) // 3
+    if third < 4:
+        return False
+    first, last = sum(times[:third]), sum(times[-third:])
+    return first > WARMING_RATIO * last and sum(times) > SETTLE_S

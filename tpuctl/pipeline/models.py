@@ -1,0 +1,308 @@
+"""What a profile is made of: raw measurements first, then what follows from them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tpuctl.outcome import Outcome, Status
+
+Kind = Literal["photos", "shards", "tf.data"]
+Verdict = Literal[
+    "device",
+    "vcpu",
+    "stolen",
+    "throttled",
+    "gil",
+    "io",
+    "threadpool",
+    "serial",
+    "transfer",
+    "bursty",
+    "startup",
+    "unknown",
+]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A set of durations in a few numbers, in seconds."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class ChainNode:
+    """One transformation of a pipeline as its author wrote it."""
+
+    op: str
+    name: str
+    label: str | None = None
+    location: str | None = None
+    runs_python: bool = False
+    is_random: bool = False
+    decodes_jpeg: bool = False
+    inputs: tuple["ChainNode", ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What one node of the runtime's model did during a window, all its incarnations together.
+
+    `path` leads from the output to the node; `active_s` excludes waiting for other nodes.
+    """
+
+    path: tuple[str, ...]
+    active_s: float
+    elements: int
+    bytes_out: int
+    parallelism: int | None
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A fraction of a window: how much CPU it took, and how far each node came."""
+
+    wall_s: float
+    cpu_s: float
+    elements: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What the operating system and the interpreter showed during a window; None is not known."""
+
+    wall_s: float
+    cpu_s: float
+    tool_cpu_s: float
+    consumer_cpu_s: float
+    vcpus_visible: int
+    vcpus_usable: float
+    run_delay_s: float | None = None
+    other_cpu_s: float | None = None
+    steal_s: float | None = None
+    throttled_s: float | None = None
+    pressure_cpu: float | None = None
+    pressure_io: float | None = None
+    pressure_memory: float | None = None
+    gil_overshoot_p90_ms: float | None = None
+    storage_bytes_read: int | None = None
+    bytes_read: int | None = None
+    major_faults: int | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One measured window: the pipeline running free, or feeding a device."""
+
+    name: Literal["free", "device"]
+    start_s: float
+    end_s: float
+    steps: int
+    elements: int
+    examples: int
+    waits: Spread
+    step_times: Spread
+    device_busy_s: float
+    signals: Signals
+    nodes: tuple[NodeCost, ...]
+    slices: tuple[Slice, ...]
+    nodes_vanished: bool
+    warming_up: bool = False
+    epochs_started: int = 0
+
+    @property
+    def wall_s(self) -> float:
+        """How long the window was."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class IsolatedStage:
+    """CPU time per example of the pipeline up to and including one transformation."""
+
+    depth: int
+    cpu_s_per_example: float
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a folder held: how much was used, what was left out and why."""
+
+    files: int
+    examples: int | None
+    bytes: int
+    left_out: tuple[tuple[str, str], ...] = ()
+    left_out_count: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that was measured."""
+
+    name: str
+    vcpus: int
+    memory_bytes: int
+    memory_available_bytes: int
+    cpu_model: str
+    python: str
+    tensorflow: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything that the measuring process brings home."""
+
+    kind: Kind
+    batch_size: int
+    chain: ChainNode
+    phases: tuple[Phase, ...]
+    isolated: tuple[IsolatedStage, ...]
+    first_batch_s: float
+    threadpool_size: int
+    host: Host
+    input: Input
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What stood in for the accelerator."""
+
+    step_ms: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the run that the fractions are about."""
+
+    start_s: float
+    end_s: float
+    what: str
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Milliseconds per step of the training loop."""
+
+    mean: float
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the pipeline and what it costs.
+
+    `cpu_ms_low` and `cpu_ms_high` span what slices of the window showed.
+    """
+
+    index: int
+    name: str
+    op: str
+    location: str | None
+    examples_per_s_alone: float | None
+    cpu_ms_per_example: float
+    cpu_ms_low: float
+    cpu_ms_high: float
+    share_of_cpu: float
+    active_ms_per_example: float
+    calls_in_flight: float
+    parallelism: int | None
+    bytes_per_example: float | None
+    method: str
+    is_bottleneck: bool
+    runs_python: bool
+    is_random: bool
+    decodes_jpeg: bool
+
+
+@dataclass(frozen=True)
+class Vcpus:
+    """How many vCPUs there are, how many the pipeline used, how many the device needs."""
+
+    available: float
+    used: float
+    needed_to_saturate: float | None
+    low: float | None
+    high: float | None
+    why_null: str | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One change, what it should bring, and the command or the line of code that makes it."""
+
+    code: str
+    what: str
+    predicted_examples_per_s: float | None
+    measured_examples_per_s: float | None
+    predicted_mxu_idle_fraction: float | None
+    error_fraction: float | None
+    change: str
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Process CPU time that belongs to no stage."""
+
+    cpu_ms_per_example: float
+    share_of_cpu: float
+    what: str
+
+
+@dataclass(frozen=True)
+class Profile(Outcome):
+    """What an input pipeline can give, what a device would take, and what stands between."""
+
+    kind: Kind
+    target: str
+    batch_size: int
+    image_size: int | None
+    steps: int
+    window: Window
+    step_ms: StepTimes | None
+    pipeline_examples_per_s: float
+    device_examples_per_s: float | None
+    input_wait_fraction: float | None
+    device_idle_fraction: float | None
+    mxu_idle_fraction: float | None
+    mxu_utilization: float | None
+    why_no_device: str | None
+    device: Device | None
+    verdict: Verdict
+    confidence: float
+    headline: str
+    evidence: tuple[str, ...]
+    cpu_ms_per_example: float
+    stages: tuple[Stage, ...]
+    residual: Residual
+    vcpus: Vcpus
+    advice: tuple[Advice, ...]
+    overhead_fraction: float
+    first_batch_s: float
+    input: Input
+    host: Host
+    signals: Signals
+    device_signals: Signals | None
+    settings: dict[str, Any]
+    created: str
+    tpuctl_version: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """Partial when a part of the input had to be left out."""
+        return "partial" if self.input.left_out_count else "ok"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was left out of the input or of the measurement."""
+        return self.notes

@@ -1,0 +1,70 @@
+"""Two threads beside the measured pipeline: one feels for the GIL, one takes samples."""
+
+import threading
+import time
+from collections.abc import Callable
+
+# A thread that wants the GIL asks for it after sys.getswitchinterval(), 5 ms by default; an
+# overshoot of that size means that somebody held it. Every wake-up costs up to 0.2 ms on a VM that
+# is otherwise idle, hence ten probes a second and not fifty.
+PROBE_SLEEP_S = 0.002
+PROBE_EVERY_S = 0.100
+SAMPLE_EVERY_S = 0.5
+
+
+class GilProbe:
+    """How late a short sleep ends: long where Python code holds the interpreter lock.
+
+    The time that the thread was ready and had no vCPU is taken out where the kernel tells it, so
+    that busy neighbours do not look like a held lock.
+    """
+
+    def __init__(self) -> None:
+        self._overshoots_s: list[float] = []
+        self.cpu_s = 0.0
+        threading.Thread(target=self._run, name="tpuctl-gil-probe", daemon=True).start()
+
+    def take(self) -> list[float]:
+        """Hand over the overshoots since the last call."""
+        taken, self._overshoots_s = self._overshoots_s, []
+        return taken
+
+    def _run(self) -> None:
+        delay_s = run_delay_reader()
+        while True:
+            start, delayed_s = time.perf_counter(), delay_s()
+            time.sleep(PROBE_SLEEP_S)
+            late_s = time.perf_counter() - start - PROBE_SLEEP_S
+            self._overshoots_s.append(max(0.0, late_s - (delay_s() - delayed_s)))
+            self.cpu_s = time.thread_time()
+            time.sleep(PROBE_EVERY_S - PROBE_SLEEP_S)
+
+
+def run_delay_reader() -> Callable[[], float]:
+    """Make a function that says how long the calling thread was ready and had no vCPU."""
+    path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+
+    def read() -> float:
+        with open(path, encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+
+    try:
+        read()
+    except (OSError, ValueError, IndexError):
+        return lambda: 0.0
+    return read
+
+
+class Sampler:
+    """Calls `sample` twice a second until the process ends."""
+
+    def __init__(self, sample: Callable[[], None]) -> None:
+        self._sample = sample
+        self.cpu_s = 0.0
+        threading.Thread(target=self._run, name="tpuctl-sampler", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(SAMPLE_EVERY_S)
+            self._sample()
+            self.cpu_s = time.thread_time()

@@ -1,0 +1,46 @@
+"""What the word TARGET on the command line means."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.pipeline.shards import is_shard_folder
+
+SUPPORTED = (
+    "a folder of photographs, a folder of tpuctl shards, module:function or path.py:function"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A folder, or a function in a module or in a file."""
+
+    kind: Literal["photos", "shards", "tf.data"]
+    place: str
+    function: str | None = None
+
+
+def parse_target(text: str) -> Target:
+    """Find out what to profile.
+
+    Raises NotFoundError or InvalidInputError with what is supported.
+    """
+    path = Path(text)
+    if text and path.is_dir():
+        return Target("shards" if is_shard_folder(path) else "photos", str(path.resolve()))
+    place, separator, function = text.rpartition(":")
+    if separator and place and function.isidentifier():
+        if place.endswith(".py") and not Path(place).is_file():
+            raise NotFoundError(f"There is no file {place} to take the function {function} from.")
+        return Target(
+            "tf.data", str(Path(place).resolve()) if place.endswith(".py") else place, function
+        )
+    if path.is_file():
+        hint = (
+            f"Name the function that returns the data set: {text}:function"
+            if path.suffix == ".py"
+            else None
+        )
+        raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
+    raise NotFoundError(f"There is no {text!r} to profile.", hint=f"profile run takes {SUPPORTED}.")

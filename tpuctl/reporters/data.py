@@ -1,0 +1,146 @@
+"""Data sets as text: what a presize did, what is damaged, what is inside."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
+from tpuctl.units import format_bytes, format_duration, format_rate
+
+_SHOWN_FILES = 20
+_BAR_WIDTH = 30
+
+
+def presize(result: PresizeResult) -> Group:
+    """Say what came out, what was left out and why, and the next command."""
+    lines = [_headline(result)]
+    if result.classes:
+        lines.append(Text(f"{len(result.classes)} classes: {_shortened(result.classes)}"))
+    if result.salvaged:
+        lines.append(Text(f"{result.salvaged} salvaged: complete pictures with a torn file end"))
+    if result.ignored:
+        kinds = (f"{count} {kind}" for kind, count in result.ignored.items())
+        lines.append(Text(f"Ignored what is no picture: {_shortened(tuple(kinds))}"))
+    parts: list[RenderableType] = [*lines]
+    if result.quarantined:
+        parts.append(_left_out(result))
+    if not result.dry_run:
+        folder = result.manifest.rpartition("/")[0]
+        parts.append(Text(f"Next: tpuctl data verify {folder}", style="dim"))
+    return Group(*parts)
+
+
+def _headline(result: PresizeResult) -> Text:
+    amount = f"{format_bytes(result.bytes_in)} → {format_bytes(result.bytes_out)}"
+    if result.dry_run:
+        return Text(
+            f"Would presize {result.images:,} pictures into {result.shards} shards "
+            f"(about {amount}): {result.manifest}"
+        )
+    if result.resumed and not result.written:
+        return Text(
+            f"Nothing to do: {result.skipped:,} records in {result.shards} shards are "
+            f"complete ({amount}): {result.manifest}"
+        )
+    kept = f", {result.skipped:,} kept from an earlier run" if result.skipped else ""
+    return Text(
+        f"Presized {result.written:,} of {result.images:,} pictures{kept}, in "
+        f"{result.shards} shards ({amount}), in {format_duration(result.seconds)} "
+        f"({format_rate(result.images_per_s, 'images')}): {result.manifest}"
+    )
+
+
+def _left_out(result: PresizeResult) -> Table:
+    table = _table("left out", "reason", "detail")
+    for bad in result.quarantined[:_SHOWN_FILES]:
+        table.add_row(Text(bad.path), bad.reason, Text(bad.detail))
+    if len(result.quarantined) > _SHOWN_FILES:
+        more = len(result.quarantined) - _SHOWN_FILES
+        table.add_row(f"and {more} more", "", "see quarantine.jsonl beside the manifest")
+    return table
+
+
+def verify(result: VerifyResult) -> RenderableType:
+    """Say that all is well, or list what is not."""
+    amount = f"{result.records:,} records in {result.shards} shards"
+    if not result.damage:
+        looked_at = "every record decoded" if result.depth == "records" else "every byte read"
+        return Text(
+            f"{result.path} is intact: {amount}, {format_bytes(result.bytes)}, {looked_at} in "
+            f"{format_duration(result.seconds)}."
+        )
+    table = _table("file", "what", "detail")
+    for damage in result.damage:
+        table.add_row(Text(damage.path), damage.kind, Text(damage.detail))
+    headline = Text(f"{result.path} is damaged ({len(result.damage)} findings):", style="bold")
+    advice = Text("Run the tpuctl data presize command that made it again: it repairs shards.")
+    return Group(headline, table, advice)
+
+
+def show(description: Description) -> Group:
+    """Show totals, labels, sizes of the originals and what was left out."""
+    parts: list[RenderableType] = [_totals(description)]
+    parts.append(_histogram("label", ((_name(c), c.records) for c in description.labels)))
+    parts.append(
+        _histogram(
+            "originals, megapixels",
+            (
+                (
+                    f"{size.from_megapixels:g} – {size.to_megapixels:g}"
+                    if size.to_megapixels is not None
+                    else f"{size.from_megapixels:g} and more",
+                    size.records,
+                )
+                for size in description.sizes
+            ),
+        )
+    )
+    if description.flags:
+        parts.append(_histogram("treated", description.flags.items()))
+    if description.quarantined:
+        parts.append(_histogram("left out", description.quarantined.items()))
+    if description.sheet:
+        parts.append(Text(f"Contact sheet: {description.sheet}"))
+    return Group(*parts)
+
+
+def _totals(description: Description) -> Text:
+    totals, options = description.totals, description.options
+    size = options.get("size")
+    written = "x".join(map(str, size)) if isinstance(size, list) else "?"
+    median = description.record_bytes.get("median", 0)
+    return Text(
+        f"{description.path}: {totals.get('records', 0):,} records of {written} "
+        f"({options.get('mode')}, {options.get('encode')}) in {description.shards} shards, "
+        f"{format_bytes(totals.get('bytes_out', 0))} from "
+        f"{format_bytes(totals.get('bytes_in', 0))}; {format_bytes(median)} per record (median)"
+    )
+
+
+def _name(count: object) -> str:
+    name, label = getattr(count, "name", ""), getattr(count, "label", -1)
+    return name or ("none" if label == -1 else str(label))
+
+
+def _histogram(title: str, rows: Iterable[tuple[str, int]]) -> Table:
+    table = _table(title, "records", "")
+    counted = list(rows)
+    most = max((count for _, count in counted), default=1) or 1
+    for name, count in counted:
+        bar = "█" * max(1 if count else 0, round(_BAR_WIDTH * count / most))
+        table.add_row(Text(name), f"{count:,}", bar)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _shortened(words: tuple[str, ...], most: int = 8) -> str:
+    more = f", and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more

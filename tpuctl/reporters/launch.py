@@ -1,0 +1,49 @@
+"""A planned or finished training as text."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tpuctl.launch.plan import LaunchPlan
+from tpuctl.launch.run import Training
+
+
+def plan(result: LaunchPlan) -> str:
+    """The command to paste, in one line however long, and why it looks like this."""
+    reasons = (f"# {reason}" for reason in result.because)
+    return "\n".join([*reasons, command_line(result.env, result.argv)])
+
+
+def training(result: Training) -> RenderableType:
+    """How the training went."""
+    if result.returncode:
+        failed = f"The script failed with exit code {result.exit_code}: {result.script}"
+        return Text("\n".join([*result.last_words, failed]))
+    if result.result is None:
+        return Text(f"{result.script} finished; it left no result.json.")
+    lines = [f"{name}: {value}" for name, value in figures(result.result)]
+    return Text("\n".join(lines))
+
+
+def figures(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a template's result says, as (name, text) pairs; what it lacks is left out."""
+    step = result.get("step_ms") or {}
+    last = (result.get("epochs") or [{}])[-1]
+    pairs = [
+        ("devices used", ", ".join(result.get("devices", []))),
+        ("strategy", f"{result.get('strategy')} with {result.get('replicas')} replica(s)"),
+        ("step", f"{step['p50']:.1f} ms (median; p95 {step['p95']:.1f} ms)" if step else ""),
+        ("speed", f"{result.get('examples_per_s') or 0:,.0f} examples/s"),
+        ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
+        ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def command_line(env: Mapping[str, str], argv: tuple[str, ...]) -> str:
+    """Something that can be pasted into a shell."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    return " ".join([*variables, shlex.join(argv)])

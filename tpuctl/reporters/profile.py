@@ -1,0 +1,194 @@
+"""Profiles as text: a verdict, the stages, the evidence, what to do next."""
+
+import csv as csv_module
+import dataclasses
+import io
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tpuctl.pipeline.compare import Comparison, Row
+from tpuctl.pipeline.models import Advice, Profile, Stage
+from tpuctl.units import format_fraction, format_rate
+
+BAR_WIDTH = 16
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def text(profile: Profile) -> RenderableType:
+    """Show a whole profile."""
+    parts: list[RenderableType] = [_verdict(profile), "", _figures(profile), "", _stages(profile)]
+    parts += ["", Text("Evidence", "bold"), *map(_item, profile.evidence)]
+    if profile.advice:
+        parts += ["", Text("Advice", "bold"), *map(_advice, profile.advice)]
+    return Group(*parts)
+
+
+def csv(profile: Profile) -> str:
+    """Write the stages as comma-separated values with a header."""
+    names = [field.name for field in dataclasses.fields(Stage)]
+    lines = io.StringIO()
+    writer = csv_module.writer(lines, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([getattr(stage, name) for name in names] for stage in profile.stages)
+    return lines.getvalue().rstrip("\n")
+
+
+def comparison(result: Comparison) -> RenderableType:
+    """Show what changed between two profiles."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for column in ("before", "after", "change"):
+        table.add_column(column, justify="right")
+    for row in result.rows:
+        style = {True: "green", False: "red", None: ""}[row.better]
+        before, after = (_amount(value, row.unit) for value in (row.before, row.after))
+        table.add_row(row.name, before, after, Text(_change(row), style))
+    sides = (("before", result.before), ("after", result.after))
+    lines = (Text(f"{name}: {side.target} ({side.verdict})") for name, side in sides)
+    return Group(*lines, "", table)
+
+
+def _verdict(profile: Profile) -> Text:
+    sure = "" if profile.verdict == "unknown" else f", confidence {profile.confidence:.2g}"
+    style = "bold green" if profile.verdict == "device" else "bold"
+    return Text.assemble((profile.headline, style), f"  [{profile.verdict}{sure}]")
+
+
+def _figures(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row(
+        "target", Text(f"{profile.target} ({profile.kind}, batch {profile.batch_size:,})")
+    )
+    rate = f"{profile.pipeline_examples_per_s:,.0f} examples/s"
+    table.add_row("pipeline gives", f"{rate}, {profile.cpu_ms_per_example:.3g} ms CPU per example")
+    if profile.device and profile.device_examples_per_s is not None:
+        table.add_row(
+            "device takes",
+            Text(
+                f"{profile.device_examples_per_s:,.0f} examples/s "
+                f"({profile.device.step_ms:.4g} ms per step, {profile.device.source})"
+            ),
+        )
+        table.add_row("input wait", format_fraction(profile.input_wait_fraction))
+        table.add_row(
+            "MXU idle",
+            f"{format_fraction(profile.mxu_idle_fraction)} of {_window(profile)}; "
+            "MXU utilization not collected",
+        )
+    else:
+        table.add_row("device", Text(profile.why_no_device or "not measured"))
+    table.add_row("vCPUs", _vcpus(profile))
+    table.add_row("own overhead", format_fraction(profile.overhead_fraction))
+    return table
+
+
+def _window(profile: Profile) -> str:
+    length_s = profile.window.end_s - profile.window.start_s
+    return f"{length_s:.1f} s ({profile.steps:,} steps, {profile.window.what})"
+
+
+def _vcpus(profile: Profile) -> str:
+    vcpus = profile.vcpus
+    start = f"{vcpus.available:g} available, {vcpus.used:.2f} used"
+    if vcpus.needed_to_saturate is None:
+        return f"{start}; needed: {vcpus.why_null}"
+    needed = f"{vcpus.needed_to_saturate:.3g} ({vcpus.low:.3g} to {vcpus.high:.3g})"
+    return f"{start}, {needed} needed to keep the device busy"
+
+
+def _stages(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage", overflow="ellipsis", no_wrap=True, min_width=10)
+    table.add_column("share of CPU", no_wrap=True)
+    for column in ("", "ms/ex", "calls", "alone/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    if any(stage.location for stage in profile.stages):
+        table.add_column("where", overflow="ellipsis", no_wrap=True)
+    small = [stage for stage in profile.stages if _is_small(stage)]
+    for stage in profile.stages:
+        if stage not in small:
+            table.add_row(*_stage_cells(profile, stage))
+    if small:
+        table.add_row(*_rest("(others)", _sum(small)))
+    rest = profile.residual
+    table.add_row(*_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
+    return table
+
+
+def _sum(stages: list[Stage]) -> tuple[float, float]:
+    share = sum(stage.share_of_cpu for stage in stages)
+    return share, sum(stage.cpu_ms_per_example for stage in stages)
+
+
+def _rest(name: str, share_and_ms: tuple[float, float]) -> tuple[RenderableType, ...]:
+    share, cpu_ms = share_and_ms
+    return Text(name, "dim"), _bar(share, ""), f"{share:.1%}", f"{cpu_ms:.3g}"
+
+
+def _is_small(stage: Stage) -> bool:
+    return stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
+
+
+def _stage_cells(profile: Profile, stage: Stage) -> list[RenderableType]:
+    style = "bold red" if stage.is_bottleneck else ""
+    mark = " ◀" if stage.is_bottleneck else ""
+    alone = stage.examples_per_s_alone
+    cells: list[RenderableType] = [
+        Text(stage.name + mark, style),
+        _bar(stage.share_of_cpu, style),
+        Text(f"{stage.share_of_cpu:.1%}", style),
+        f"{stage.cpu_ms_per_example:.3g}",
+        f"{stage.calls_in_flight:.1f}/{stage.parallelism or 1}",
+        "-" if alone is None else f"{alone:,.0f}",
+    ]
+    if any(each.location for each in profile.stages):
+        cells.append(Text(_short(stage.location)))
+    return cells
+
+
+def _short(location: str | None) -> str:
+    return "/".join((location or "").split("/")[-2:])
+
+
+def _bar(share: float, style: str) -> Text:
+    full, part = divmod(round(max(0.0, min(1.0, share)) * BAR_WIDTH * 8), 8)
+    return Text(("█" * full + EIGHTHS[part].strip()).ljust(BAR_WIDTH), style or "cyan")
+
+
+def _item(line: str) -> RenderableType:
+    return Padding(Text(f"- {line}"), (0, 0, 0, 2))
+
+
+def predicted(advice: Advice) -> str:
+    """Say what a piece of advice should bring; empty where nobody can tell."""
+    rate, idle = advice.predicted_examples_per_s, advice.predicted_mxu_idle_fraction
+    if rate is None:
+        return ""
+    device = "" if idle is None else f", MXU idle {idle:.0%}"
+    return f" Predicted: {format_rate(rate, 'examples')}{device}."
+
+
+def _advice(advice: Advice) -> RenderableType:
+    first = Text.assemble((advice.code, "bold"), f": {advice.what}{predicted(advice)}")
+    return Padding(Group(first, Text(f"→ {advice.change}", "cyan")), (0, 0, 0, 2))
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    if unit == "fraction":
+        return format_fraction(value)
+    return format_rate(value, "examples") if unit == "examples/s" else f"{value:.3g} {unit}"
+
+
+def _change(row: Row) -> str:
+    if row.before is None or row.after is None:
+        return ""
+    if row.unit == "fraction":
+        return f"{(row.after - row.before) * 100:+.3g} points"
+    return "" if row.ratio is None else f"x{row.ratio:.3g}"
