@@ -58,6 +58,8 @@ def _report(
         devices=chips.devices,
         hosts=place.hosts,
         slices=place.slices,
+        remote_chips=found.remote_chips,
+        remote_cores=found.remote_cores,
         usable=chips.usable if chips.count else (True if found.gpus.count else None),
         free=None if not chips.count else not state.holders,
         worker=place.worker,
