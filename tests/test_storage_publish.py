@@ -17,7 +17,7 @@ def test_a_published_file_has_its_new_name_only(tmp_path: Path) -> None:
 
 
 def test_publishing_what_is_not_there_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match="Could not write .*final"):
+    with pytest.raises(WriteError, match=r"Could not write .*final"):
         publish(tmp_path / "part", tmp_path / "final")
 
 
