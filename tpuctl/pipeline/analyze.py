@@ -39,8 +39,7 @@ class Case:
     @property
     def examples_per_s(self) -> float:
         """What the pipeline gives when nothing holds it back."""
-        few = self.free.steps < 10 and not self.free.nodes_vanished
-        return (self.parts.examples_processed if few else self.free.examples) / self.free.wall_s
+        return self.parts.examples_processed / self.free.wall_s
 
     @property
     def device_examples_per_s(self) -> float | None:

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import tpuctl
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.pipeline.advice import Situation, advise
 from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus, judge
 from tpuctl.pipeline.attribution import Attribution, attribute
@@ -130,7 +130,7 @@ def _check(
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise InvalidInputError(f"The {name} must be a number above 0, not {value}.")
     if train and device_step_ms is not None:
-        raise InvalidInputError(
+        raise UsageError(
             "Both a device step time and --train were given.", hint="Choose one of them."
         )
 
