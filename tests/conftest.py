@@ -52,8 +52,11 @@ class Result:
         return data
 
 
+Tpuctl = Callable[..., Result]
+
+
 @pytest.fixture
-def tpuctl() -> Callable[..., Result]:
+def tpuctl() -> Tpuctl:
     """Run the command line in this process: `tpuctl("doctor", "--json")`."""
 
     def run(*arguments: str, input: str | None = None) -> Result:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import contract
+from tests.conftest import Tpuctl
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -40,7 +41,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_day_on_eight_flat_photographs_keeps_every_promise(
-    tpuctl: Callable[..., object], photographs: Path, tmp_path: Path
+    tpuctl: Tpuctl, photographs: Path, tmp_path: Path
 ) -> None:
     flat, out = tmp_path / "photographs", tmp_path / "day"
     flat.mkdir()
@@ -73,7 +74,7 @@ def test_a_day_on_eight_flat_photographs_keeps_every_promise(
     ],
 )
 def test_a_useless_folder_is_one_error_before_any_work(
-    tpuctl: Callable[..., object], tmp_path: Path, prepare: Callable[[Path], object], message: str
+    tpuctl: Tpuctl, tmp_path: Path, prepare: Callable[[Path], object], message: str
 ) -> None:
     folder = tmp_path / "photographs"
     folder.mkdir()
@@ -89,7 +90,8 @@ def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
     photographs: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "day"
-    command = [sys.executable, "-m", "tpuctl", "demo", "--images", photographs, "--out", out]
+    command = [sys.executable, "-m", "tpuctl", "demo", "--images", str(photographs)]
+    command += ["--out", str(out)]
     with subprocess.Popen(
         command,
         stderr=subprocess.PIPE,

@@ -14,6 +14,7 @@ VENDORS = {
 }  # fmt: skip
 FOUNDATION = {"errors", "outcome", "progress", "units", "settings"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
+SERVICES = {"storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "demo"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "outcome": set(),
@@ -22,24 +23,15 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "storage": set(),
     "hardware": set(),
-    "runtime": {"hardware"},
+    "runtime": {"hardware", "storage"},
     "launch": {"storage"},
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"storage", "launch"},
     "datasets": {"storage"},
-    "demo": {"storage", "runtime", "launch", "diagnosis", "pipeline", "datasets"},
-    "notebook": {"diagnosis", "reporters"},
-    "reporters": {"storage", "runtime", "launch", "diagnosis", "pipeline", "datasets", "demo"},
-    "cli": {
-        "storage",
-        "reporters",
-        "runtime",
-        "launch",
-        "diagnosis",
-        "pipeline",
-        "datasets",
-        "demo",
-    },
+    "demo": SERVICES - {"demo", "hardware"},
+    "reporters": SERVICES,
+    "cli": SERVICES | {"reporters"},
+    "notebook": {"cli", "reporters", "diagnosis", "runtime"},
 }
 
 

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
-from tpuctl.cli.options import add_common_options
+from tpuctl.cli.options import add_common_options, leave_unset_options_alone
 from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
 
 _ENTRIES = {entry.name: entry for entry in CONTENTS}
@@ -47,6 +47,7 @@ class Contents(TyperGroup):
         """Run the program and leave with an exit code that tells the truth."""
         arguments = list(sys.argv[1:] if args is None else args)
         output.prepare(arguments)
+        leave_unset_options_alone(self)
         prog_name = extra.get("prog_name") or "tpuctl"
         run = super().main
         sys.exit(

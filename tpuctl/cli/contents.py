@@ -34,6 +34,11 @@ CONTENTS = (
         "Find an error, or everything a log shows, in the catalogue of failures.",
     ),
     Entry(
+        "Where am I",
+        "types",
+        "Explain accelerator types: chips, workers, memory, zones and prices.",
+    ),
+    Entry(
         "Input pipelines",
         "profile",
         "Find the stage of an input pipeline that keeps the device waiting.",

@@ -102,9 +102,13 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     return bytes(simplejpeg.encode_jpeg(pixels, quality=quality, colorsubsampling="444"))
 
 
-def decode_jpeg(data: bytes) -> Pixels:
-    """Decode a JPEG of ours; raises ValueError when it is damaged."""
-    pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
+def decode_stored(image: bytes, encode: str, shape: tuple[int, int, int]) -> Pixels:
+    """Decode the picture of a record; raises ValueError when it is damaged."""
+    if encode == "raw":
+        return np.frombuffer(image, np.uint8).reshape(shape)
+    pixels: Pixels = simplejpeg.decode_jpeg(image, "RGB", strict=True)
+    if pixels.shape != shape:
+        raise ValueError(f"it is {pixels.shape}, not {shape}")
     return pixels
 
 

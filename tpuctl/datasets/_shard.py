@@ -85,6 +85,8 @@ class ShardBuilder:
     def build(self, crashed: Mapping[int, str], tell: Callable[[int], None]) -> Finished:
         """Write what is missing and finish the shard; raises WriteError, SourceChangedError."""
         part = self._work.part(self._job.id)
+        with translated_write_errors(part):
+            self._take_up(part)
         with translated_write_errors(part), part.open("a+b") as file:
             writer = RecordWriter(file)
             self._recover(file, writer)
@@ -93,6 +95,12 @@ class ShardBuilder:
                 self._add(index, writer, crashed.get(index))
             tell(len(self._job.entries))
         return self._finish(writer)
+
+    def _take_up(self, part: Path) -> None:
+        """Turn a shard that was finished but never journalled into one that only lacks a look."""
+        shard = self._work.shard(self._job.id)
+        if shard.exists():
+            os.replace(shard, part)
 
     def _finish(self, writer: RecordWriter) -> Finished:
         digest, tally, job = writer.digest(), self._tally, self._job

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
@@ -9,8 +10,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,9 +23,12 @@ from tpuctl.errors import InvalidInputError, TpuctlError, WriteError
 
 WORKER = (sys.executable, "-m", "tpuctl.datasets.worker")
 
+# No picture within the pixel limit takes a hundredth of this.
+SILENCE_S = 300.0
+
 # A picture that has killed this many workers is left out; once may be the system's fault.
 _FATAL_STRIKES = 2
-_SILENCE_S = 300.0
+_FAILED_STARTS = 3
 _ERRORS: dict[str, type[TpuctlError]] = {
     error.__name__: error for error in (InvalidInputError, WriteError)
 }
@@ -59,7 +64,7 @@ class _Seat:
     reports: "queue.Queue[Step | BaseException | None]"
     closing: threading.Event
     inherit: tuple[int, ...]
-    heard_s: float = field(default_factory=time.monotonic)
+    began_s: float = math.inf
     _process: "subprocess.Popen[bytes] | None" = None
     _complaints: IO[bytes] | None = None
 
@@ -83,6 +88,7 @@ class _Seat:
     def leave(self) -> None:
         """End the process and clean up behind it."""
         process, self._process = self._process, None
+        self.began_s = math.inf
         if process is not None:
             process.kill()
             process.wait()
@@ -96,26 +102,25 @@ class _Seat:
 
     def kill_if_silent(self, limit_s: float) -> None:
         """End a process that has been at one picture for too long."""
-        if time.monotonic() - self.heard_s > limit_s:
+        if time.monotonic() - self.began_s > limit_s:
             self.kill()
 
     def _finish(self, job: ShardJob) -> None:
         """See one job through, with a new process after each that dies of it."""
-        strikes: dict[int, int] = {}
+        strikes: Counter[int | None] = Counter()
         crashed: dict[int, str] = {}
         while not self.closing.is_set():
             position, end = self._attempt(job, crashed)
             if end is None:
                 return
-            if position is None and not self.closing.is_set():
+            strikes[position] += 1
+            if position is not None and strikes[position] >= _FATAL_STRIKES:
+                crashed[position] = f"it killed {strikes[position]} workers ({end})"
+            if strikes[None] >= _FAILED_STARTS and not self.closing.is_set():
                 raise TpuctlError(
                     f"A worker process ended before it began: {end}{self._last_words()}",
                     hint="Run with --workers 1 to see whether memory is the reason.",
                 )
-            if position is not None:
-                strikes[position] = strikes.get(position, 0) + 1
-                if strikes[position] >= _FATAL_STRIKES:
-                    crashed[position] = f"it killed {strikes[position]} workers ({end})"
             self.leave()
 
     def _attempt(self, job: ShardJob, crashed: dict[int, str]) -> tuple[int | None, str | None]:
@@ -128,8 +133,8 @@ class _Seat:
             for line in process.stdout:
                 if self.closing.is_set():
                     break
-                self.heard_s = time.monotonic()
                 report = json.loads(line)
+                self.began_s = time.monotonic() if "at" in report else math.inf
                 if "failed" in report:
                     name, message, hint = report["failed"]
                     raise _ERRORS.get(name, InvalidInputError)(message, hint=hint)
@@ -156,7 +161,6 @@ class _Seat:
                 pass_fds=self.inherit,
                 start_new_session=True,
             )
-            self.heard_s = time.monotonic()
             self._send(self._process, asdict(self.setup))
         return self._process
 
@@ -186,6 +190,7 @@ def build_shards(
     *,
     inherit: tuple[int, ...] = (),
     command: Sequence[str] = WORKER,
+    silence_s: float = SILENCE_S,
 ) -> Generator[Step, None, None]:
     """Build shards in `setup.workers` processes and yield their reports as they come.
 
@@ -205,7 +210,7 @@ def build_shards(
     try:
         for thread in threads:
             thread.start()
-        yield from _collect(seats, reports)
+        yield from _collect(seats, reports, silence_s)
     finally:
         closing.set()
         for seat in seats:
@@ -215,7 +220,9 @@ def build_shards(
 
 
 def _collect(
-    seats: Sequence[_Seat], reports: "queue.Queue[Step | BaseException | None]"
+    seats: Sequence[_Seat],
+    reports: "queue.Queue[Step | BaseException | None]",
+    silence_s: float,
 ) -> Iterator[Step]:
     left = len(seats)
     while left:
@@ -223,7 +230,7 @@ def _collect(
             report = reports.get(timeout=1.0)
         except queue.Empty:
             for seat in seats:
-                seat.kill_if_silent(_SILENCE_S)
+                seat.kill_if_silent(silence_s)
             continue
         if report is None:
             left -= 1

@@ -21,7 +21,7 @@ from tpuctl.datasets.reuse import refuse_another_plan, reusable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
 from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
-from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
+from tpuctl.storage.local import free_bytes, locked, write_atomically
 from tpuctl.units import format_bytes
 
 _LOCK_WAIT_S = 10.0
@@ -94,7 +94,6 @@ def presize(
 
 
 def _make(run: _Run, on_progress: OnProgress) -> PresizeResult:
-    ensure_folder(run.target)
     run.work.create()
     busy = f"Another presize is working on {run.target}."
     with locked(run.work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:

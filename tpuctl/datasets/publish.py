@@ -10,7 +10,7 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.models import DataSet
 from tpuctl.datasets.plan import Plan
 from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
-from tpuctl.storage.local import sync_folder, translated_write_errors, write_atomically
+from tpuctl.storage.local import publish, sync_folder, translated_write_errors, write_atomically
 
 
 def publish_data_set(
@@ -29,8 +29,8 @@ def publish_data_set(
         sync_folder(folder)
     left_out = quarantine_text(shards)
     if left_out:
-        write_atomically(folder / QUARANTINE, left_out)
-    write_atomically(folder / manifest.MANIFEST, manifest.to_text(manifest.compose(plan, shards)))
+        _put(folder / QUARANTINE, left_out, work)
+    _put(folder / manifest.MANIFEST, manifest.to_text(manifest.compose(plan, shards)), work)
     if not left_out:
         (folder / QUARANTINE).unlink(missing_ok=True)
     clean_up(folder, work, keep=(shard.name for shard in shards))
@@ -43,6 +43,13 @@ def clean_up(folder: Path, work: Work, *, keep: Iterable[str]) -> None:
         for name in superfluous:
             (folder / name).unlink(missing_ok=True)
     work.remove()
+
+
+def _put(path: Path, text: str, work: Work) -> None:
+    """Write a file where a kill leaves nothing beside it, then give it its place."""
+    part = work.folder / path.name
+    write_atomically(part, text)
+    publish(part, path)
 
 
 def _claim(work: Work, names: Sequence[str], previous: DataSet | None) -> None:

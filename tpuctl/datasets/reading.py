@@ -13,8 +13,7 @@ from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from tpuctl.datasets._resample import Pixels
 
 
 @dataclass(frozen=True)
@@ -31,22 +30,14 @@ class Record:
     orig_width: int
     flags: int
 
-    def array(self) -> "npt.NDArray[np.uint8]":
-        """Decode to height x width x 3; raises InvalidInputError when the bytes are damaged."""
-        import numpy as np
+    def array(self) -> "Pixels":
+        """Decode to height x width x 3 of uint8; raises InvalidInputError for damaged bytes."""
+        from tpuctl.datasets._images import decode_stored
 
-        from tpuctl.datasets._images import decode_jpeg
-
-        shape = (self.height, self.width, 3)
         try:
-            if self.encode == "raw":
-                return np.frombuffer(self.image, np.uint8).reshape(shape)
-            pixels = decode_jpeg(self.image)
+            return decode_stored(self.image, self.encode, (self.height, self.width, 3))
         except ValueError as error:
             raise InvalidInputError(f"Could not decode the record {self.key!r}: {error}") from error
-        if pixels.shape != shape:
-            raise InvalidInputError(f"The record {self.key!r} is {pixels.shape}, not {shape}.")
-        return pixels
 
 
 def read_records(dst: str | Path) -> Iterator[Record]:
@@ -79,15 +70,21 @@ def read_shard(data_set: DataSet, shard: Shard) -> Iterator[Record]:
 def to_record(features: Mapping[str, Feature], data_set: DataSet) -> Record:
     """Turn the features of one example into a record; raises InvalidInputError."""
 
+    def damaged(lacks: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"A record in {data_set.folder} has no {lacks}.",
+            hint=f"See all that is wrong: tpuctl data verify --deep {data_set.folder}",
+        )
+
     def number(name: str) -> int:
         value = features.get(name)
         if not isinstance(value, int):
-            raise InvalidInputError(f"A record in {data_set.folder} has no number {name!r}.")
+            raise damaged(f"number {name!r}")
         return value
 
     key, image = features.get("key"), features.get("image", b"")
     if not isinstance(key, bytes) or not isinstance(image, bytes):
-        raise InvalidInputError(f"A record in {data_set.folder} has no key or no image.")
+        raise damaged("key or no image")
     return Record(
         key=os.fsdecode(key),
         label=number("label"),

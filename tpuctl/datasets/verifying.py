@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.example import decode_example
 from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
 from tpuctl.datasets.quarantine import readable
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
@@ -93,22 +94,17 @@ def _check_shard(data_set: DataSet, shard: Shard, *, deep: bool) -> list[Damage]
 def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
     """Decode every record; compare count, keys, labels and sizes with the manifest."""
     from tpuctl.datasets._tfrecord import DamagedRecordError, read_frames
-    from tpuctl.datasets.example import decode_example
 
     found: list[Damage] = []
     keys: list[str] = []
     try:
         with path.open("rb") as file:
             for offset, data in read_frames(file):
-                where = f"record {len(keys)} at byte {offset}"
-                try:
-                    record = to_record(decode_example(data), data_set)
-                    keys.append(record.key)
-                    if complaint := _complain(data_set, record):
-                        found.append(Damage(shard.name, "record", f"{where}: {complaint}"))
-                except InvalidInputError as error:
-                    keys.append("")
-                    found.append(Damage(shard.name, "record", f"{where}: {readable(str(error))}"))
+                key, complaint = _examine(data_set, data)
+                if complaint:
+                    detail = f"record {len(keys)} at byte {offset}: {complaint}"
+                    found.append(Damage(shard.name, "record", detail))
+                keys.append(key)
     except DamagedRecordError as error:
         found.append(Damage(shard.name, "record", f"record {len(keys)}: {error}"))
     except OSError as error:
@@ -117,6 +113,17 @@ def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
         rest = f"{len(found) - _MOST_PER_SHARD} more damaged records"
         found = [*found[:_MOST_PER_SHARD], Damage(shard.name, "record", rest)]
     return found + _check_keys(shard, keys)
+
+
+def _examine(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
+    """Return a record's key, as far as it has one, and what is wrong with the record."""
+    key = ""
+    try:
+        record = to_record(decode_example(data), data_set)
+        key = record.key
+        return key, _complain(data_set, record)
+    except InvalidInputError as error:
+        return key, readable(str(error))
 
 
 def _check_keys(shard: Shard, keys: list[str]) -> list[Damage]:

@@ -101,7 +101,10 @@ def no_google_client(view: View) -> Finding | None:
     name = view.value("TPU_NAME")
     if not view.found.frameworks.tensorflow or view.has("google-api-python-client"):
         return None
-    if view.on_tpu or not name or name == "local" or name.startswith("grpc://"):
+    alone = view.on_tpu and view.found.topology.hosts == 1
+    if alone or not name or name == "local" or name.startswith("grpc://"):
+        return None
+    if view.on_tpu and view.found.frameworks.tensorflow_build != "tpu":
         return None
     return found(view.shown("TPU_NAME"), "google-api-python-client is not installed")
 

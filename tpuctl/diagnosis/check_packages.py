@@ -76,6 +76,20 @@ def libtpu_nobody_asked_for(view: View) -> Finding | None:
     return found(f"libtpu {libtpu}", *declared)
 
 
+def libtpu_differences(view: View) -> tuple[str, ...]:
+    """Declarations that the installed libtpu does not meet while it suits another framework."""
+    libtpu = view.found.frameworks.libtpu
+    if not libtpu or not view.on_tpu:
+        return ()
+    wants = {name: spec for name in _USERS if (spec := _wanted_libtpu(view, name))}
+    suits = [name for name, spec in wants.items() if satisfies(libtpu, spec)]
+    return tuple(
+        f"libtpu {libtpu} suits {suits[0]}; {name} {view.version(name)} declares libtpu{spec}"
+        for name, spec in wants.items()
+        if suits and name not in suits
+    )
+
+
 def torch_xla_mismatch(view: View) -> Finding | None:
     """F24: torch and torch_xla of different releases."""
     torch, xla = view.version("torch"), view.version("torch-xla")

@@ -4,6 +4,7 @@ import json
 
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.check_environment import stray_addresses
+from tpuctl.diagnosis.check_packages import libtpu_differences
 from tpuctl.diagnosis.checks import CHECKS
 from tpuctl.diagnosis.finding import Finding, View
 from tpuctl.diagnosis.report import Answers, Diagnosis, HolderLine, Problem, Recommended
@@ -16,7 +17,7 @@ from tpuctl.launch.strategy import (
     choose_tensorflow,
     choose_torch,
 )
-from tpuctl.runtime.detect import Detection, detect
+from tpuctl.runtime.detect import detect
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.machine import Machine, variable
 from tpuctl.runtime.redact import redact
@@ -45,7 +46,7 @@ def _report(
     recommended: Recommended,
 ) -> Diagnosis:
     machine, found = view.machine, view.found
-    answers = _answers(found, strategies)
+    answers = _answers(view, strategies)
     chips, place, state = found.chips, found.topology, found.state
     return Diagnosis(
         runtime=found.runtime,
@@ -126,7 +127,8 @@ def _recommended(choice: Choice) -> Recommended:
     return Recommended(choice.framework, choice.strategy, choice.because, choice.snippet)
 
 
-def _answers(found: Detection, strategies: tuple[Choice, ...]) -> Answers:
+def _answers(view: View, strategies: tuple[Choice, ...]) -> Answers:
+    found = view.found
     state = [
         f"held by pid {h.pid} ({h.command or 'unknown'}): {h.device}, by {h.seen_by}"
         for h in found.state.holders
@@ -142,7 +144,11 @@ def _answers(found: Detection, strategies: tuple[Choice, ...]) -> Answers:
         platform=_clean((*found.platform.because, *unsure, *container)),
         hardware=_clean(hardware),
         frameworks=_clean(
-            (*found.frameworks.because, *(f"{c.framework}: {c.because}" for c in strategies))
+            (
+                *found.frameworks.because,
+                *libtpu_differences(view),
+                *(f"{c.framework}: {c.because}" for c in strategies),
+            )
         ),
         state=_clean((*state, *found.state.sick)),
     )

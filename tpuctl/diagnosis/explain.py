@@ -109,16 +109,16 @@ def _search(text: str, words: str) -> tuple[int, int, str] | None:
         return None
     start = text.find(pieces[0])
     while start >= 0:
-        if (end := _follow(text, start + len(pieces[0]), pieces[1:])) is not None:
+        if _follow(text, start + len(pieces[0]), pieces[1:]):
             return weight, start, words
         start = text.find(pieces[0], start + 1)
     return None
 
 
-def _follow(text: str, end: int, pieces: tuple[str, ...]) -> int | None:
+def _follow(text: str, end: int, pieces: tuple[str, ...]) -> bool:
     for piece in pieces:
         at = text.find(piece, end, end + _GAP + len(piece))
         if at < 0:
-            return None
+            return False
         end = at + len(piece)
-    return end
+    return True

@@ -1,10 +1,16 @@
 """The whole answer of `tpuctl doctor`, as data."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tpuctl.launch.strategy import Choice
 from tpuctl.outcome import Outcome, Status
 from tpuctl.runtime.machine import HostFacts
+
+if TYPE_CHECKING:
+    from tpuctl.diagnosis.deep import Deep
+    from tpuctl.diagnosis.numerics import Numerics
+    from tpuctl.diagnosis.repair import Repair
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,9 @@ class Diagnosis(Outcome):
     holders: tuple[HolderLine, ...]
     uninspected_processes: int
     problems: tuple[Problem, ...]
-    deep: object = None
-    numerics: object = None
-    fixes: tuple[object, ...] = ()
+    deep: "Deep | None" = None
+    numerics: "Numerics | None" = None
+    repairs: "tuple[Repair, ...] | None" = None
     recorded_to: str | None = None
     is_replay: bool = field(default=False, metadata={"internal": True})
 
@@ -97,9 +103,10 @@ class Diagnosis(Outcome):
     def status(self) -> Status:
         """Attention where something blocks or deserves a warning."""
         serious = any(problem.severity != "note" for problem in self.problems)
-        return "attention" if serious else "ok"
+        return "attention" if serious or self.exit_code else "ok"
 
     @property
     def exit_code(self) -> int:
-        """1 when any problem is blocking."""
-        return 1 if self.blocking else 0
+        """1 when any problem is blocking, or a trial that was asked for has failed."""
+        failed = (self.deep and self.deep.error) or (self.numerics and self.numerics.error)
+        return 1 if self.blocking or failed else 0

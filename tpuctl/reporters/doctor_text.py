@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tpuctl.diagnosis.report import Diagnosis, Problem
 from tpuctl.reporters.doctor import hardware_line, state_line
-from tpuctl.units import format_bytes
+from tpuctl.units import format_bytes, format_duration
 
 _STYLE = {"blocking": "bold red", "warning": "yellow", "note": "cyan"}
 _MARK = {"blocking": "✗", "warning": "!", "note": "i"}
@@ -23,6 +23,7 @@ def render(diagnosis: Diagnosis) -> Group:
     parts.append(Text(f"Start with {best.framework} ({best.strategy}): {best.because}"))
     # Neither wrapped nor indented, so that it can be copied.
     parts.append(Text("\n" + best.snippet.rstrip(), style="green", no_wrap=True, overflow="ignore"))
+    parts += _trials(diagnosis)
     if diagnosis.recorded_to:
         parts += [Text(), Text(f"Recorded, without secrets, in {diagnosis.recorded_to}.")]
     return Group(*parts)
@@ -64,5 +65,28 @@ def _problem(problem: Problem) -> list[RenderableType]:
     lines = [Text(line, style="dim") for line in problem.evidence]
     lines.append(Text(f"→ {problem.fix}"))
     if problem.fix_command:
-        lines.append(Text(f"  {problem.fix_command}", style="green"))
+        command = f"  {problem.fix_command}"
+        lines.append(Text(command, style="green", no_wrap=True, overflow="ignore"))
     return [head, *(Padding(line, (0, 0, 0, 2)) for line in lines), Text()]
+
+
+def _trials(diagnosis: Diagnosis) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text()]
+    if diagnosis.repairs == ():
+        lines.append(Text("Nothing here can be mended safely by tpuctl itself."))
+    for repair in diagnosis.repairs or ():
+        went = repair.error or ("the problem is gone" if repair.verified else "it is still there")
+        lines.append(Text(f"{repair.code}: {repair.what}: {went}. Undo: {repair.undo}"))
+    if deep := diagnosis.deep:
+        names = ", ".join(deep.devices)
+        head = deep.error or f"{len(deep.devices)} device(s) multiplied correctly: {names}"
+        lines.append(Text(f"Trial with {deep.framework}, {format_duration(deep.seconds)}: {head}"))
+        lines += [Text(f"  {match.code} {match.title} → {match.fix}") for match in deep.matches]
+    if test := diagnosis.numerics:
+        where = f"{test.framework} on {test.device or 'nothing'}"
+        lines.append(Text(f"Matrix test with {where}: {test.error or test.explanation}"))
+        lines += [
+            Text(f"  {e.precision:8} {e.result:4} largest error {e.max_abs_error:.2g}")
+            for e in test.errors
+        ]
+    return lines if len(lines) > 1 else []

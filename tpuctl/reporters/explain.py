@@ -19,7 +19,8 @@ def text(explanation: Explanation) -> Any:
         head.append(match.title, style="bold")
         lines = [Text(match.cause), Text(f"→ {match.fix}")]
         if match.fix_command:
-            lines.append(Text(f"  {match.fix_command}", style="green"))
+            command = f"  {match.fix_command}"
+            lines.append(Text(command, style="green", no_wrap=True, overflow="ignore"))
         lines.append(Text(f"confidence {match.confidence}; {match.source}", style="dim"))
         parts += [head, *(Padding(line, (0, 0, 0, 2)) for line in lines), Text()]
     return Group(*parts[:-1])

@@ -115,14 +115,15 @@ def _kind(machine: Machine, chips: list[PciDevice]) -> tuple[Generation, str | N
     for item in candidates:
         if chip.driver == item.driver:
             return item, None
-    named = generation_of_type(_type_name(machine))
+    named = generation_of_type(type_name(machine))
     for item in candidates:
         if item.name == named:
             return item, None
     return candidates[-1], " or ".join(item.name for item in candidates)
 
 
-def _type_name(machine: Machine) -> str:
+def type_name(machine: Machine) -> str:
+    """The accelerator type that this machine is told to be; empty when nobody says."""
     return (
         tpu_env(machine).get("ACCELERATOR_TYPE")
         or variable(machine, "TPU_ACCELERATOR_TYPE")

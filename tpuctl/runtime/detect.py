@@ -52,7 +52,7 @@ class Detection:
 def detect(machine: Machine) -> Detection:
     """Find out where we are, without importing a framework or opening a device."""
     chips, gpus = find_chips(machine), find_gpus(machine)
-    topology = find_topology(machine) if chips.count else _alone(machine)
+    topology = find_topology(machine, chips) if chips.count else _alone(machine, chips)
     platform = find_platform(Scene(machine, chips, gpus, topology))
     gpus = _named(platform, gpus)
     return Detection(
@@ -66,12 +66,12 @@ def detect(machine: Machine) -> Detection:
     )
 
 
-def _alone(machine: Machine) -> Topology:
+def _alone(machine: Machine, chips: Chips) -> Topology:
     """A pod that was promised a slice still knows its peers without a chip of its own."""
     promised = variable(machine, "TPU_TOPOLOGY") or machine.metadata(
         "instance/attributes/agent-worker-number"
     )
-    return find_topology(machine) if promised else Topology()
+    return find_topology(machine, chips) if promised else Topology()
 
 
 def _named(platform: Platform, gpus: Gpus) -> Gpus:

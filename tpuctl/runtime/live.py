@@ -26,10 +26,16 @@ class LiveMachine:
         path: list[str] | None = None,
         server: MetadataServer | None = None,
     ) -> None:
+        self.root = root
         self._root = str(root).rstrip("/")
-        self.env: Mapping[str, str] = dict(os.environ) if env is None else env
+        given = os.environ if env is None else env
+        self.env: Mapping[str, str] = {_text(k): _text(v) for k, v in given.items()}
         self._path = sys.path if path is None else path
         self._server = server
+
+    def again(self) -> "LiveMachine":
+        """The same machine looked at afresh: what was cached may have changed."""
+        return LiveMachine(root=self.root, env=self.env, path=self._path, server=self._server)
 
     @cached_property
     def pci(self) -> tuple[PciDevice, ...]:
@@ -129,7 +135,7 @@ class LiveMachine:
     def names(self, folder: str) -> tuple[str, ...]:
         """The names in a folder."""
         try:
-            return tuple(os.listdir(self._root + folder))
+            return tuple(map(_text, os.listdir(self._root + folder)))
         except (OSError, ValueError):
             return ()
 
@@ -177,7 +183,7 @@ class LiveMachine:
         hits = set()
         for descriptor in os.listdir(folder):
             try:
-                target = os.readlink(f"{folder}/{descriptor}")
+                target = _text(os.readlink(f"{folder}/{descriptor}"))
             except OSError:
                 continue
             if wanted(target):
@@ -248,6 +254,11 @@ class LiveMachine:
 def live_machine() -> LiveMachine:
     """The machine that this process runs on."""
     return LiveMachine()
+
+
+def _text(value: str) -> str:
+    """Bytes that are no text come from the system as lone surrogates, which nobody can print."""
+    return value if value.isascii() else value.encode(errors="replace").decode()
 
 
 def _first_number(text: str | None) -> int | None:

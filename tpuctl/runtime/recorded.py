@@ -215,6 +215,8 @@ def open_recorded(path: Path) -> RecordedMachine:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        # JSON can spell half a character, which nobody can print afterwards.
+        document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"There is no recorded machine at {path}.",

@@ -14,7 +14,7 @@ _SECRET_VALUE = re.compile(
     r"|xox[abprs]-[\w-]+|AKIA[A-Z0-9]{12,}|eyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"
     r"|-----BEGIN [A-Z ]+-----[\s\S]*|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
     r"|(?<=[?&;])(?:\w*(?:token|key|secret|sig|password)\w*)=[^&\s]+"
-    r"|\b(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}=*",
+    r"|\b(?=[A-Za-z0-9+_-]*\d)(?=[A-Za-z0-9+_-]*[A-Za-z])[A-Za-z0-9+_-]{40,}=*",
     re.IGNORECASE,
 )
 _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,40}")

@@ -4,6 +4,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from tpuctl.hardware.generations import generation_of_type
+from tpuctl.runtime.chips import Chips, type_name
 from tpuctl.runtime.machine import Machine, variable
 from tpuctl.runtime.tpu_env import tpu_env
 
@@ -20,9 +22,9 @@ class Topology:
     because: tuple[str, ...] = ()
 
 
-def find_topology(machine: Machine) -> Topology:
-    """Count the hosts from the names of the workers first; bounds are only a fallback."""
-    hosts, because = _hosts(machine)
+def find_topology(machine: Machine, chips: Chips) -> Topology:
+    """Count the hosts from the names of the workers first; bounds and type are fallbacks."""
+    hosts, because = _hosts(machine, chips)
     worker = _worker(machine)
     return Topology(
         hosts=hosts,
@@ -58,7 +60,11 @@ def product(bounds: str) -> int | None:
     return math.prod(known) if known and len(known) == len(numbers) else None
 
 
-def _hosts(machine: Machine) -> tuple[int, str | None]:
+def _hosts(machine: Machine, chips: Chips) -> tuple[int, str | None]:
+    return _listed_hosts(machine) or _hosts_by_type(machine, chips) or (1, None)
+
+
+def _listed_hosts(machine: Machine) -> tuple[int, str | None] | None:
     endpoints = machine.metadata("instance/attributes/worker-network-endpoints") or ""
     listed = [entry for entry in endpoints.split(",") if entry.strip()]
     if listed:
@@ -72,10 +78,22 @@ def _hosts(machine: Machine) -> tuple[int, str | None]:
     if names:
         return 1, None
     bounds = variable(machine, "TPU_HOST_BOUNDS") or variable(machine, "HOST_BOUNDS")
-    if (count := product(bounds)) and count > 1:
+    if count := product(bounds):
         return count, f"TPU_HOST_BOUNDS={bounds}"
+    return None
+
+
+def _hosts_by_type(machine: Machine, chips: Chips) -> tuple[int, str | None] | None:
+    """Divide the chips that the type promises by those that are here."""
+    name = type_name(machine)
+    number = _number(name.rpartition("-")[2])
+    if chips.kind and number and generation_of_type(name) == chips.kind.name:
+        # The suffix counts TensorCores, of which v5e and v6e have one in each chip.
+        hosts, rest = divmod(number // chips.kind.tensorcores_per_chip, chips.count)
+        if hosts > 1 and rest == 0:
+            return hosts, f"{name} has {hosts} times the chips of this host"
     worker = worker_from_host_name(machine)
-    return (worker + 1, f"host name ends in w-{worker}") if worker else (1, None)
+    return (worker + 1, f"host name ends in w-{worker}") if worker else None
 
 
 def _worker(machine: Machine) -> int | None:

@@ -6,7 +6,7 @@ from tpuctl.runtime.platforms.scene import Platform, Scene
 _NOTEBOOKS = (
     ("sagemaker", ("SM_TRAINING_ENV", "SM_CURRENT_HOST")),
     ("databricks", ("DATABRICKS_RUNTIME_VERSION",)),
-    ("cloud-shell", ("CLOUD_SHELL",)),
+    ("cloud-shell", ("CLOUD_SHELL", "DEVSHELL_PROJECT_ID")),
 )
 _PAPERSPACE = ("PAPERSPACE_NOTEBOOK_REPO_ID", "PAPERSPACE_NOTEBOOK_ID", "PAPERSPACE_CLUSTER_ID")
 _REMOTE = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")

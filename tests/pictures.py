@@ -1,0 +1,64 @@
+"""Real photographs, and every way a file of one can be odd or broken."""
+
+import io
+import math
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+SUBJECTS = ("china", "flower", "astronaut", "coffee", "rocket", "chelsea")
+
+
+@lru_cache
+def photograph(subject: str = "china", width: int = 640, height: int = 427) -> Image.Image:
+    """One of the photographs that scikit-learn and scikit-image carry, at a size of our choice."""
+    import skimage.data
+    import sklearn.datasets
+
+    if subject in ("china", "flower"):
+        pixels = sklearn.datasets.load_sample_image(f"{subject}.jpg")
+    else:
+        pixels = getattr(skimage.data, subject)()
+    picture = Image.fromarray(pixels).convert("RGB")
+    return picture.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    if kind == "JPEG":
+        options = {"quality": 92, **options}
+    picture.save(out, kind, **options)
+    return out.getvalue()
+
+
+def pixels_of(picture: Image.Image) -> np.ndarray:
+    return np.asarray(picture.convert("RGB"))
+
+
+def psnr(one: np.ndarray, other: np.ndarray) -> float:
+    assert one.shape == other.shape
+    error = float(((one.astype(np.float64) - other.astype(np.float64)) ** 2).mean())
+    return 10 * math.log10(255**2 / error) if error else 99.0
+
+
+def exif(orientation: int, order: str = "<") -> bytes:
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    entry = struct.pack(order + "HHI", 0x0112, 3, 1) + struct.pack(order + "HH", orientation, 0)
+    block = head + struct.pack(order + "IH", 8, 1) + entry + struct.pack(order + "I", 0)
+    return b"Exif\0\0" + block
+
+
+def fill(folder: Path, count: int = 8, *, classes: int = 0, width: int = 320) -> Path:
+    """Write `count` small JPEGs, in class folders if wanted."""
+    for index in range(count):
+        subject = SUBJECTS[index % len(SUBJECTS)]
+        name = f"{index:03}.jpg"
+        place = folder / f"class-{index % classes}" / name if classes else folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        picture = photograph(subject, width + 8 * index, 240)
+        place.write_bytes(encoded(picture))
+    return folder

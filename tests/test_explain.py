@@ -1,0 +1,184 @@
+"""Error texts and logs: the failure that they show comes first."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.machines import shared
+from tpuctl.diagnosis.catalogue import failures
+from tpuctl.diagnosis.checks import CHECKS
+from tpuctl.diagnosis.explain import explain
+from tpuctl.errors import InvalidInputError
+from tpuctl.reporters.failures_page import page
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "failures.md"
+
+
+def first(text: str) -> str | None:
+    return next((match.code for match in explain(text).matches), None)
+
+
+def every_text() -> list[tuple[str, str]]:
+    return [(code, text) for code, known in failures().items() for text in known.texts]
+
+
+def test_the_catalogue_is_complete_and_every_check_belongs_to_it() -> None:
+    numbered = [code for code in failures() if re.fullmatch(r"F\d\d", code)]
+    assert numbered == [f"F{number:02}" for number in range(1, 76)]
+    assert set(CHECKS) <= set(failures())
+    for known in failures().values():
+        assert known.texts
+        assert known.severity in ("blocking", "warning", "note")
+        assert known.confidence in ("high", "medium", "low")
+        assert known.cause.endswith(".")
+        assert known.fix.endswith(".")
+
+
+@pytest.mark.parametrize(("code", "text"), every_text())
+def test_every_text_is_explained_by_its_own_code_first(code: str, text: str) -> None:
+    assert first(f"E0101 12:00:00 something: {text.replace('…', ' x y ')} and more") == code
+
+
+def facts(name: str, start: str, end: str) -> str:
+    path = shared() / "facts" / name
+    if not path.is_file():
+        pytest.skip(f"needs the facts in {path}")
+    text = path.read_text(encoding="utf-8")
+    return text[text.index(start) : text.index(end)]
+
+
+def test_each_of_the_75_texts_of_the_facts_is_explained_by_its_own_code() -> None:
+    section = facts("runtimes.md", "## 3. Failure", "## 4. Who")
+    heads = re.findall(r"^\*\*(F\d\d)\*\* (?:✓ )?(.*)$", section, re.MULTILINE)
+    assert len(heads) == 75
+    wrong = [(code, first(head)) for code, head in heads if first(head) != code]
+    assert wrong == []
+
+
+def test_each_quoted_message_of_the_facts_is_explained_by_its_own_code() -> None:
+    section = facts("runtimes.md", "## 3. Failure", "## 4. Who")
+    wrong = []
+    for code, head in re.findall(r"^\*\*(F\d\d)\*\* ✓ (`.*)$", section, re.MULTILINE):
+        message = re.match(r"``?(.+?)``?(?: |$)", head)
+        assert message
+        if first(message[1]) != code:
+            wrong.append((code, message[1], first(message[1])))
+    assert wrong == []
+
+
+API = {
+    'There is no more capacity in the zone "us-central2-b"; you can try in another': "no_capacity",
+    "Insufficient reserved capacity. Contact customer support": "no_capacity",
+    "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in "
+    "region us-east5.": "quota_exceeded",
+    "Quota 'TPUV4' exhausted. Limit 32 in zone us-central2-b": "quota_exceeded",
+    "Quota exceeded for quota metric 'x' limit 'DeleteNode requests per minute'": "rate_limited",
+    "update is not supported while in state PREEMPTED": "wrong_state",
+    'CloudTpu received an invalid AcceleratorType, "v3-8" for zone "z".': "invalid_type",
+    "Location us-east1-d is not found or access is unauthorized.": "zone_hidden",
+    "Permission 'tpu.nodes.list' denied on 'projects/p'": "permission_denied",
+    "Cloud TPU API has not been used in project 1 before or it is disabled. SERVICE_DISABLED": (
+        "api_disabled"
+    ),
+    "ALREADY_EXISTS: Resource 'projects/p/locations/z/nodes/t' already exists": "already_exists",
+    "unable to queue the operation": "queue_busy",
+}
+
+
+@pytest.mark.parametrize(("text", "code"), API.items())
+def test_errors_of_the_cloud_tpu_api_are_explained(text: str, code: str) -> None:
+    assert first(text) == code
+
+
+def test_stockout_and_quota_share_a_code_and_get_opposite_advice() -> None:
+    stockout = explain('code: 8 There is no more capacity in the zone "z"').matches
+    quota = explain("code: 8 Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' exceeded").matches
+    assert [match.code for match in stockout] == ["no_capacity"]
+    assert [match.code for match in quota] == ["quota_exceeded"]
+    assert "another zone" in stockout[0].fix
+    assert "waiting never helps" in quota[0].cause
+
+
+def test_a_wrapping_message_comes_after_what_it_wraps() -> None:
+    text = (
+        "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to initialize TPU "
+        "platform: No ba16c7433 device found. (you may need to uninstall the failing plugin "
+        "package, or set JAX_PLATFORMS=cpu to skip this backend.)"
+    )
+    assert [match.code for match in explain(text).matches] == ["F08", "F16"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b[31mExpected 8 worker\n    addresses,\x1b[0m got 1.",
+        "EXPECTED 8 WORKER ADDRESSES, GOT 1",
+        "Expected `8` worker addresses, got `1`.",
+    ],
+)
+def test_colours_line_breaks_letters_and_quotes_do_not_matter(text: str) -> None:
+    assert first(text) == "F53"
+
+
+def test_a_log_of_megabytes_is_read_in_one_go() -> None:
+    line = "I1120 12:00:00.000 python jax tpu loss=2.3 step 17 open(/dev/ VBAR Expected\n"
+    log = line * 50_000 + "Couldn't open iommu group /dev/vfio/1\n" + line * 10
+    explanation = explain(log)
+    assert [match.code for match in explanation.matches] == ["F05"]
+    assert explanation.characters == len(log)
+
+
+def test_words_far_apart_are_not_one_message() -> None:
+    assert first("Expected " + "x" * 2000 + " worker addresses") is None
+    assert first("open(/dev/accel0): Operation not permitted") == "F04"
+    assert first("open(/dev/accel0) " + "fine " * 200 + "Operation not permitted") is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text())
+def test_any_text_is_explained_or_refused(text: str) -> None:
+    try:
+        explanation = explain(text)
+    except InvalidInputError:
+        assert not text.replace("`", "").replace("*", "").split() or "\x1b" in text
+    else:
+        assert explanation.exit_code == (0 if explanation.matches else 1)
+
+
+def test_the_command_reads_arguments_files_codes_and_stdin(
+    tpuctl: Callable[..., Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"\xff\x00\xfe Ran out of memory in memory space hbm. \x80")
+    assert tpuctl("explain", "--json", log).data["matches"][0]["code"] == "F66"
+    assert tpuctl("explain", "--json", "f66").data["matches"][0]["code"] == "F66"
+    words = ("Ran", "out", "of", "memory", "in", "memory", "space", "hbm")
+    assert tpuctl("explain", "--json", *words).data["matches"][0]["code"] == "F66"
+    piped = tpuctl("explain", "--json", input="Unsupported nprocs (8). Please use nprocs=1")
+    match = piped.data["matches"][0]
+    assert {"code", "title", "cause", "fix", "fix_command", "confidence", "source"} <= set(match)
+    assert match["code"] == "F51"
+
+
+def test_nothing_found_is_exit_1_and_nothing_given_is_an_error(tpuctl: Callable[..., Any]) -> None:
+    nothing = tpuctl("explain", "--json", "all is well")
+    assert (nothing.exit_code, nothing.data["matches"]) == (1, [])
+    empty = tpuctl("explain", "--json", input=" \n")
+    assert (empty.exit_code, empty.document["errors"][0]["code"]) == (1, "invalid")
+
+
+def test_the_golden_page_of_codes_is_the_catalogue(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: make golden"
+
+
+def test_the_catalogue_names_no_place_of_this_workshop() -> None:
+    assert "/work/" not in json.dumps([vars(known) for known in failures().values()])

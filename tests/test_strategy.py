@@ -1,0 +1,214 @@
+"""The choice of framework and strategy, and the code that comes with it."""
+
+import ast
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.machines import chips, diagnosed
+from tpuctl.errors import InvalidInputError
+from tpuctl.launch import snippets
+from tpuctl.launch.strategy import FRAMEWORKS, Choice, Situation, choose, choose_keras
+
+TPU = Situation(accelerator="tpu", devices=8)
+
+
+def words(**facts: Any) -> tuple[str, str]:
+    choice = choose(Situation(**facts))
+    return choice.framework, choice.strategy
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"tensorflow_build": "tpu", "jax_build": "tpu"}, ("tensorflow", "tpu-local")),
+        ({"tensorflow_build": "gpu", "jax_build": "tpu"}, ("jax", "mesh")),
+        ({"tensorflow_build": "cpu", "jax_build": "tpu", "devices": 1}, ("jax", "single")),
+        ({"jax_build": "tpu", "hosts": 4}, ("jax", "distributed+mesh")),
+        ({"jax_build": "tpu", "slices": 2}, ("jax", "distributed+mesh")),
+        ({"torch_build": "cpu", "has_torch_xla": True}, ("torch", "xla-launch")),
+        ({"torch_build": "cpu", "has_torch_xla": True, "devices": 1}, ("torch", "xla-single")),
+        (
+            {"torch_build": "cpu", "has_torch_xla": True, "hosts": 2},
+            ("torch", "xla-launch-all-hosts"),
+        ),
+        (
+            {"torch_build": "cpu", "has_torch_xla": True, "stray_process_addresses": True},
+            ("torch", "xla-launch-pop-addresses"),
+        ),
+        ({"tensorflow_build": "tpu", "hosts": 2}, ("tensorflow", "tpu-name")),
+        ({}, ("jax", "not-installed")),
+        ({"torch_build": "gpu"}, ("torch", "cpu")),
+    ],
+)
+def test_on_a_tpu_the_framework_is_one_that_sees_it(
+    facts: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert words(**{"accelerator": "tpu", "devices": 8, **facts}) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"gpus": 2, "tensorflow_build": "gpu"}, ("tensorflow", "mirrored")),
+        ({"gpus": 1, "tensorflow_build": "gpu"}, ("tensorflow", "default")),
+        ({"gpus": 2, "tensorflow_build": "cpu", "jax_build": "gpu"}, ("jax", "mesh")),
+        ({"gpus": 1, "jax_build": "gpu"}, ("jax", "single")),
+        ({"gpus": 2, "jax_build": "cpu", "torch_build": "gpu"}, ("torch", "cuda-ddp")),
+        ({"gpus": 1, "torch_build": "gpu"}, ("torch", "cuda-single")),
+        ({"gpus": 1, "torch_build": "cpu"}, ("torch", "cpu")),
+        ({"gpus": 8, "tensorflow_build": "gpu", "tensorflow_workers": 2},
+         ("tensorflow", "multiworker-mirrored")),
+    ],
+)  # fmt: skip
+def test_on_gpus_the_framework_is_one_that_sees_them(
+    facts: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert words(accelerator="gpu", **facts) == expected
+
+
+def test_keras_3_runs_on_jax_where_tensorflow_cannot_see_the_tpu() -> None:
+    several = Situation(
+        accelerator="tpu", devices=8, tensorflow_build="cpu", jax_build="tpu", has_keras_3=True
+    )
+    assert choose_keras(several).strategy == "jax-data-parallel"
+    assert 'KERAS_BACKEND"] = "jax"' in choose(several).snippet
+    assert "DataParallel" in choose(several).snippet
+    one = Situation(accelerator="tpu", devices=1, jax_build="tpu", has_keras_3=True)
+    assert choose_keras(one).strategy == "jax-single"
+    tensorflow = Situation(
+        accelerator="tpu", devices=8, tensorflow_build="tpu", jax_build="tpu", has_keras_3=True
+    )
+    assert choose_keras(tensorflow).strategy == "tensorflow-tpu-local"
+    assert choose_keras(TPU).strategy == "not-installed"
+
+
+def test_a_framework_or_strategy_asked_for_is_kept() -> None:
+    situation = Situation(accelerator="tpu", devices=8, jax_build="tpu", tensorflow_build="tpu")
+    assert choose(situation, framework="jax").strategy == "mesh"
+    named = choose(situation, framework="tensorflow", strategy="default")
+    assert (named.strategy, named.because) == ("default", "asked for by name")
+    assert "get_strategy" in named.snippet
+
+
+def test_an_unknown_framework_or_strategy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidInputError, match="mxnet") as refused:
+        choose(TPU, framework="mxnet")
+    assert "tensorflow, jax, torch" in str(refused.value.hint)
+    with pytest.raises(InvalidInputError, match="warp") as refused:
+        choose(TPU, framework="jax", strategy="warp")
+    assert "mesh" in str(refused.value.hint)
+
+
+def test_the_pjrt_variables_come_before_tensorflow_where_they_are_needed() -> None:
+    situation = Situation(
+        accelerator="tpu", devices=8, tensorflow_build="tpu", needs_pjrt_variables=True
+    )
+    code = choose(situation).snippet
+    assert code.index("NEXT_PLUGGABLE_DEVICE_USE_C_API") < code.index("import tensorflow")
+
+
+def test_a_hostile_tpu_name_stays_a_string_in_the_snippet() -> None:
+    name = '"); import os; os.system("rm -rf ~"); ("'
+    diagnosis = diagnosed({"env": {"TPU_NAME": name}, "packages": {"tensorflow": "2.9.2"}})
+    tree = ast.parse(diagnosis.recommended.snippet)
+    calls = [node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call)
+             and isinstance(node.func, ast.Attribute)]  # fmt: skip
+    assert "system" not in calls
+    assert name in ast.unparse(tree) or repr(name) in diagnosis.recommended.snippet
+
+
+def test_the_grpc_address_gets_its_scheme() -> None:
+    env = {"TBE_RUNTIME_ADDR": "x", "COLAB_TPU_ADDR": "10.0.0.2:8470"}
+    found = diagnosed({"env": env, "packages": {"tensorflow": "2.9.2"}})
+    assert "'grpc://10.0.0.2:8470'" in found.recommended.snippet
+
+
+def every_snippet() -> list[Any]:
+    return [
+        pytest.param(snippets.snippet(framework, name, None), id=f"{framework}-{name}")
+        for framework in (*FRAMEWORKS, "keras")
+        for name in snippets.known(framework)
+    ]
+
+
+@pytest.mark.parametrize("code", every_snippet())
+def test_every_snippet_is_python_and_not_indented(code: str) -> None:
+    assert ast.parse(code).body
+    assert code[0] not in " \t"
+    assert "{" not in code.replace("{}", "")
+
+
+def test_every_strategy_word_that_can_be_chosen_has_code_or_needs_none() -> None:
+    for framework in FRAMEWORKS:
+        for accelerator in ("tpu", "tpu-remote", "gpu", "none"):
+            for devices, gpus in ((1, 1), (8, 2)):
+                choice = choose(
+                    Situation(
+                        accelerator=accelerator,
+                        devices=devices,
+                        gpus=gpus,
+                        tensorflow_build="tpu",
+                        jax_build="gpu",
+                        torch_build="gpu",
+                        has_torch_xla=True,
+                        remote="x",
+                    ),
+                    framework=framework,
+                )
+                assert isinstance(choice, Choice)
+                assert choice.snippet
+                assert choice.because
+
+
+def runs(code: str, **env: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "TF_CPP_MIN_LOG_LEVEL": "3", **env},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_the_snippets_of_tensorflow_run_as_pasted() -> None:
+    assert "1 replica on" in runs(snippets.snippet("tensorflow", "default", None))
+    assert "replicas" in runs(snippets.snippet("tensorflow", "mirrored", None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["mesh", "single"])
+def test_the_snippets_of_jax_run_as_pasted(strategy: str) -> None:
+    pytest.importorskip("jax", reason="needs the extra aot")
+    flags = "--xla_force_host_platform_device_count=4"
+    out = runs(snippets.snippet("jax", strategy, None), XLA_FLAGS=flags)
+    assert out.startswith("4 devices" if strategy == "mesh" else "[CpuDevice")
+
+
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_a_tpu_on_kaggle_wants_its_addresses_popped_only_if_several_chips(count: int) -> None:
+    env = {
+        "KAGGLE_KERNEL_RUN_TYPE": "Batch",
+        "KAGGLE_DATA_PROXY_URL": "x",
+        "TPU_PROCESS_ADDRESSES": "local",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_HOST_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_HOST_BOUNDS": {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}[count],
+    }
+    packages = {"torch": "2.9.0", "torch-xla": "2.9.0", "libtpu": "0.0.21"}
+    found = diagnosed({"env": env, "pci": chips(count, "0x0063"), "packages": packages})
+    assert found.strategy_torch == ("xla-single" if count == 1 else "xla-launch-pop-addresses")
+
+
+def test_tf_config_that_is_nonsense_is_one_worker() -> None:
+    for text in ("{", "[]", '{"cluster": []}', '{"cluster": {"worker": 5}}', "null"):
+        found = diagnosed({"env": {"TF_CONFIG": text}, "packages": {"tensorflow": "2.20.0"}})
+        assert found.strategy_tf == "default"
+    cluster = '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}'
+    found = diagnosed({"env": {"TF_CONFIG": cluster}, "packages": {"tensorflow": "2.20.0"}})
+    assert found.strategy_tf == "multiworker-mirrored"

@@ -1,0 +1,251 @@
+"""Accelerator types: what a name like `v5e-8` means in chips, hosts, memory and money."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.hardware.generations import load_data
+from tpuctl.outcome import Outcome
+
+_NAME = re.compile(r"([a-z0-9]*[a-z][a-z0-9]*?)-(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a whole TPU of one type costs per hour in a zone; None is not known."""
+
+    on_demand: float | None
+    spot: float | None
+
+
+@dataclass(frozen=True)
+class AcceleratorType(Outcome):
+    """Everything that is known about one accelerator type; None is not known."""
+
+    accelerator_type: str
+    generation: str
+    chips: int
+    cores: int
+    devices: int
+    workers: int
+    chips_per_worker: int
+    devices_per_worker: int
+    topology: str | None
+    mxu_size: int | None
+    mxus_per_core: int | None
+    hbm_gib_per_chip: float | None
+    hbm_gb_per_s_per_chip: float | None
+    peak_bf16_tflops_per_chip: float | None
+    runtime_version: str | None
+    machine_type: str | None
+    vcpus_per_worker: int | None
+    memory_gb_per_worker: float | None
+    zones: tuple[str, ...]
+    usd_per_hour: dict[str, Price]
+    usd_per_chip_hour: dict[str, Price]
+    prices_as_of: str
+    facts_as_of: str
+    in_words: str
+    note: str | None
+
+
+@dataclass(frozen=True)
+class Family:
+    """One line of the table of types."""
+
+    generation: str
+    types: str
+    counts: str
+    chips_per_worker: tuple[int, ...]
+    devices_per_chip: int | None
+    hbm_gib_per_chip: float | None
+    hbm_gb_per_s_per_chip: float | None
+    peak_bf16_tflops_per_chip: float | None
+    mxu_size: int | None
+    note: str | None
+
+
+@dataclass(frozen=True)
+class TypeTable(Outcome):
+    """All generations, history included."""
+
+    families: tuple[Family, ...]
+    history: tuple[dict[str, Any], ...]
+    facts_as_of: str
+    prices_as_of: str
+
+
+def parse_type(text: str) -> tuple[str, int]:
+    """Read any spelling of a type: its generation and its number of chips.
+
+    Raises InvalidInputError for a name that is no type, or a size that does not exist.
+    """
+    match = _NAME.fullmatch(text.strip().lower())
+    family = next((f for f in _families() if match and match[1] in f["spellings"]), None)
+    if match is None or family is None:
+        _refuse_bare_family(text.strip().lower())
+        known = ", ".join(f"{f['prefix']}-N" for f in _families())
+        raise InvalidInputError(
+            f"{text!r} is no accelerator type.", hint=f"Types are {known}; see: tpuctl types"
+        )
+    number, chip = int(match[2]), _chip(family["generation"])
+    per_chip = chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1
+    chips = number // per_chip
+    if number % per_chip or not _exists(family, chips):
+        raise InvalidInputError(
+            f"There is no {text.strip()}: {family['prefix']}-N counts {family['counts']}.",
+            hint=f"Sizes that exist: {_sizes(family)}.",
+        )
+    return family["generation"], chips
+
+
+def describe(text: str) -> AcceleratorType:
+    """Describe one type, whatever its spelling; raises InvalidInputError for an unknown one."""
+    generation, chips = parse_type(text)
+    family = next(f for f in _families() if f["generation"] == generation)
+    chip, prices = _chip(generation), load_data("prices")
+    per_worker = chips if chips in family["host_chips"] else family["pod_host_chips"]
+    host = family["hosts"][str(per_worker)]
+    number = chips * (chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1)
+    zones = _zones(family, chips)
+    per_chip = {zone: _price(generation, zone, chips) for zone in zones}
+    workers, devices = chips // per_worker, chips * chip["devices_per_chip"]
+    return AcceleratorType(
+        accelerator_type=f"{family['prefix']}-{number}",
+        generation=generation,
+        chips=chips,
+        cores=chips * chip["tensorcores_per_chip"],
+        devices=devices,
+        workers=workers,
+        chips_per_worker=per_worker,
+        devices_per_worker=per_worker * chip["devices_per_chip"],
+        topology=family["topologies"].get(str(chips)),
+        mxu_size=chip["mxu_size"],
+        mxus_per_core=chip["mxus_per_tensorcore"],
+        hbm_gib_per_chip=chip["hbm_gib_per_chip"],
+        hbm_gb_per_s_per_chip=chip["hbm_gb_per_s_per_chip"],
+        peak_bf16_tflops_per_chip=chip["peak_bf16_tflops_per_chip"],
+        runtime_version=family["runtime_version"],
+        machine_type=host["machine_type"],
+        vcpus_per_worker=host["vcpus"],
+        memory_gb_per_worker=host["memory_gb"],
+        zones=zones,
+        usd_per_hour={zone: _times(price, chips) for zone, price in per_chip.items()},
+        usd_per_chip_hour=per_chip,
+        prices_as_of=prices["as_of"],
+        facts_as_of=load_data("families")["as_of"],
+        in_words=_in_words(workers, devices),
+        note=family.get("note"),
+    )
+
+
+def all_types() -> TypeTable:
+    """Every generation there is or was, oldest first."""
+    families = {family["generation"]: family for family in _families()}
+    return TypeTable(
+        families=tuple(
+            _line(chip, families.get(chip["name"])) for chip in load_data("chips")["chips"]
+        ),
+        history=tuple(load_data("families")["history"]),
+        facts_as_of=load_data("families")["as_of"],
+        prices_as_of=load_data("prices")["as_of"],
+    )
+
+
+def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> float | None:
+    """The list price of a whole TPU in a zone, US dollars an hour; None is not known."""
+    generation, chips = parse_type(accelerator_type)
+    price = _times(_price(generation, zone, chips), chips)
+    return price.spot if spot else price.on_demand
+
+
+def _refuse_bare_family(name: str) -> None:
+    for family in _families():
+        if name in family["spellings"]:
+            raise InvalidInputError(
+                f"{name} is a generation; a type says how large it is as well.",
+                hint=f"Sizes that exist: {_sizes(family)}.",
+            )
+    for chip in load_data("chips")["chips"]:
+        if name == chip["name"] and chip["note"]:
+            raise InvalidInputError(f"{name} has no types. {chip['note']}", hint="tpuctl types")
+
+
+def _in_words(workers: int, devices: int) -> str:
+    times = f"on {workers} workers" if workers > 1 else "on 1 worker"
+    return f"your program must start {times}; `jax.device_count()` will be {devices}"
+
+
+def _line(chip: dict[str, Any], family: dict[str, Any] | None) -> Family:
+    return Family(
+        generation=chip["name"],
+        types=_sizes(family) if family else "",
+        counts=family["counts"] if family else "",
+        chips_per_worker=tuple(family["host_chips"]) if family else (),
+        devices_per_chip=chip["devices_per_chip"],
+        hbm_gib_per_chip=chip["hbm_gib_per_chip"],
+        hbm_gb_per_s_per_chip=chip["hbm_gb_per_s_per_chip"],
+        peak_bf16_tflops_per_chip=chip["peak_bf16_tflops_per_chip"],
+        mxu_size=chip["mxu_size"],
+        note=chip["note"] or (family or {}).get("note"),
+    )
+
+
+@cache
+def _families() -> tuple[dict[str, Any], ...]:
+    return tuple(load_data("families")["families"])
+
+
+@cache
+def _chip(generation: str) -> dict[str, Any]:
+    chips: list[dict[str, Any]] = load_data("chips")["chips"]
+    return next(chip for chip in chips if chip["name"] == generation)
+
+
+def _exists(family: dict[str, Any], chips: int) -> bool:
+    if chips in family["host_chips"]:
+        return True
+    if not family["min_pod_chips"] <= chips <= family["max_chips"]:
+        return False
+    # 2D slices come in powers of two; 3D ones in whole hosts.
+    is_power = chips & (chips - 1) == 0
+    flat = family["generation"] in ("v2", "v3", "v5e", "v6e")
+    return is_power if flat else chips % family["pod_host_chips"] == 0
+
+
+def _sizes(family: dict[str, Any]) -> str:
+    per_chip = _chip(family["generation"])["tensorcores_per_chip"]
+    factor = per_chip if family["counts"] == "cores" else 1
+    several = [n for n in (1, 2, 4, 8, 16, 32, 64) if _exists(family, n)]
+    shown = [f"{family['prefix']}-{chips * factor}" for chips in several]
+    return ", ".join([*shown, "…", f"{family['prefix']}-{family['max_chips'] * factor}"])
+
+
+def _zones(family: dict[str, Any], chips: int) -> tuple[str, ...]:
+    for entry in family["zones"]:
+        if chips <= entry["max_chips"]:
+            return tuple(entry["zones"])
+    return ()
+
+
+def _price(generation: str, zone: str, chips: int) -> Price:
+    """The price of one chip: the longest place and the largest size that fit."""
+    fitting = [
+        (entry["min_chips"], len(place), entry)
+        for entry in load_data("prices")["prices"].get(generation, [])
+        for place in entry["places"]
+        if chips >= entry["min_chips"] and (zone == place or zone.startswith(f"{place}-"))
+    ]
+    if not fitting:
+        return Price(None, None)
+    best = max(fitting, key=lambda item: item[:2])[2]
+    return Price(best["on_demand"], best["spot"])
+
+
+def _times(price: Price, chips: int) -> Price:
+    return Price(
+        None if price.on_demand is None else round(price.on_demand * chips, 4),
+        None if price.spot is None else round(price.spot * chips, 4),
+    )

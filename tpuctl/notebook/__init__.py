@@ -1,0 +1,1 @@
+"""tpuctl inside a notebook: functions that display themselves, and magics."""

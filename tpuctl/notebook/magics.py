@@ -1,0 +1,53 @@
+"""`%load_ext tpuctl`: the command line as a magic."""
+
+import shlex
+from typing import Any
+
+from tpuctl.errors import TpuctlError
+from tpuctl.notebook.doctor import doctor
+
+_FLAGS = {"--deep": "deep", "--numerics": "numerics"}
+_VALUES = {"--record": "record", "--replay": "replay"}
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the magic `%tpuctl`."""
+    shell.register_magic_function(tpuctl, magic_kind="line", magic_name="tpuctl")
+
+
+def tpuctl(line: str) -> Any:
+    """Run a tpuctl command; `%tpuctl doctor` shows a card."""
+    words = shlex.split(line)
+    if words[:1] == ["doctor"] and (options := _options(words[1:])) is not None:
+        try:
+            return doctor(**options)
+        except TpuctlError as error:
+            from tpuctl.cli import output
+
+            output.fail(error.code, str(error), error.hint)
+            return None
+    return _run(words)
+
+
+def _options(words: list[str]) -> dict[str, Any] | None:
+    """Read the options that the card can show; None sends the command to the command line."""
+    options: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        if word in _FLAGS:
+            options[_FLAGS[word]] = True
+        elif word in _VALUES and (value := next(rest, None)):
+            options[_VALUES[word]] = value
+        else:
+            return None
+    return options
+
+
+def _run(words: list[str]) -> None:
+    from tpuctl.cli.app import app
+
+    try:
+        app(words)
+    except SystemExit:
+        # The command has said what happened; a notebook has no exit code to set.
+        return
