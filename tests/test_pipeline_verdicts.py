@@ -198,3 +198,18 @@ def test_without_the_re_run_elapsed_time_would_mislead() -> None:
     measured = replace(CASES["reads that wait, as many as are allowed"][1], isolated=())
     costliest = max(profile(measured).stages, key=lambda stage: stage.cpu_ms_per_example)
     assert costliest.name == "read"
+
+
+def test_epochs_too_short_to_be_seen_whole_do_not_inflate_the_cpu_per_example() -> None:
+    free = phase()
+    seen = tuple(
+        replace(node, elements=node.elements // 50, active_s=node.active_s / 50)
+        for node in free.nodes
+    )
+    whole, partly = profile(measurement(free)), profile(measurement(replace(free, nodes=seen)))
+    assert partly.cpu_ms_per_example == pytest.approx(whole.cpu_ms_per_example)
+
+
+def test_a_window_of_few_large_batches_counts_what_was_worked_on() -> None:
+    free = replace(phase(), steps=2, elements=2, examples=64)
+    assert profile(measurement(free)).pipeline_examples_per_s == pytest.approx(266, rel=0.05)

@@ -15,9 +15,11 @@ from rich.console import Console
 from tests import contract
 from tests.pipeline_cases import JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
-from tpuctl.errors import InvalidInputError, NotFoundError, WriteError
+from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, WriteError
 from tpuctl.pipeline import diff, load, reference_step_ms, save
 from tpuctl.pipeline.models import Input, Profile
+from tpuctl.pipeline.train import measure_training_step
+from tpuctl.progress import silent
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html
 
@@ -195,8 +197,7 @@ def test_the_page_check_would_notice_a_script() -> None:
 
 
 def test_a_hostile_name_cannot_style_the_terminal(before: Profile) -> None:
-    named = replace(before, stages=(replace(before.stages[0], name=HOSTILE, share_of_cpu=0.9),))
-    assert "[red]" in plain(report.text(named))
+    assert "[red]" in plain(report.text(replace(before, target=HOSTILE, evidence=(HOSTILE,))))
 
 
 def test_show_prints_json_that_keeps_the_contract(
@@ -237,3 +238,55 @@ def test_the_reference_step_scales_with_the_batch_and_names_its_source() -> None
     assert step_ms == pytest.approx(156.9)
     assert "v2-8" in sentence
     assert "tensorflow/profiler" in sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--device-step-ms", "5", "--train"), 2),
+        (("--batch-size", "0"), 2),
+        (("--device-step-ms", "-1"), 1),
+        (("--device-step-ms", "nan"), 1),
+        (("--nonsense",), 2),
+    ],
+)
+def test_wrong_options_fail_before_anything_is_measured(
+    tmp_path: Path, tpuctl: Any, words: tuple[str, ...], code: int
+) -> None:
+    result = tpuctl("profile", "run", tmp_path, *words)
+    assert result.exit_code == code
+    assert result.stderr.startswith("Error: ")
+
+
+def test_a_training_step_is_measured_with_the_template(tmp_path: Path) -> None:
+    template = tmp_path / "images.py"
+    template.write_text(
+        "import json, sys, pathlib\n"
+        "given = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+        "assert given['--data'] == 'fake' and given['--batch-size'] == '16', given\n"
+        "result = {'step_ms': {'mean': 9.0, 'p50': 7.5}}\n"
+        "pathlib.Path(given['--out'], 'result.json').write_text(json.dumps(result))\n"
+    )
+    device = measure_training_step(template, batch_size=16, on_progress=silent)
+    assert device.step_ms == 7.5
+    assert "images.py" in device.source
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("raise SystemExit('no accelerator here')", "no accelerator here"),
+        ("pass", "left no step time"),
+        (
+            "import sys, pathlib; out = sys.argv[sys.argv.index('--out') + 1];"
+            "pathlib.Path(out, 'result.json').write_text('{\"step_ms\": {\"p50\": 0}}')",
+            "a step of 0.0 ms",
+        ),
+    ],
+)
+def test_a_template_that_fails_is_one_clear_error(tmp_path: Path, script: str, words: str) -> None:
+    template = tmp_path / "images.py"
+    template.write_text(script)
+    with pytest.raises(TargetError, match=words) as caught:
+        measure_training_step(template, batch_size=16, on_progress=silent)
+    assert "images.py" in str(caught.value)

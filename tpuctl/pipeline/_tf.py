@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ from tpuctl.pipeline.targets import SUPPORTED, Target
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
 MOST_DECODED_FIRST = 200
+SAMPLE = 4
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,14 @@ def open_pipeline(target: Target, *, batch_size: int, image_size: int) -> Pipeli
         dataset, found = _from_function(target, batch_size)
     options = dataset.options()
     pool = options.threading.private_threadpool_size or 0
+    batched = gives_batches(dataset)
+    if not batched:
+        note = f"The data set has no batch stage: {batch_size:,} of its elements make one step."
+        found = replace(found, notes=(*found.notes, note))
     return Pipeline(
         dataset=dataset,
         chain=chain_of(dataset),
-        batched=gives_batches(dataset),
+        batched=batched,
         threadpool_size=pool or len(os.sched_getaffinity(0)),
         input=found,
         settings={
@@ -119,14 +124,16 @@ def open_pipeline(target: Target, *, batch_size: int, image_size: int) -> Pipeli
 def describe(error: Exception) -> str:
     """Say in one sentence what went wrong and where in the user's files."""
     text = str(error).strip() or type(error).__name__
-    first = text.replace("{{function_node", "\n{{").splitlines()[0].strip() or text.splitlines()[-1]
+    lines = [line.strip() for line in text.replace("{{function_node", "\n{{").splitlines()]
+    # AutoGraph puts a traceback into the message; what happened comes last.
+    said = lines[-1] if lines[0] == "in user code:" else next(filter(None, lines))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and not frame.filename.startswith(_HOME)
+        if not any(part in frame.filename for part in ("site-packages", "__autograph", _HOME))
     ]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {first[:300]}{place}"
+    return f"{type(error).__name__}: {said[:300]}{place}"
 
 
 _HOME = str(Path(__file__).resolve().parents[1])
@@ -208,18 +215,18 @@ def _finish(dataset: Any, batch_size: int) -> Any:
 
 
 def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], list[tuple[str, str]]]:
-    """Decode the photographs whose end is missing and keep those that can be."""
-    good, bad, tried = [], [], 0
-    for photo in photos:
-        reason = None
-        if not photo.whole and tried < MOST_DECODED_FIRST:
-            tried += 1
-            reason = _why_undecodable(photo)
-        if reason:
-            bad.append((show_path(photo.path, folder), reason))
-        else:
-            good.append(photo)
-    return good, bad
+    """Leave out the photographs that cannot be decoded.
+
+    Tries those whose end is missing and a sample of the rest; all, where one of the sample fails.
+    """
+    sample = photos[:: max(1, len(photos) // SAMPLE)]
+    failed = {p.path: why for p in sample if (why := _why_undecodable(p))}
+    doubtful = [p for p in photos if p.path not in failed and (failed or not p.whole)]
+    for photo in doubtful[:MOST_DECODED_FIRST]:
+        if why := _why_undecodable(photo):
+            failed[photo.path] = why
+    good = [photo for photo in photos if photo.path not in failed]
+    return good, [(show_path(path, folder), why) for path, why in failed.items()]
 
 
 def _why_undecodable(photo: Photo) -> str | None:

@@ -39,8 +39,7 @@ class Case:
     @property
     def examples_per_s(self) -> float:
         """What the pipeline gives when nothing holds it back."""
-        few = self.free.steps < 10 and not self.free.nodes_vanished
-        return (self.parts.examples_processed if few else self.free.examples) / self.free.wall_s
+        return self.parts.examples_processed / self.free.wall_s
 
     @property
     def device_examples_per_s(self) -> float | None:
@@ -215,10 +214,11 @@ def _cpu(case: Case) -> Finding | None:
 def _gil(case: Case) -> Finding | None:
     late_ms = case.free.signals.gil_overshoot_p90_ms
     python = [stage.index for stage in case.parts.stages if stage.runs_python]
-    calls = sum(case.parts.stages[index].calls_in_flight for index in python)
+    cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
+    in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
     if late_ms is None or late_ms < case.limits.gil_overshoot_ms:
         return None
-    if case.own >= case.limits.busy or calls < case.limits.gil_calls:
+    if case.own >= case.limits.busy or in_python < case.limits.gil_vcpus:
         return None
     busiest = max(python, key=lambda index: case.parts.stages[index].active_ms_per_example)
     return Finding(
@@ -227,7 +227,8 @@ def _gil(case: Case) -> Finding | None:
         (
             f"a 2 ms sleep in Python ended {late_ms:.1f} ms late (90th percentile): "
             "somebody holds the interpreter lock",
-            f"only {case.own:.0%} of the usable vCPUs are busy",
+            f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
+            f"{case.own:.0%} of the usable vCPUs are busy",
         ),
         bottleneck=busiest,
     )

@@ -24,6 +24,7 @@ MODEL_DIRECT = "model time"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 SLICE_S = 1.0
+MANY_STEPS = 20
 # A stage below a tenth of the time is not worth a verdict; half of the expected CPU is far off.
 NOTABLE, WAITING = 0.1, 0.5
 
@@ -114,10 +115,11 @@ def _active_s_per_example(stage: AlignedStage) -> float:
 def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
     """Examples that the window's CPU time was spent on.
 
-    Not those that came out: buffers fill and drain. Each stage votes with the share of its work.
+    In a short window not those that came out, for buffers fill and drain: each stage votes with the
+    share of its work.
     """
     weight = sum(work.active_s for work in works)
-    if phase.nodes_vanished or not weight:
+    if phase.steps >= MANY_STEPS or phase.nodes_vanished or not weight:
         return float(max(1, phase.examples))
     return max(1.0, sum(work.active_s * work.examples for work in works) / weight)
 

@@ -21,6 +21,7 @@ from tpuctl.pipeline import signals
 from tpuctl.pipeline.cgroup import memory_limit_bytes
 from tpuctl.pipeline.consume import Feed, Limit, Recorder
 from tpuctl.pipeline.models import Host, IsolatedStage, Measurement, Phase
+from tpuctl.pipeline.probe import Sampler
 from tpuctl.pipeline.records import from_plain, to_plain
 from tpuctl.pipeline.request import Request
 from tpuctl.pipeline.targets import Target
@@ -86,11 +87,12 @@ def measure(request: Request, channel: Channel) -> Measurement:
         raise MissingExtraError(
             "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
         ) from error
+    sampler = Sampler(channel.beat)
     channel.enter("building the pipeline")
     target = from_plain(Target, to_plain(request.target))
     pipeline = open_pipeline(target, batch_size=request.batch_size, image_size=request.image_size)
     feed = Feed(pipeline, elements_per_step=1 if pipeline.batched else request.batch_size)
-    recorder = Recorder(feed, on_beat=channel.beat)
+    recorder = Recorder(feed, sampler)
     channel.waiting_since = lambda: feed.waiting_since
     channel.enter("waiting for the first batch")
     start = time.perf_counter()

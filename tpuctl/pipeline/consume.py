@@ -3,7 +3,7 @@
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -116,14 +116,14 @@ class _Times:
 class Recorder:
     """Runs windows and writes down what the loop, the model and the machine did in each."""
 
-    def __init__(self, feed: Feed, *, on_beat: Callable[[], None]) -> None:
+    def __init__(self, feed: Feed, sampler: Sampler) -> None:
         self._feed = feed
-        self._on_beat = on_beat
         self._slices: list[Slice] | None = None
         self._last: tuple[float, float, tuple[int, ...]] = (0.0, 0.0, ())
         self._lock = threading.Lock()
         self._probe = GilProbe()
-        self._sampler = Sampler(self._sample)
+        self._sampler = sampler
+        sampler.callbacks.append(self._sample)
         self._born_s = time.perf_counter()
 
     @property
@@ -205,7 +205,6 @@ class Recorder:
         return tuple(slices)
 
     def _sample(self) -> None:
-        self._on_beat()
         with self._lock:
             if self._slices is None:
                 return

@@ -56,15 +56,16 @@ def run_delay_reader() -> Callable[[], float]:
 
 
 class Sampler:
-    """Calls `sample` twice a second until the process ends."""
+    """Calls everybody in `callbacks` twice a second until the process ends."""
 
-    def __init__(self, sample: Callable[[], None]) -> None:
-        self._sample = sample
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callbacks = [callback]
         self.cpu_s = 0.0
         threading.Thread(target=self._run, name="tpuctl-sampler", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             time.sleep(SAMPLE_EVERY_S)
-            self._sample()
+            for callback in self.callbacks:
+                callback()
             self.cpu_s = time.thread_time()

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import tpuctl
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.pipeline.advice import Situation, advise
 from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus, judge
 from tpuctl.pipeline.attribution import Attribution, attribute
@@ -16,6 +16,7 @@ from tpuctl.pipeline.targets import parse_target
 from tpuctl.pipeline.train import TEMPLATE, measure_training_step
 from tpuctl.progress import OnProgress, silent
 
+LOST_WORTH_A_NOTE = 0.005
 NO_DEVICE = "no device step time was given: add --device-step-ms MS or --train"
 
 
@@ -129,7 +130,7 @@ def _check(
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise InvalidInputError(f"The {name} must be a number above 0, not {value}.")
     if train and device_step_ms is not None:
-        raise InvalidInputError(
+        raise UsageError(
             "Both a device step time and --train were given.", hint="Choose one of them."
         )
 
@@ -170,12 +171,27 @@ def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
     return cause if idle is None else f"MXU idle {idle:.0%}. {cause}"
 
 
+def _lost_while_decoding(phase: Phase) -> int:
+    """Elements that went into a decoder and did not come out, beyond those still inside."""
+    counts = {cost.path: cost for cost in phase.nodes}
+    for path, skip in counts.items():
+        below = [cost for cost in phase.nodes if cost.path[: len(path)] == path]
+        if skip.path[-1] == "IgnoreErrors" and len(below) > 2:
+            decode, read = below[1], below[2]
+            inside = 2 * (decode.parallelism or 1) + 2 * (read.parallelism or 1)
+            lost = read.elements - decode.elements - inside
+            return lost if lost > LOST_WORTH_A_NOTE * read.elements else 0
+    return 0
+
+
 def _notes(measured: Measurement) -> tuple[str, ...]:
     found, notes = measured.input, list(measured.input.notes)
     if found.left_out_count:
         some = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
         more = "; ..." if found.left_out_count > 3 else ""
         notes.append(f"{found.left_out_count:,} files were left out ({some}{more}).")
+    if lost := _lost_while_decoding(measured.phases[0]):
+        notes.append(f"About {lost:,} photographs could not be decoded while measuring.")
     if not measured.phases[0].nodes:
         notes.append("tf.data keeps no model of this pipeline (autotune is off): no stages.")
     missing = measured.phases[0].signals.missing

@@ -31,7 +31,7 @@ class Thresholds:
     contended_run_delay: float
     throttled: float
     gil_overshoot_ms: float
-    gil_calls: float
+    gil_vcpus: float
     blocked_share: float
     residual: float
     serial_active: float

@@ -13,7 +13,7 @@ from tpuctl.pipeline.compare import Comparison, Row
 from tpuctl.pipeline.models import Advice, Profile, Stage
 from tpuctl.units import format_fraction, format_rate
 
-BAR_WIDTH = 16
+BAR_WIDTH = 10
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -103,10 +103,10 @@ def _vcpus(profile: Profile) -> str:
 
 def _stages(profile: Profile) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage", overflow="ellipsis", no_wrap=True, min_width=10)
-    table.add_column("share of CPU", no_wrap=True)
-    for column in ("", "ms/ex", "calls", "alone/s"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("stage", overflow="ellipsis", no_wrap=True, max_width=18)
+    table.add_column("CPU share", no_wrap=True, min_width=BAR_WIDTH)
+    for column, width in (("", 6), ("ms/ex", 7), ("calls", 6), ("alone/s", 9)):
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
     if any(stage.location for stage in profile.stages):
         table.add_column("where", overflow="ellipsis", no_wrap=True)
     small = [stage for stage in profile.stages if _is_small(stage)]
