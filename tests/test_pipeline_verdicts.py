@@ -1,24 +1,34 @@
 """Every verdict from built measurements, and beside each a near miss that must not get it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
-from tpuctl.pipeline.models import IsolatedStage, Measurement, Verdict
+from tpuctl.pipeline.models import IsolatedStage, Measurement, Phase, Verdict
 
 SLOW_READ = {**JPEG, "read": 25.0}
-WAITING = {"own": 0.4, "examples_per_s": 75.0, "active_ms": SLOW_READ, "run_delay_s": 0.1}
+WAITING: dict[str, Any] = {
+    "own": 0.4,
+    "examples_per_s": 75.0,
+    "active_ms": SLOW_READ,
+    "run_delay_s": 0.1,
+}
 READ_IS_CHEAP = tuple(
     IsolatedStage(depth, cost / 1e3)
     for depth, cost in ((5, 0.4), (4, 6.4), (3, 6.9), (2, 7.2), (1, 7.4))
 )
-PYTHON = {"own": 0.6, "examples_per_s": 40.0, "active_ms": {**JPEG, "augment": 20.0}}
-ONE_THREAD = {"own": 0.5, "examples_per_s": 136.0, "calls": None}
-FITS = {"examples_per_s": 800.0, "own": 0.97, "active_ms": {**JPEG, "decode": 0.8}}
+PYTHON: dict[str, Any] = {
+    "own": 0.6,
+    "examples_per_s": 40.0,
+    "active_ms": {**JPEG, "augment": 20.0},
+}
+ONE_THREAD: dict[str, Any] = {"own": 0.5, "examples_per_s": 136.0, "calls": None}
+FITS: dict[str, Any] = {"examples_per_s": 800.0, "own": 0.97, "active_ms": {**JPEG, "decode": 0.8}}
 
 
-def device_phase(**changes: object) -> object:
+def device_phase(**changes: Any) -> Phase:
     return phase(**{"device_s": BATCH / 532.0, "wait": 0.1, "examples_per_s": 480.0, **changes})
 
 
@@ -147,6 +157,7 @@ def test_vcpus_needed_are_batch_times_cpu_over_step_time() -> None:
     assert result.vcpus.needed_to_saturate == pytest.approx(532.0 * cpu_s, rel=0.01)
     assert result.vcpus.low is not None
     assert result.vcpus.high is not None
+    assert result.vcpus.needed_to_saturate is not None
     assert result.vcpus.low < result.vcpus.needed_to_saturate < result.vcpus.high
 
 
@@ -163,7 +174,8 @@ def test_vcpus_needed_are_refused_with_the_reason_outside_cpu_regimes(case: str)
 def test_without_a_device_only_the_rate_of_the_pipeline_is_said() -> None:
     result = profile(measurement(phase()))
     assert result.pipeline_examples_per_s == pytest.approx(266.0)
-    assert result.step_ms is result.input_wait_fraction is result.mxu_idle_fraction is None
+    assert result.step_ms is None
+    assert result.input_wait_fraction is result.mxu_idle_fraction is None
     assert result.device_examples_per_s is result.vcpus.needed_to_saturate is None
     assert "--device-step-ms" in (result.why_no_device or "")
 
