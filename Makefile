@@ -20,7 +20,7 @@ test: $(READY)  ## Everything CI can bear.
 	$(BIN)/python -m pytest
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
-	$(BIN)/python -m pytest -m 'not tf and not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not slow'
 
 lint: $(READY)  ## ruff and mypy --strict.
 	$(BIN)/ruff format --check .

@@ -42,6 +42,11 @@ class Result:
         self.exit_code, self.stdout, self.stderr = exit_code, stdout, stderr
 
     @property
+    def words(self) -> str:
+        """What was printed, however it was wrapped."""
+        return " ".join(self.stdout.split())
+
+    @property
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self.stdout)
         return document

@@ -63,7 +63,7 @@ def test_a_whole_data_set_is_intact(tpuctl: Callable[..., Result], data_set: Pat
     for options in ((), ("--deep",)):
         result = tpuctl("data", "verify", data_set, *options)
         assert result.exit_code == 0
-        assert "is intact: 17 records in 4 shards" in result.stdout
+        assert "is intact: 17 records in 4 shards" in result.words
     document = tpuctl("data", "verify", data_set, "--deep", "--json").document
     assert document["status"] == "ok"
     assert document["data"]["damage"] == []
@@ -74,9 +74,9 @@ def test_damage_is_listed_with_exit_1(tpuctl: Callable[..., Result], data_set: P
     shards(data_set)[1].unlink()
     text = tpuctl("data", "verify", data_set)
     assert text.exit_code == 1
-    assert f"{shards(data_set)[0].name[:12]}" not in text.stdout
-    assert "train-00001-of-00004" in text.stdout
-    assert "the file is not there" in text.stdout
+    assert f"{shards(data_set)[0].name[:12]}" not in text.words
+    assert "train-00001-of-00004" in text.words
+    assert "the file is not there" in text.words
     document = tpuctl("data", "verify", data_set, "--json").document
     assert document["status"] == "error"
     assert [damage["kind"] for damage in document["data"]["damage"]] == ["missing"]
@@ -182,9 +182,9 @@ def test_show_counts_labels_sizes_and_what_was_left_out(
     sheet = tmp_path / "sheet.png"
     text = tpuctl("data", "show", data_set, "--sheet", sheet)
     assert text.exit_code == 0
-    assert "17 records of 48x64" in text.stdout
-    assert "class-1" in text.stdout
-    assert "empty" in text.stdout
+    assert "17 records of 48x64" in text.words
+    assert "class-1" in text.words
+    assert "empty" in text.words
     data = tpuctl("data", "show", data_set, "--json").data
     assert [(row["name"], row["records"]) for row in data["labels"]] == [
         ("class-0", 6),

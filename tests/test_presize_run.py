@@ -73,8 +73,8 @@ def test_the_text_names_the_manifest_and_the_next_command(
 ) -> None:
     result = tpuctl("data", "presize", photos, tmp_path / "out", "--size", "32")
     assert result.exit_code == 0
-    assert "Presized 12 of 12 pictures" in result.stdout
-    assert "Next: tpuctl data verify" in result.stdout
+    assert "Presized 12 of 12 pictures" in result.words
+    assert "Next: tpuctl data verify" in result.words
 
 
 def test_every_record_carries_its_label_key_and_sizes(photos: Path, tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_hostile_names_survive_the_whole_way(tpuctl: Callable[..., Result], tmp_
     arguments = ("data", "presize", photos, tmp_path / "out", "--size", "32")
     text, document = tpuctl(*arguments), tpuctl(*arguments, "--json")
     assert (text.exit_code, document.exit_code) == (0, 0)
-    assert "bad\\xff\\n.jpg" in text.stdout
+    assert "bad\\xff\\n.jpg" in text.words
     assert [bad["path"] for bad in document.data["quarantined"]] == ["bad\\xff\\n.jpg"]
     kept = {record.key for record in read_records(tmp_path / "out")}
     assert kept == {*(name for name in names if not name.startswith(".")), raw}
