@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from tpuctl.errors import TryAgainError, WriteError
 
@@ -76,10 +75,14 @@ def sync_folder(folder: Path) -> None:
 
 def ensure_folder(path: Path) -> None:
     """Create a folder and its parents, and prove that it can be written to; raises WriteError."""
-    with translated_write_errors(path / "probe"):
+    with translated_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path, prefix=".probe."):
-            pass
+        try:
+            # A file without a name leaves no litter, even when we are killed right here.
+            os.close(os.open(path, os.O_TMPFILE | os.O_WRONLY))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
 
 
 @contextmanager
