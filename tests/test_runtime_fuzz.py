@@ -195,3 +195,44 @@ def test_a_fifo_where_a_file_should_be_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(folder / "product_name")
     assert stat.S_ISFIFO(os.stat(folder / "product_name").st_mode)
     assert diagnose(LiveMachine(root=tmp_path, env={}, path=[])).runtime == "workstation"
+
+
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize("number", [HUGE, "²", "٣", "-1", "1e9"])
+def test_numbers_that_are_none_break_nothing(number: str, tmp_path: Path) -> None:
+    document = {
+        "env": {
+            "TPU_WORKER_ID": number,
+            "TPU_VISIBLE_CHIPS": number,
+            "TPU_HOST_BOUNDS": f"{number},1,1",
+            "MEGASCALE_NUM_SLICES": number,
+            "TPU_ACCELERATOR_TYPE": f"v5e-{number}",
+            "HOSTNAME": f"t1v-n-0f-w-{number}",
+        },
+        "files": {
+            f"/dev/vfio/{number}": None,
+            f"/dev/accel{number}": None,
+            "/sys/class/accel/accel0/device_owner": number,
+            "/sys/class/accel/accel0/is_device_owned": number,
+        },
+        "pci": [{"addr": "0:0:1.0", "vendor": "0x1ae0", "device": "0x0063"}],
+        "packages": {"libtpu": number, "jax": number, "jaxlib": f"{number}.1", "keras": number},
+        "requires": {"jax": [f"jaxlib~={number}", f"libtpu=={number}.*"]},
+        "proc": {"locks": [f"1: POSIX ADVISORY WRITE {number} 0:0:7 0 EOF"], "lockfile_inode": 7},
+    }
+    check(document)
+    with contextlib.suppress(InvalidInputError):
+        check({**document, "proc": {"processes": {number: {"fds": []}}}})
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / number[:200]).mkdir()
+    (tmp_path / "proc/locks").write_text(document["proc"]["locks"][0])  # type: ignore[index]
+    diagnose(LiveMachine(root=tmp_path, env=document["env"], path=[]))  # type: ignore[arg-type]
+
+
+def test_null_in_a_recording_is_the_same_as_not_there() -> None:
+    fields: dict[str, Any] = dict.fromkeys(FIELDS)
+    assert diagnose(RecordedMachine(fields)).runtime == "workstation"
+    document = {"env": {"KAGGLE_KERNEL_RUN_TYPE": None}, "packages": {"jax": None}}
+    assert diagnose(RecordedMachine(document)).strategy_jax == "not-installed"

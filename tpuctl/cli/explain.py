@@ -31,7 +31,7 @@ def _given(words: list[str]) -> str:
         return Path(words[0]).read_text(encoding="utf-8", errors="replace")
     if words:
         return " ".join(words)
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(
             "There is no text to explain.",
             hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",

@@ -61,7 +61,7 @@ def read_header(data: bytes) -> JpegHeader:
     frame: tuple[int, bytes] | None = None
     adobe, orientation = False, 1
     chunks: dict[int, bytes] = {}
-    for segment in _walk(data):
+    for segment in _walk(data, into_scans=False):
         body = data[segment.payload : segment.end]
         if segment.marker in _FRAMES and frame is None:
             frame = segment.marker, body
@@ -71,8 +71,6 @@ def read_header(data: bytes) -> JpegHeader:
             orientation = exif_orientation(body[6:])
         elif segment.marker == 0xE2 and body.startswith(b"ICC_PROFILE\0") and len(body) > 14:
             chunks[body[12]] = body[14:]
-        if segment.marker == _SOS:
-            break
     if frame is None:
         raise BadImageError("corrupt", "no frame header before the picture data")
     width, height, sampling = _read_frame(*frame)
@@ -107,8 +105,8 @@ def _read_frame(marker: int, body: bytes) -> tuple[int, int, tuple[tuple[int, in
     return width, height, sampling
 
 
-def _walk(data: bytes) -> Iterator[Segment]:
-    """Yield every segment up to the end of the file or of the sense in it."""
+def _walk(data: bytes, *, into_scans: bool = True) -> Iterator[Segment]:
+    """Yield every segment up to the end of the file, or only those before the first scan."""
     position, count = 2, 0
     while (position := data.find(b"\xff", position)) != -1:
         start = position
@@ -126,6 +124,8 @@ def _walk(data: bytes) -> Iterator[Segment]:
         if length < 2 or position + length > len(data):
             raise BadImageError("truncated", "a header segment reaches beyond the end of the file")
         payload, position = position + 2, position + length
+        if marker == _SOS and not into_scans:
+            return
         if marker == _SOS:
             match = _AFTER_ENTROPY.search(data, position)
             position = match.start() if match else len(data)

@@ -17,7 +17,9 @@ _PICTURES_PER_SMALL_SHARD = 4
 _PARALLEL = 16
 _PICTURES_PER_PARALLEL_SHARD = 64
 
+# Names and numbers of a record, and the tables at the head of every JPEG.
 _RECORD_OVERHEAD_BYTES = 300
+_JPEG_TABLES_BYTES = 700
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,10 @@ def estimate_record_bytes(options: PresizeOptions) -> int:
     height, width = options.size
     if options.mode == "short":
         width = width * 3 // 2
-    per_pixel = 3.0 if options.encode == "raw" else _jpeg_bytes_per_pixel(options.quality)
-    return int(height * width * per_pixel) + _RECORD_OVERHEAD_BYTES
+    if options.encode == "raw":
+        return height * width * 3 + _RECORD_OVERHEAD_BYTES
+    per_pixel = _jpeg_bytes_per_pixel(options.quality)
+    return int(height * width * per_pixel) + _JPEG_TABLES_BYTES + _RECORD_OVERHEAD_BYTES
 
 
 def _jpeg_bytes_per_pixel(quality: int) -> float:

@@ -1,7 +1,7 @@
 """Failures that the chips, their drivers and their device nodes show."""
 
 from tpuctl.diagnosis.finding import Finding, View, found
-from tpuctl.runtime.machine import in_container
+from tpuctl.runtime.machine import in_container, whole_number
 from tpuctl.runtime.versions import minor, tables
 
 _IMAGES = {
@@ -29,8 +29,8 @@ def v6e_without_driver(view: View) -> Finding | None:
     chips = view.found.chips
     if chips.generation == "v6e" and not chips.driver_bound:
         return Finding(chips.because, fix=_right_image(view))
-    numbers = [part.strip() for part in view.value("TPU_VISIBLE_CHIPS").split(",")]
-    beyond = [n for n in numbers if n.isascii() and n.isdigit() and int(n) >= chips.count]
+    numbers = map(whole_number, view.value("TPU_VISIBLE_CHIPS").split(","))
+    beyond = [number for number in numbers if number is not None and number >= chips.count]
     if chips.count and beyond:
         return Finding(
             (view.shown("TPU_VISIBLE_CHIPS"), f"{chips.count} chip(s), counted from 0"),

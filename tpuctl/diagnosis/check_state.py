@@ -92,10 +92,12 @@ def _by(holders: list[Holder], what: str) -> Finding:
         f"{', user ' + h.user if h.user else ''}): {h.device}, by {h.seen_by}"
         for h in holders
     ]
-    fix = None
+    evidence = (f"held: {what}", *lines)
     if any(holder.is_a_notebook for holder in holders):
         fix = "Another notebook's kernel has the TPU: shut that kernel down, then run this again."
-    return Finding((f"held: {what}", *lines), fix=fix)
+        return Finding(evidence, fix=fix)
+    pids = " ".join(str(pid) for pid in sorted({holder.pid for holder in holders}))
+    return Finding(evidence, fix_command=f"kill {pids}")
 
 
 def _sick(view: View) -> Finding | None:

@@ -19,6 +19,7 @@ from tpuctl.launch.strategy import (
 )
 from tpuctl.runtime.detect import detect
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
+from tpuctl.runtime.holders import Holder
 from tpuctl.runtime.machine import Machine, variable
 from tpuctl.runtime.redact import redact
 
@@ -57,6 +58,8 @@ def _report(
         devices=chips.devices,
         hosts=place.hosts,
         slices=place.slices,
+        remote_chips=found.remote_chips,
+        remote_cores=found.remote_cores,
         usable=chips.usable if chips.count else (True if found.gpus.count else None),
         free=None if not chips.count else not state.holders,
         worker=place.worker,
@@ -73,10 +76,7 @@ def _report(
         strategy_keras=strategies[3].strategy,
         strategies=strategies,
         recommended=recommended,
-        holders=tuple(
-            HolderLine(h.pid, h.user, h.command, h.device, h.is_this_notebook, h.seen_by)
-            for h in state.holders
-        ),
+        holders=tuple(map(_holder_line, state.holders)),
         uninspected_processes=state.uninspected,
         problems=problems,
     )
@@ -120,6 +120,17 @@ def _problem(code: str, finding: Finding) -> Problem:
         evidence=tuple(redact(line) for line in finding.evidence if line),
         fix=finding.fix or known.fix,
         fix_command=finding.fix_command or known.fix_command,
+    )
+
+
+def _holder_line(holder: Holder) -> HolderLine:
+    return HolderLine(
+        pid=holder.pid,
+        user=holder.user,
+        command=holder.command,
+        device=holder.device,
+        is_this_notebook=holder.is_this_notebook,
+        seen_by=holder.seen_by,
     )
 
 

@@ -1,6 +1,7 @@
 """From the text of an error, or a whole log, to the failures that it shows."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,6 +12,8 @@ from tpuctl.outcome import Outcome, Status
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "`": None, "*": None})
 _GAP = 400
+_PIECE, _OVERLAP = 1 << 22, 1 << 13
+_LONGEST_CODE = 40
 
 
 @dataclass(frozen=True)
@@ -51,27 +54,38 @@ def explain(text: str) -> Explanation:
 
     Raises InvalidInputError for a text without a word in it.
     """
-    clean = _plain(text)
-    if not clean:
+    if not text.strip():
         raise InvalidInputError(
             "There is no text to explain.",
             hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
         )
-    if known := failures().get(text.strip().upper()) or failures().get(clean):
+    if len(text) < _LONGEST_CODE and (known := _by_code(text.strip())):
         return Explanation((_match(known, known.code, 0),), len(text))
-    found = []
-    for failure in failures().values():
-        best = max(
-            (hit for words in failure.texts if (hit := _search(clean, words))),
-            key=lambda hit: hit[0],
-            default=None,
-        )
-        if best:
-            found.append((failure.umbrella, -best[0], best[1], failure, best[2]))
-    found.sort(key=lambda item: item[:3])
-    return Explanation(
-        tuple(_match(failure, words, at) for _, _, at, failure, words in found), len(text)
+    best: dict[str, tuple[int, int, str]] = {}
+    # Piece by piece, with an overlap: a log of any length takes the memory of one piece.
+    for start in range(0, len(text), _PIECE):
+        for code, hit in _hits(text[start : start + _PIECE + _OVERLAP]):
+            if code not in best or hit[0] > best[code][0]:
+                best[code] = (hit[0], start + hit[1], hit[2])
+    ranked = sorted(
+        ((failures()[code], hit) for code, hit in best.items()),
+        key=lambda pair: (pair[0].umbrella, -pair[1][0], pair[1][1]),
     )
+    return Explanation(
+        tuple(_match(failure, words, at) for failure, (_, at, words) in ranked), len(text)
+    )
+
+
+def _by_code(word: str) -> Failure | None:
+    return failures().get(word.upper()) or failures().get(word.lower())
+
+
+def _hits(text: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
+    clean = _plain(text)
+    for failure in failures().values():
+        for words in failure.texts:
+            if hit := _search(clean, words):
+                yield failure.code, hit
 
 
 def _match(failure: Failure, words: str, position: int) -> Match:

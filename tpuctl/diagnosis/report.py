@@ -69,6 +69,8 @@ class Diagnosis(Outcome):
     devices: int
     hosts: int
     slices: int
+    remote_chips: int | None
+    remote_cores: int | None
     usable: bool | None
     free: bool | None
     worker: int | None

@@ -43,15 +43,7 @@ def try_out(
     words = command or (sys.executable, "-m", module, what, *options)
     began = time.monotonic()
     had_lock = os.path.lexists(LOCKFILE)
-    child = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    child = _start(words)
     try:
         out, err = child.communicate(timeout=deadline_s)
         late = False
@@ -72,6 +64,18 @@ def try_out(
     else:
         error = None
     return Trial(None if error else answer, seconds, error, _matches(err) if error else ())
+
+
+def _start(words: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -48,6 +48,7 @@ class AcceleratorType(Outcome):
     prices_as_of: str
     facts_as_of: str
     in_words: str
+    counting: str
     note: str | None
 
 
@@ -137,6 +138,7 @@ def describe(text: str) -> AcceleratorType:
         prices_as_of=prices["as_of"],
         facts_as_of=load_data("families")["as_of"],
         in_words=_in_words(workers, devices),
+        counting=_counting(family, chip, number),
         note=family.get("note"),
     )
 
@@ -159,6 +161,17 @@ def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> flo
     generation, chips = parse_type(accelerator_type)
     price = _times(_price(generation, zone, chips), chips)
     return price.spot if spot else price.on_demand
+
+
+def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
+    """Why chips, cores and devices are different numbers."""
+    cores, devices = chip["tensorcores_per_chip"], chip["devices_per_chip"]
+    suffix = f"the {number} counts {'TensorCores' if family['counts'] == 'cores' else 'chips'}"
+    if cores == devices == 1:
+        return f"{suffix}; a chip has one TensorCore, which is one device"
+    if cores == devices:
+        return f"{suffix}; a chip has {cores}, and each is a device of its own"
+    return f"{suffix}; the {cores} of a chip work together as one device (megacore)"
 
 
 def _refuse_bare_family(name: str) -> None:

@@ -161,7 +161,7 @@ def _neighbours(at: Situation) -> Advice | None:
     return at.advice(
         "neighbours",
         f"Other processes take {at.case.others:.0%} of the vCPUs.",
-        "tpuctl top local shows them; stop them or move the training",
+        "top shows them; stop them or move the training",
         rate,
     )
 

@@ -36,18 +36,18 @@ def _headline(result: PresizeResult) -> Text:
     amount = f"{format_bytes(result.bytes_in)} → {format_bytes(result.bytes_out)}"
     if result.dry_run:
         return Text(
-            f"Would presize {result.images:,} pictures into {result.shards} shards "
-            f"(about {amount}): {result.manifest}"
+            f"Would presize {_count(result.images, 'picture')} into "
+            f"{_count(result.shards, 'shard')} (about {amount}): {result.manifest}"
         )
     if result.resumed and not result.written:
         return Text(
-            f"Nothing to do: {result.skipped:,} records in {result.shards} shards are "
-            f"complete ({amount}): {result.manifest}"
+            f"Nothing to do: {_count(result.skipped, 'record')} in "
+            f"{_count(result.shards, 'shard')} are complete ({amount}): {result.manifest}"
         )
     kept = f", {result.skipped:,} kept from an earlier run" if result.skipped else ""
     return Text(
-        f"Presized {result.written:,} of {result.images:,} pictures{kept}, in "
-        f"{result.shards} shards ({amount}), in {format_duration(result.seconds)} "
+        f"Presized {result.written:,} of {_count(result.images, 'picture')}{kept}, in "
+        f"{_count(result.shards, 'shard')} ({amount}), in {format_duration(result.seconds)} "
         f"({format_rate(result.images_per_s, 'images')}): {result.manifest}"
     )
 
@@ -64,7 +64,7 @@ def _left_out(result: PresizeResult) -> Table:
 
 def verify(result: VerifyResult) -> RenderableType:
     """Say that all is well, or list what is not."""
-    amount = f"{result.records:,} records in {result.shards} shards"
+    amount = f"{_count(result.records, 'record')} in {_count(result.shards, 'shard')}"
     if not result.damage:
         looked_at = "every record decoded" if result.depth == "records" else "every byte read"
         return Text(
@@ -74,7 +74,9 @@ def verify(result: VerifyResult) -> RenderableType:
     table = _table("file", "what", "detail")
     for damage in result.damage:
         table.add_row(Text(damage.path), damage.kind, Text(damage.detail))
-    headline = Text(f"{result.path} is damaged ({len(result.damage)} findings):", style="bold")
+    headline = Text(
+        f"{result.path} is damaged ({_count(len(result.damage), 'finding')}):", style="bold"
+    )
     advice = Text("Run the tpuctl data presize command that made it again: it repairs shards.")
     return Group(headline, table, advice)
 
@@ -112,8 +114,9 @@ def _totals(description: Description) -> Text:
     written = "x".join(map(str, size)) if isinstance(size, list) else "?"
     median = description.record_bytes.get("median", 0)
     return Text(
-        f"{description.path}: {totals.get('records', 0):,} records of {written} "
-        f"({options.get('mode')}, {options.get('encode')}) in {description.shards} shards, "
+        f"{description.path}: {_count(totals.get('records', 0), 'record')} of {written} "
+        f"({options.get('mode')}, {options.get('encode')}) in "
+        f"{_count(description.shards, 'shard')}, "
         f"{format_bytes(totals.get('bytes_out', 0))} from "
         f"{format_bytes(totals.get('bytes_in', 0))}; {format_bytes(median)} per record (median)"
     )
@@ -144,3 +147,7 @@ def _table(*columns: str) -> Table:
 def _shortened(words: tuple[str, ...], most: int = 8) -> str:
     more = f", and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

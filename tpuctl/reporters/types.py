@@ -42,6 +42,7 @@ def _rows(kind: AcceleratorType) -> tuple[tuple[str, str], ...]:
     return (
         ("generation", kind.generation),
         ("chips", f"{kind.chips} ({kind.cores} TensorCores, {kind.devices} devices)"),
+        ("counting", kind.counting),
         ("workers", f"{kind.workers}, {each}"),
         ("topology", kind.topology or "unknown"),
         ("matrix units", unit),

@@ -8,9 +8,9 @@ from tpuctl.hardware.generations import Generation, generation_of_type, generati
 from tpuctl.runtime.machine import Machine, PciDevice, variable
 from tpuctl.runtime.tpu_env import tpu_env
 
-_ACCEL = re.compile(r"accel\d+")
-_VFIO = re.compile(r"\d+")
-_NVIDIA = re.compile(r"nvidia\d+")
+_ACCEL = re.compile(r"accel[0-9]+")
+_VFIO = re.compile(r"[0-9]{1,9}")
+_NVIDIA = re.compile(r"nvidia[0-9]+")
 
 
 @dataclass(frozen=True)

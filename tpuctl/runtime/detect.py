@@ -45,8 +45,18 @@ class Detection:
         """The TPU's generation, here or at the other end."""
         if self.chips.count:
             return self.chips.generation
+        return "v2" if self.remote_cores else None
+
+    @property
+    def remote_cores(self) -> int | None:
+        """The TensorCores at the other end; None where nobody says."""
         # Colab's TPU nodes were v2-8 to the end (googlecolab/colabtools#4481).
-        return "v2" if self.runtime == "colab-legacy-tpu-node" else None
+        return 8 if self.runtime == "colab-legacy-tpu-node" else None
+
+    @property
+    def remote_chips(self) -> int | None:
+        """The chips at the other end: two TensorCores each."""
+        return self.remote_cores // 2 if self.remote_cores else None
 
 
 def detect(machine: Machine) -> Detection:

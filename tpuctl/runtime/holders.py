@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tpuctl.runtime.chips import Chips
-from tpuctl.runtime.machine import LOCKFILE, Machine, Process
+from tpuctl.runtime.machine import LOCKFILE, Machine, Process, whole_number
 from tpuctl.runtime.redact import safe_command
 
 _NODE = re.compile(r"/dev/(?:accel|vfio/)\d+")
@@ -104,10 +104,9 @@ def _lock_pids(machine: Machine) -> tuple[int, ...]:
     for line in machine.locks:
         words = line.split()
         # `1: -> POSIX ...` is a process that waits for the lock and does not have it.
-        if len(words) < 6 or words[1] == "->" or not words[4].isdigit():
-            continue
-        if words[5].rpartition(":")[2] == str(lockfile.inode):
-            pids.append(int(words[4]))
+        pid = whole_number(words[4]) if len(words) > 5 and words[1] != "->" else None
+        if pid is not None and words[5].rpartition(":")[2] == str(lockfile.inode):
+            pids.append(pid)
     return tuple(dict.fromkeys(pids))
 
 
@@ -115,10 +114,10 @@ def _owners(machine: Machine) -> dict[int, list[str]]:
     owners: dict[int, list[str]] = {}
     for name in sorted(machine.names("/sys/class/accel")):
         folder = f"/sys/class/accel/{name}"
-        owner = (machine.read(f"{folder}/device_owner") or "").strip()
+        owner = whole_number(machine.read(f"{folder}/device_owner"))
         owned = (machine.read(f"{folder}/is_device_owned") or "").strip()
-        if owned not in ("", "0") and owner.isascii() and owner.isdigit() and int(owner) > 0:
-            owners.setdefault(int(owner), []).append(f"/dev/{name}")
+        if owned not in ("", "0") and owner:
+            owners.setdefault(owner, []).append(f"/dev/{name}")
     return owners
 
 

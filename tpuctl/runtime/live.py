@@ -8,7 +8,15 @@ from functools import cached_property
 from pathlib import Path
 
 from tpuctl.runtime.installed import installed, requirements
-from tpuctl.runtime.machine import LOCKFILE, FdScan, HostFacts, LockFile, PciDevice, Process
+from tpuctl.runtime.machine import (
+    LOCKFILE,
+    FdScan,
+    HostFacts,
+    LockFile,
+    PciDevice,
+    Process,
+    whole_number,
+)
 from tpuctl.runtime.metadata_server import MetadataServer
 
 _LARGEST_FILE = 1 << 16
@@ -164,18 +172,19 @@ class LiveMachine:
         found: dict[int, tuple[str, ...]] = {}
         refused = []
         for name in self.names("/proc"):
-            if not name.isascii() or not name.isdigit():
+            pid = whole_number(name)
+            if pid is None:
                 continue
             try:
                 hits = self._open_files(name, wanted)
             except PermissionError:
                 if self.read(f"/proc/{name}/cmdline"):
-                    refused.append(int(name))
+                    refused.append(pid)
                 continue
             except OSError:
                 continue
             if hits:
-                found[int(name)] = tuple(sorted(hits))
+                found[pid] = tuple(sorted(hits))
         return FdScan(found, tuple(refused))
 
     def _open_files(self, pid: str, wanted: Callable[[str], bool]) -> set[str]:
@@ -231,7 +240,7 @@ class LiveMachine:
             subsystem_device=self._word(f"{folder}/subsystem_device"),
             pci_class=self._word(f"{folder}/class"),
             driver=self._link(f"{folder}/driver"),
-            iommu_group=int(group) if group and group.isascii() and group.isdigit() else None,
+            iommu_group=whole_number(group),
         )
 
     def _word(self, path: str) -> str | None:
@@ -263,7 +272,7 @@ def _text(value: str) -> str:
 
 def _first_number(text: str | None) -> int | None:
     words = (text or "").split()
-    return int(words[0]) if words and words[0].isascii() and words[0].isdigit() else None
+    return whole_number(words[0]) if words else None
 
 
 def _vcpus() -> int | None:

@@ -131,6 +131,12 @@ class Machine(Protocol):
         """Whether `host:port` accepts a connection; None when it was not tried."""
 
 
+def whole_number(text: str | None) -> int | None:
+    """Read a number as the kernel prints it; None for anything else, and for what is absurd."""
+    clean = (text or "").strip()
+    return int(clean) if clean.isascii() and clean.isdigit() and len(clean) <= 18 else None
+
+
 def normalized(distribution: str) -> str:
     """The name of a distribution as packaging tools compare it (PEP 503)."""
     return distribution.lower().replace("_", "-").replace(".", "-")

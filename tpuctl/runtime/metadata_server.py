@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from tpuctl.runtime.machine import whole_number
+
 PATIENCE_S = 0.5
 
 
@@ -77,8 +79,9 @@ def _parse(reply: bytes) -> tuple[int, str] | None:
     head, _, body = reply.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split()
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
+    status = whole_number(words[1]) if len(words) > 1 else None
+    if status is None or not words[0].startswith("HTTP/"):
         return None
     if not any(line.lower().replace(" ", "") == "metadata-flavor:google" for line in lines[1:]):
         return None
-    return int(words[1]), body.decode(errors="replace")
+    return status, body.decode(errors="replace")

@@ -15,6 +15,12 @@ from tpuctl.runtime.machine import (
 )
 from tpuctl.runtime.redact import Scrubber, safe_command
 
+_PUBLIC = re.compile(
+    r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
+    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-tensorflow$"
+    r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
+)
+
 
 class _Asked(Mapping[str, str]):
     """An environment that remembers which of its variables somebody looked at."""
@@ -56,8 +62,9 @@ class RecordingMachine:
 
     @property
     def packages(self) -> Mapping[str, str]:
-        """The distributions of the machine behind."""
-        return self._machine.packages
+        """The distributions of the machine behind that everybody may know of."""
+        packages = self._machine.packages.items()
+        return {name: version for name, version in packages if _PUBLIC.match(name)}
 
     @property
     def host(self) -> HostFacts:

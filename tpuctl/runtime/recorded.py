@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.runtime.machine import FdScan, HostFacts, LockFile, PciDevice, Process, normalized
+from tpuctl.runtime.machine import (
+    FdScan,
+    HostFacts,
+    LockFile,
+    PciDevice,
+    Process,
+    normalized,
+    whole_number,
+)
 
 LOCKFILE_FIELDS = ("lockfile_inode", "lockfile_uid")
 
@@ -135,7 +143,7 @@ class RecordedMachine:
     def _check_proc(self) -> None:
         _ = self.self_process, self.locks, self.lockfile
         for pid, entry in self._processes.items():
-            if not pid.isascii() or not pid.isdigit():
+            if whole_number(pid) is None:
                 self._refuse("proc.processes", "process ids as keys", pid)
             if not isinstance(entry, Mapping):
                 self._refuse(f"proc.processes[{pid}]", "an object", entry)
@@ -173,10 +181,11 @@ class RecordedMachine:
 
     def _texts(self, parent: Mapping[str, Any], key: str) -> dict[str, str]:
         values = self._mapping(parent, key)
-        for name, value in values.items():
+        known = {name: value for name, value in values.items() if value is not None}
+        for name, value in known.items():
             if not isinstance(value, str):
                 self._refuse(f"{key}[{name!r}]", "text", value)
-        return dict(values)
+        return known
 
     def _list(self, parent: Mapping[str, Any], key: str) -> list[Any]:
         value = parent.get(key)

@@ -75,8 +75,8 @@ def _meets(version: str, operator: str, wanted: str) -> bool:
 
 
 def _meets_prefix(version: str, operator: str, wanted: str) -> bool:
-    fixed = [int(part) for part in re.findall(r"\d+", wanted.removesuffix(".*"))]
-    have = [int(part) for part in re.findall(r"\d+", version.split("+")[0])]
+    fixed = [int(part) for part in re.findall(r"\d{1,18}", wanted.removesuffix(".*"))]
+    have = [int(part) for part in re.findall(r"\d{1,18}", version.split("+")[0])]
     if operator == "~=":
         return have >= fixed and have[: len(fixed) - 1] == fixed[:-1]
     same = have[: len(fixed)] == fixed

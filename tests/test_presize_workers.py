@@ -1,0 +1,102 @@
+"""Worker processes that die, hang or never begin."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.pictures import fill
+from tpuctl.datasets import PresizeOptions, presize
+from tpuctl.datasets.inputs import scan
+from tpuctl.datasets.plan import plan_presize
+from tpuctl.datasets.pool import Setup, build_shards
+from tpuctl.datasets.state import Work
+from tpuctl.errors import TpuctlError
+from tpuctl.progress import Progress
+
+SMALL = {"size": (48, 64), "workers": 1}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return fill(tmp_path / "photos", 12, classes=3)
+
+
+def small(**options: Any) -> PresizeOptions:
+    return PresizeOptions(**{**SMALL, **options})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_a_retry_and_not_the_run(photos: Path, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        if len(killed) < 2 and progress.done >= 2 + 3 * len(killed):
+            for child in psutil.Process().children():
+                child.kill()
+                killed.append(child.pid)
+
+    result = presize(photos, tmp_path / "out", small(), on_progress=kill)
+    assert len(killed) == 2
+    assert (result.written, result.quarantined) == (12, ())
+    presize(photos, tmp_path / "fresh", small())
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+# A worker as it is, but a picture of 344 pixels' width ends or stalls its process.
+POISONED = """
+import os, signal, time
+from tpuctl.datasets import _images, worker
+shrink = _images.shrink
+def poisoned(data, *args, **options):
+    small = shrink(data, *args, **options)
+    if small.original_width == 344:
+        {death}
+    return small
+_images.shrink = poisoned
+worker.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("death", "silence_s", "detail"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 60.0, "it killed 2 workers (signal 11)"),
+        ("os._exit(3)", 60.0, "it killed 2 workers (exit code 3)"),
+        ("time.sleep(600)", 2.0, "it killed 2 workers (signal 9)"),
+    ],
+)
+def test_a_picture_that_kills_its_worker_twice_is_left_out(
+    photos: Path,
+    tmp_path: Path,
+    death: str,
+    silence_s: float,
+    detail: str,
+) -> None:
+    plan = plan_presize(scan(photos).pictures, small(), {})
+    work = Work(tmp_path / "work")
+    work.create()
+    setup = Setup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
+    command = (sys.executable, "-c", POISONED.format(death=death))
+    steps = list(build_shards(plan.jobs, setup, command=command, silence_s=silence_s))
+    finished = [step.finished for step in steps if step.finished]
+    left_out = [bad for shard in finished for bad in shard.left_out]
+    assert [(bad.path, bad.reason, bad.detail) for bad in left_out] == [
+        ("class-0/003.jpg", "crashed_worker", detail)
+    ]
+    assert sum(shard.records for shard in finished) == 11
+
+
+def test_a_worker_that_cannot_start_is_one_clear_error(photos: Path, tmp_path: Path) -> None:
+    plan = plan_presize(scan(photos).pictures, small(), {})
+    setup = Setup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
+    command = (sys.executable, "-c", "raise SystemExit('no luck today')")
+    with pytest.raises(TpuctlError, match=r"ended before it began: exit code 1: no luck today"):
+        list(build_shards(plan.jobs, setup, command=command))
