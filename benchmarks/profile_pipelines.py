@@ -145,7 +145,7 @@ def bursty() -> Any:
     def work(index: Any) -> Any:
         def long() -> Any:
             return tf.while_loop(
-                lambda i, x: i < 30, lambda i, x: (i + 1, tf.tanh(x @ heavy_work)), (0, heavy_work)
+                lambda i, x: i < 80, lambda i, x: (i + 1, tf.tanh(x @ heavy_work)), (0, heavy_work)
             )[1][0, 0]
 
         rare = tf.equal(index % 512, 0)

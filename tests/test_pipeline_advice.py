@@ -100,3 +100,9 @@ def test_tiny_elements_should_be_batched_first() -> None:
     small = {name: cost / 10 for name, cost in JPEG.items()}
     result = profile(measurement(phase(active_ms=small), kind="tf.data"))
     assert "vectorise" in codes(result)
+
+
+def test_what_cannot_be_predicted_is_not_given_a_number() -> None:
+    (advice,) = profile(CASES["batches that come unevenly"][1]).advice
+    assert advice.predicted_examples_per_s is None
+    assert advice.predicted_mxu_idle_fraction is None

@@ -64,6 +64,10 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         measurement(*starving(**{**WAITING, "calls": 16}), isolated=READ_IS_CHEAP),
     ),
     "one thread for everything": ("serial", measurement(*starving(**ONE_THREAD))),
+    "one thread for everything, beside neighbours": (
+        "serial",
+        measurement(*starving(**ONE_THREAD, others=0.45, run_delay_s=3.0)),
+    ),
     "batches that come unevenly": (
         "bursty",
         measurement(phase(**FITS, p99=0.4), device_phase()),
@@ -114,6 +118,10 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     "one thread that is idle half of the time": (
         "serial",
         measurement(*starving(**{**ONE_THREAD, "examples_per_s": 70.0})),
+    ),
+    "one thread on the only vCPU": (
+        "serial",
+        measurement(*starving(**{**ONE_THREAD, "own": 0.48, "vcpus_usable": 1.0})),
     ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
     "a first batch as slow as a warm-up": (

@@ -236,13 +236,11 @@ def _parallelise(at: Situation) -> Advice | None:
 def _prefetch(at: Situation) -> Advice | None:
     if not at.stages or at.stages[-1].op == "Prefetch":
         return None
-    device = at.case.device_examples_per_s
-    rate = at.case.examples_per_s if device is None else min(device, at.case.examples_per_s)
     return at.advice(
         "prefetch",
         "Prepare the next batch while the device computes this one.",
         "dataset.prefetch(tf.data.AUTOTUNE) at the end of the pipeline",
-        rate if device is None else max(rate, at.case.examples_per_s),
+        None,
     )
 
 
@@ -251,7 +249,7 @@ def _smooth(at: Situation) -> Advice | None:
         "prefetch",
         "Batches come unevenly: keep more of them ready, and let early ones overtake late ones.",
         "dataset.prefetch(8) and options.deterministic = False",
-        at.case.examples_per_s * 1.05,
+        None,
     )
 
 

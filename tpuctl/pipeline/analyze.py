@@ -12,6 +12,8 @@ from tpuctl.pipeline.attribution import Attribution
 from tpuctl.pipeline.models import Measurement, Phase, Stage, Vcpus, Verdict
 from tpuctl.pipeline.reference import Thresholds, thresholds
 
+# With fewer vCPUs a second thread would have nowhere to run.
+TWO_THREADS = 1.5
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
 
 
@@ -238,6 +240,8 @@ def _serial(case: Case) -> Finding | None:
     worst = max(serial_runs(case), key=lambda run: run[1], default=None)
     if worst is None or worst[1] < case.limits.serial_active:
         return None
+    if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
+        return None
     stages, active = worst
     names = ", ".join(case.parts.stages[index].name for index in stages)
     heaviest = max(stages, key=lambda index: case.parts.stages[index].active_ms_per_example)
@@ -314,8 +318,8 @@ RULES: tuple[Rule, ...] = (
     _throttled,
     _gil,
     _waiting,
-    _cpu,
     _serial,
+    _cpu,
 )
 
 
