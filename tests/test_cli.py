@@ -112,6 +112,16 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_verbose_says_why(tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "why: no settings file was found" in tpuctl("config", "-v").stderr
+    assert "why:" not in tpuctl("config").stderr
+    (tmp_path / "tpuctl.toml").write_text("zone = ")
+    result = tpuctl("config", "-v")
+    assert result.exit_code == 1
+    assert "why: TOMLDecodeError: " in result.stderr
+
+
 def test_options_behind_two_dashes_are_not_ours() -> None:
     output.prepare(["launch", "images", "--", "--json", "--debug"])
     assert not output.as_json()

@@ -8,7 +8,7 @@ Status = Literal["ok", "attention", "partial", "error"]
 class Outcome:
     """Base of the frozen dataclasses that commands return.
 
-    The fields of the dataclass are the `data` of the JSON envelope; these three say how it went.
+    The fields of the dataclass are the `data` of the JSON envelope; these say how it went, and why.
     """
 
     @property
@@ -24,4 +24,9 @@ class Outcome:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences worth a reader's time that change nothing about the result."""
+        return ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What led to the result, for those who ask with `-v`."""
         return ()

@@ -60,6 +60,11 @@ class Settings(Outcome):
     settings: tuple[Setting, ...]
     files: tuple[str, ...]
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Which files were read."""
+        return tuple(f"read {path}" for path in self.files) or ("no settings file was found",)
+
     def __getitem__(self, name: str) -> str | None:
         return next(setting.value for setting in self.settings if setting.name == name)
 

@@ -37,11 +37,6 @@ def prepare(arguments: list[str]) -> None:
     _mode.debug = "--debug" in ours
 
 
-def verbose() -> bool:
-    """Whether the user asked for the reasons too."""
-    return _mode.verbose
-
-
 def as_json() -> bool:
     """Whether stdout belongs to one JSON document."""
     return _mode.as_json
@@ -58,6 +53,9 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
         _print(text(result))
         for warning in result.warnings:
             note(f"Warning: {warning}")
+    if _mode.verbose:
+        for reason in result.reasons:
+            note(f"why: {reason}")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
@@ -110,6 +108,9 @@ def fail(code: str, message: str, hint: str | None) -> None:
         note(f"Error: {message}")
         if hint:
             note(f"  → {hint}")
+    error = sys.exc_info()[1]
+    while _mode.verbose and error and (error := error.__cause__):
+        note(f"why: {type(error).__name__}: {error}")
     if _mode.debug and sys.exc_info()[0]:
         note(traceback.format_exc().rstrip())
 

@@ -102,6 +102,11 @@ class Diagnosis(Outcome):
         return tuple(problem for problem in self.problems if problem.severity == "blocking")
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """Everything that was seen."""
+        return self.evidence
+
+    @property
     def status(self) -> Status:
         """Attention where something blocks or deserves a warning."""
         serious = any(problem.severity != "note" for problem in self.problems)

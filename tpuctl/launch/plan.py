@@ -28,6 +28,11 @@ class LaunchPlan(Outcome):
     workers: int
     because: tuple[str, ...]
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why this framework and strategy."""
+        return self.because
+
 
 def find_script(target: str) -> Template:
     """A template by name, or the user's own script by path; raises NotFoundError."""

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.launch.plan import LaunchPlan
-from tpuctl.outcome import Outcome, Status
+from tpuctl.outcome import Status
 from tpuctl.storage.local import translated_write_errors
 
 # A child that was asked to stop writes nothing long: Keras leaves within a batch.
@@ -19,17 +19,9 @@ STOP_S = 15
 
 
 @dataclass(frozen=True)
-class Training(Outcome):
+class Training(LaunchPlan):
     """A training run that ended: its plan, its exit code and the figures it left behind."""
 
-    script: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    framework: str
-    strategy: str
-    devices: int
-    workers: int
-    because: tuple[str, ...]
     returncode: int
     result: Mapping[str, Any] | None
     last_words: tuple[str, ...] = ()
@@ -64,9 +56,9 @@ def run_training(
         with _stopped_on_interrupt(child):
             returncode = child.wait()
     fresh = _stamp(result_path) != before
-    fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
+    planned = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
     return Training(
-        **fields,
+        **planned,
         returncode=returncode,
         result=_read_result(result_path) if fresh and not returncode else None,
         last_words=_last_lines(errors) if errors and returncode else (),

@@ -298,6 +298,11 @@ class Profile(Outcome):
     notes: tuple[str, ...] = ()
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """What the verdict rests on."""
+        return self.evidence
+
+    @property
     def status(self) -> Status:
         """Partial when a part of the input had to be left out."""
         return "partial" if self.input.left_out_count else "ok"
