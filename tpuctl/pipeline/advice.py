@@ -151,7 +151,8 @@ def _more_vcpus(at: Situation) -> Advice | None:
     doubt = f", extrapolated far from {at.vcpus.used:.2g}" if far else ""
     return at.advice(
         "more_vcpus",
-        f"A host with {math.ceil(needed)} vCPUs would do ({at.vcpus.low:.1f} to {high:.1f}{doubt}).",
+        f"A host with {math.ceil(needed)} vCPUs would do "
+        f"({at.vcpus.low:.1f} to {high:.1f}{doubt}).",
         "tpuctl types shows how many vCPUs each TPU host has",
         device,
     )
