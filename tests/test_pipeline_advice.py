@@ -106,3 +106,10 @@ def test_what_cannot_be_predicted_is_not_given_a_number() -> None:
     (advice,) = profile(CASES["batches that come unevenly"][1]).advice
     assert advice.predicted_examples_per_s is None
     assert advice.predicted_mxu_idle_fraction is None
+
+
+@pytest.mark.parametrize(("step_s", "far"), [(BATCH / 500, False), (BATCH / 3000, True)])
+def test_a_prediction_far_from_what_was_measured_says_so(step_s: float, far: bool) -> None:
+    result = profile(measurement(phase(), phase(device_s=step_s, wait=0.5)))
+    more = next(advice for advice in result.advice if advice.code == "more_vcpus")
+    assert ("extrapolated" in more.what) is far

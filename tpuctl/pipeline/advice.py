@@ -147,9 +147,12 @@ def _more_vcpus(at: Situation) -> Advice | None:
     if needed is None or device is None or needed <= at.vcpus.available:
         return None
     high = at.vcpus.high or needed
+    far = needed > at.case.limits.longest_extrapolation * at.vcpus.used
+    doubt = f", extrapolated far from {at.vcpus.used:.2g}" if far else ""
     return at.advice(
         "more_vcpus",
-        f"A host with {math.ceil(needed)} vCPUs ({at.vcpus.low:.1f} to {high:.1f}) would do.",
+        f"A host with {math.ceil(needed)} vCPUs would do "
+        f"({at.vcpus.low:.1f} to {high:.1f}{doubt}).",
         "tpuctl types shows how many vCPUs each TPU host has",
         device,
     )
