@@ -18,6 +18,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -244,6 +245,18 @@ def make_callbacks(out: Path):
     return [clock, Checkpoint()], clock
 
 
+def check_space(out: Path, model) -> None:
+    """Fail before the training, not after it, where its results would not fit on the disk."""
+    # The model, its checkpoint and the next one; Adam keeps two more numbers for each weight.
+    needed = 4 * model.count_params() * (1 + 3 + 3) + 2**20
+    free = shutil.disk_usage(out).free
+    if free < needed:
+        raise SystemExit(
+            f"No space left for the results: {out} has {free / 2**20:.0f} MiB free and needs "
+            f"{needed / 2**20:.0f} MiB. Free some space, or choose another --out."
+        )
+
+
 def find_checkpoint(out: Path, settings: dict) -> Path | None:
     """The last complete epoch of the same run; the traces of another run are removed."""
     record = out / "settings.json"
@@ -321,7 +334,7 @@ def main() -> None:
     print(f"task: {'rotation' if names == list(ROTATIONS) else 'classes'} ({', '.join(names)})")
     print(f"batch: {batch_size} global, {batch_size // replicas} per replica")
     print(f"learning rate: {args.learning_rate} x {batch_size}/32 = {learning_rate:g}")
-    print(f"{epochs} epochs of {steps_per_epoch} steps")
+    print(f"epochs: {epochs}, steps in each: {steps_per_epoch}")
 
     if any("TPU" in device.upper() for device in devices):
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
@@ -341,6 +354,7 @@ def main() -> None:
         model.load_weights(checkpoint)
         print(f"going on after epoch {epochs_done} ({checkpoint})")
 
+    check_space(out, model)
     callbacks, clock = make_callbacks(out)
     model.fit(
         dataset,

@@ -122,6 +122,29 @@ def test_verbose_says_why(tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "why: TOMLDecodeError: " in result.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--help"]])
+def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpuctl", "config", *options],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "bug" not in done.stderr
+    assert "No space left on device" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_nobodys_error() -> None:
+    command = f"{sys.executable} -m tpuctl types | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_common_options_may_stand_before_the_command(tpuctl) -> None:
+    assert tpuctl("--json", "config").document["command"] == "config"
+
+
 def test_options_behind_two_dashes_are_not_ours() -> None:
     output.prepare(["launch", "images", "--", "--json", "--debug"])
     assert not output.as_json()

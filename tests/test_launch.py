@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", default="training")
 parser.add_argument("--steps", type=int, default=1, help="how many")
 parser.add_argument("--strategy", default="auto")
+parser.add_argument("--kind", choices=["a", "b"])
 parser.add_argument("--fail", type=int, default=0)
 args = parser.parse_args()
 Path(args.out).mkdir(exist_ok=True)
@@ -79,7 +80,13 @@ def test_a_strategy_that_the_user_names_is_not_overruled(script: Path, choice) -
 
 @pytest.mark.parametrize(
     ("setting", "message"),
-    [("stepps=2", "has no flag --stepps"), ("steps", "not of the form"), ("=2", "not of the form")],
+    [
+        ("stepps=2", "has no flag --stepps"),
+        ("steps", "not of the form"),
+        ("=2", "not of the form"),
+        ("steps=x", "--steps takes a whole number, not 'x'"),
+        ("kind=c", "--kind cannot be 'c'"),
+    ],
 )
 def test_a_wrong_setting_is_refused_before_anything_runs(
     script: Path, choice, setting: str, message: str
@@ -120,6 +127,30 @@ def test_a_failing_scripts_last_words_are_kept(tmp_path: Path, choice) -> None:
     errors = tmp_path / "logs" / "stderr.log"
     training = run_training(plan_launch(find_script(str(path)), choice), errors=errors)
     assert training.last_words[-1] == "ValueError: no such thing"
+    (failure,) = training.failures
+    assert "ended with exit code 1: ValueError: no such thing" in str(failure)
+
+
+def test_a_failing_script_is_an_error_on_stderr_and_in_the_document(
+    tmp_path: Path, tpuctl, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "seven.py"
+    path.write_text("raise SystemExit(7)")
+    result = tpuctl("launch", path)
+    assert result.exit_code == 7
+    assert "Error:" in result.stderr
+    assert "ended with exit code 7" in result.stderr
+    document = tpuctl("launch", path, "--json").document
+    assert document["status"] == "error"
+    assert [error["code"] for error in document["errors"]] == ["script_failed"]
+
+
+def test_a_script_can_read_what_is_piped_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "read.py"
+    path.write_text("print(input()[::-1])")
+    command = [sys.executable, "-m", "tpuctl", "launch", str(path)]
+    done = subprocess.run(command, input="abc\n", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("cba\n")
 
 
 def test_a_killed_script_exits_as_a_shell_would_say(tmp_path: Path, choice) -> None:
@@ -129,8 +160,13 @@ def test_a_killed_script_exits_as_a_shell_would_say(tmp_path: Path, choice) -> N
     assert training.exit_code == 128 + signal.SIGKILL
 
 
-def test_an_interrupt_stops_the_script_too(tmp_path: Path) -> None:
-    """Ctrl-C on tpuctl alone: the training must not go on without its parent."""
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_to_tpuctl_stops_the_script_too(
+    tmp_path: Path, number: signal.Signals, exit_code: int
+) -> None:
+    """Sent to tpuctl alone: the training must not go on without its parent."""
     path = tmp_path / "forever.py"
     path.write_text(
         "import os, signal, pathlib\n"
@@ -139,7 +175,9 @@ def test_an_interrupt_stops_the_script_too(tmp_path: Path) -> None:
     )
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        f"from tpuctl.cli.app import app; app(['launch', {str(path)!r}])"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        f"sys.argv = ['tpuctl', 'launch', {str(path)!r}]\n"
+        "from tpuctl.cli.app import main; main()"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True, text=True
@@ -147,10 +185,10 @@ def test_an_interrupt_stops_the_script_too(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     while not (pid_file.exists() and pid_file.read_text()):
         assert parent.poll() is None
-    parent.send_signal(signal.SIGINT)
+    parent.send_signal(number)
     _, stderr = parent.communicate(timeout=60)
-    assert parent.returncode == 130
-    assert "Interrupted" in stderr
+    assert parent.returncode == exit_code
+    assert "Traceback" not in stderr
     assert not Path(f"/proc/{pid_file.read_text()}").exists()
 
 

@@ -2,12 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.launch.catalog import Template
+from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
+from tpuctl.launch.catalog import Flag, Template
 from tpuctl.launch.plan import pick_choice
 from tpuctl.launch.strategy import Choice
 
-SCRIPT = Template("images", "", "images.py", (), ("tensorflow", "jax"), "")
+STRATEGY = Flag("--strategy", "", choices=("auto", "default", "mesh", "single", "mirrored"))
+SCRIPT = Template("images", "", "images.py", (STRATEGY,), ("tensorflow", "jax"), "")
 
 
 def offers(**strategies: str) -> list[Choice]:
@@ -45,9 +46,25 @@ def test_what_the_user_names_is_kept() -> None:
 
 
 def test_nothing_installed_names_what_to_install() -> None:
-    with pytest.raises(NotFoundError) as caught:
-        pick_choice(SCRIPT, offers(tensorflow="not-installed"), preferred="jax")
-    assert caught.value.hint == "pip install tensorflow"
+    nothing = offers(tensorflow="not-installed", jax="not-installed")
+    with pytest.raises(MissingExtraError) as caught:
+        pick_choice(SCRIPT, nothing, preferred="jax")
+    assert caught.value.hint == "pip install 'tpuctl[tf]'"
+    with pytest.raises(NotFoundError, match="jax, which is not installed"):
+        pick_choice(SCRIPT, nothing, preferred="jax", framework="jax")
+
+
+@pytest.mark.parametrize("strategy", ["nonsense", "mesh"])
+def test_a_strategy_of_no_framework_or_another_is_refused(strategy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        pick_choice(SCRIPT, offers(tensorflow="default"), preferred="jax", strategy=strategy)
+    assert "mirrored" in (caught.value.hint or "")
+
+
+def test_a_strategy_for_a_script_that_takes_none_is_refused() -> None:
+    script = replace(SCRIPT, flags=())
+    with pytest.raises(UsageError, match="takes no --strategy"):
+        pick_choice(script, offers(jax="mesh"), preferred="jax", strategy="mesh")
 
 
 def test_a_framework_the_script_cannot_use_is_wrong_usage() -> None:

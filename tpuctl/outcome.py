@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from tpuctl.errors import TpuctlError
+
 Status = Literal["ok", "attention", "partial", "error"]
 
 
@@ -29,4 +31,9 @@ class Outcome:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What led to the result, for those who ask with `-v`."""
+        return ()
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """What went wrong although there is a result to show."""
         return ()

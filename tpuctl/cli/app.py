@@ -1,6 +1,8 @@
 """The `tpuctl` program: commands loaded when called, and one error boundary around them all."""
 
+import errno
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
@@ -11,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
-from tpuctl.cli.options import add_common_options, leave_unset_options_alone
+from tpuctl.cli.options import add_common_options
 from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
 
 _ENTRIES = {entry.name: entry for entry in CONTENTS}
@@ -43,18 +45,17 @@ class Contents(TyperGroup):
         self._listing = True
         super().format_help(ctx, formatter)
 
-    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the program and leave with an exit code that tells the truth."""
         arguments = list(sys.argv[1:] if args is None else args)
         output.prepare(arguments)
-        leave_unset_options_alone(self)
-        prog_name = extra.get("prog_name") or "tpuctl"
+        add_common_options(self)
         run = super().main
         sys.exit(
             _guarded(
                 lambda: run(
                     arguments,
-                    prog_name=prog_name,
+                    prog_name="tpuctl",
                     standalone_mode=False,
                 )
             )
@@ -76,6 +77,10 @@ def _guarded(run: Callable[[], Any]) -> int:
     except BrokenPipeError:
         output.close_stdout()
         return 1
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        (output.fail_full if full else output.fail_bug)(error)
+        return 1
     except Exception as error:
         output.fail_bug(error)
         return 1
@@ -85,9 +90,7 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 
 def _interrupted() -> int:
-    output.fail(
-        "interrupted", "Interrupted.", "The same command again goes on from what is complete."
-    )
+    output.fail_interrupted()
     return EXIT_INTERRUPTED
 
 
@@ -113,7 +116,7 @@ app = typer.Typer(
 )
 
 
-@app.callback(epilog="Every command takes --json, -v and --debug. Start with: tpuctl doctor")
+@app.callback(epilog="Start with: tpuctl doctor")
 def root(
     version: bool = typer.Option(
         False, "--version", help="Print the version.", is_eager=True, callback=_print_version
@@ -124,4 +127,12 @@ def root(
 
 def main() -> None:
     """Run `tpuctl` with the arguments of the process."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _leave)
     app()
+
+
+def _leave(number: int, _: Any) -> NoReturn:
+    """End by a signal the way Ctrl-C ends: what we started is stopped, what we wrote is whole."""
+    sys.exit(128 + number)

@@ -33,8 +33,6 @@ def add_common_options(command: Any) -> None:
     if isinstance(command, TyperGroup):
         for below in command.commands.values():
             add_common_options(below)
-        if not command.invoke_without_command:
-            return
     command.params.extend(typer.main.get_command(_common).params)
     leave_unset_options_alone(command)
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from tpuctl.cli.contents import CONTENTS
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, WriteError
 from tpuctl.outcome import Outcome
 from tpuctl.reporters import envelope
 
@@ -23,6 +23,7 @@ class _Mode:
     as_json: bool = False
     verbose: bool = False
     debug: bool = False
+    stdout_is_lost: bool = False
 
 
 _mode = _Mode()
@@ -31,6 +32,7 @@ _mode = _Mode()
 def prepare(arguments: list[str]) -> None:
     """Read how to speak from the arguments, before anything can go wrong with them."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    _mode.stdout_is_lost = False
     _mode.command = _command_words(ours)
     _mode.as_json = "--json" in ours
     _mode.verbose = "-v" in ours or "--verbose" in ours
@@ -53,6 +55,8 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
         _print(text(result))
         for warning in result.warnings:
             note(f"Warning: {warning}")
+        for failure in result.failures:
+            _note_error(str(failure), failure.hint)
     if _mode.verbose:
         for reason in result.reasons:
             note(f"why: {reason}")
@@ -102,12 +106,10 @@ def confirm(question: str, *, yes: bool) -> None:
 
 def fail(code: str, message: str, hint: str | None) -> None:
     """Report an error in the form that the user asked for."""
-    if _mode.as_json:
+    if _mode.as_json and not _mode.stdout_is_lost:
         typer.echo(envelope.failure(_mode.command, code, message, hint))
     else:
-        note(f"Error: {message}")
-        if hint:
-            note(f"  → {hint}")
+        _note_error(message, hint)
     error = sys.exc_info()[1]
     while _mode.verbose and error and (error := error.__cause__):
         note(f"why: {type(error).__name__}: {error}")
@@ -115,14 +117,36 @@ def fail(code: str, message: str, hint: str | None) -> None:
         note(traceback.format_exc().rstrip())
 
 
+def _note_error(message: str, hint: str | None) -> None:
+    note(f"Error: {message}")
+    if hint:
+        note(f"  → {hint}")
+
+
+def fail_full(error: OSError) -> None:
+    """Report that what we print finds no place; where stdout is full, only stderr is left."""
+    _mode.stdout_is_lost = True
+    close_stdout()
+    hint = "Free some space, or send the output somewhere else."
+    fail(WriteError.code, f"Could not write the output: {error.strerror}.", hint)
+
+
+def fail_interrupted() -> None:
+    """Report Ctrl-C, and what the next command can build on."""
+    resumes = _mode.command in ("demo", "data presize")
+    hint = "The same command again goes on from what is complete." if resumes else None
+    fail("interrupted", "Interrupted.", hint)
+
+
 def fail_usage(error: typer.TyperException) -> None:
     """Report wrong arguments, with the command that explains the right ones."""
-    words = "" if _mode.command == "tpuctl" else f" {_mode.command}"
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "tpuctl"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(message)
     else:
-        fail(UsageError.code, message, f"See: tpuctl{words} --help")
+        fail(UsageError.code, message, f"See: {command} --help")
 
 
 def fail_bug(error: Exception) -> None:

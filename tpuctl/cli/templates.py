@@ -1,12 +1,15 @@
 """`tpuctl templates list | show | new`."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from tpuctl.cli import output
 from tpuctl.launch import catalog
 from tpuctl.reporters import templates as report
+
+Name = Annotated[str, typer.Argument(help="A template, as templates list names it.")]
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -25,12 +28,12 @@ def list_templates() -> None:
 
 
 @app.command()
-def show(name: str) -> None:
+def show(name: Name) -> None:
     """Show what a template does and which flags it takes."""
     output.show(catalog.describe_script(catalog.find_template(name)), report.template)
 
 
 @app.command()
-def new(name: str, folder: Path) -> None:
+def new(name: Name, folder: Annotated[Path, typer.Argument(help="Where the copy goes.")]) -> None:
     """Copy a template into a folder of yours, to change it."""
     output.show(catalog.write_template(name, folder), report.written)

@@ -1,5 +1,7 @@
 """The whole day: each step is a command of its own; this runs them in order."""
 
+import importlib.util
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from pathlib import Path
 from tpuctl import datasets, pipeline
 from tpuctl.demo.photographs import assemble_photographs
 from tpuctl.diagnosis import Diagnosis, diagnose
+from tpuctl.errors import MissingExtraError, TpuctlError
 from tpuctl.launch.plan import find_script, pick_choice, plan_launch
 from tpuctl.launch.run import Training, run_training
 from tpuctl.outcome import Outcome, Status
@@ -51,8 +54,13 @@ class Day(Outcome):
 
     @property
     def exit_code(self) -> int:
-        """The training's own."""
-        return self.launch.exit_code
+        """1 when the training failed."""
+        return 1 if self.launch.returncode else 0
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """How the training failed."""
+        return self.launch.failures
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -77,6 +85,7 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
     Raises whatever its steps raise.
     """
     start_s = time.monotonic()
+    _check_extras(own_photographs=images is None)
     ensure_folder(out)
     watcher.on_step(1, "doctor: what is this machine?")
     doctor = diagnose(live_machine())
@@ -114,6 +123,14 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
     )
 
 
+def _check_extras(*, own_photographs: bool) -> None:
+    """Fail before the first step, not in the middle of the day."""
+    modules = ["tensorflow", "keras", "cv2", "simplejpeg", "PIL", "google_crc32c"]
+    for module in modules + (["skimage", "sklearn"] if own_photographs else []):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError("The demo", extra="demo", module=module)
+
+
 def _profile(target: Path, file: Path, on_progress: OnProgress) -> pipeline.Profile:
     step_ms, _ = reference_step_ms(BATCH_SIZE)
     profile = pipeline.profile_target(
@@ -135,4 +152,5 @@ def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Trai
     choice = pick_choice(script, doctor.strategies, preferred=doctor.recommended.framework)
     settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
     plan = plan_launch(script, choice, settings)
-    return run_training(plan, log=watcher.log, errors=out / "stderr.log")
+    log = out / "stderr.log"
+    return run_training(plan, log=watcher.log, errors=log, stdin=subprocess.DEVNULL)

@@ -6,6 +6,7 @@ Each is one readable script that runs without tpuctl; nothing here imports one.
 import ast
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tpuctl
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
@@ -19,6 +20,8 @@ class Flag:
 
     name: str
     help: str
+    type: str = "str"
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,7 @@ def _frameworks(tree: ast.Module) -> tuple[str, ...]:
     """The value of a top-level `FRAMEWORKS = ("tensorflow", ...)`."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRAMEWORKS":
-            try:
-                return tuple(str(name) for name in ast.literal_eval(node.value))
-            except (ValueError, TypeError):
-                return ()
+            return tuple(str(name) for name in _literal(node.value, ()))
     return ()
 
 
@@ -132,14 +132,24 @@ def _flags(tree: ast.Module) -> list[Flag]:
         if node.func.attr != "add_argument":
             continue
         names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-        helps = [
-            keyword.value.value
-            for keyword in node.keywords
-            if keyword.arg == "help" and isinstance(keyword.value, ast.Constant)
-        ]
+        said = {keyword.arg: keyword.value for keyword in node.keywords}
         flags += [
-            Flag(name, str(helps[0]) if helps else "")
+            Flag(
+                name,
+                str(_literal(said.get("help"), "")),
+                ast.unparse(said["type"]) if "type" in said else "str",
+                tuple(str(choice) for choice in _literal(said.get("choices"), ())),
+            )
             for name in names
             if isinstance(name, str) and name.startswith("--")
         ]
     return flags
+
+
+def _literal(node: ast.expr | None, default: Any) -> Any:
+    """The value of a literal of the same kind as `default`; anything cleverer is not known."""
+    try:
+        value = ast.literal_eval(node) if node else default
+    except (ValueError, TypeError):
+        return default
+    return value if isinstance(value, str) == isinstance(default, str) else default

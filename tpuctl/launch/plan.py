@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.launch.catalog import Template, describe_script, find_template
+from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
+from tpuctl.launch import snippets
+from tpuctl.launch.catalog import Flag, Template, describe_script, find_template
 from tpuctl.launch.strategy import FRAMEWORKS, Choice
 from tpuctl.outcome import Outcome
 
@@ -52,8 +53,8 @@ def pick_choice(
 
     A framework or strategy given by name is kept; a script that does not say what it runs on may
     run without any. Raises UsageError for a framework that does not
-    exist or that the script cannot use, and NotFoundError where none of its frameworks is
-    installed.
+    exist or that the script cannot use, and MissingExtraError or NotFoundError where none of its
+    frameworks is installed.
     """
     can_use = script.frameworks or FRAMEWORKS
     if framework not in ("auto", *can_use):
@@ -65,14 +66,17 @@ def pick_choice(
     usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
     if not usable and not script.frameworks and framework == "auto":
         return Choice(preferred, "default", "no framework is installed; the script decides", "")
+    if not usable and "tensorflow" in wanted:
+        raise MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     if not usable:
         raise NotFoundError(
-            f"{script.name} needs {' or '.join(wanted)}, and none of them is installed here.",
+            f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
             hint=f"pip install {wanted[0]}",
         )
     order = (preferred, *can_use)
     best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
+        _check_strategy(script, best.framework, strategy)
         return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
     if best.strategy == _ON_CPU_ONLY:
         return replace(best, strategy="default", because=f"{best.because}; it runs on the CPU")
@@ -95,7 +99,7 @@ def plan_launch(
     names = {flag.name for flag in script.flags}
     argv = [python, script.path]
     for setting in settings:
-        argv += _flag(setting, names, script)
+        argv += _flag(setting, script)
     because = [f"{choice.framework}, {choice.strategy}: {choice.because}"]
     given = {word.split("=")[0] for word in (*argv, *arguments)}
     if "--strategy" not in names:
@@ -114,16 +118,47 @@ def plan_launch(
     )
 
 
-def _flag(setting: str, names: set[str], script: Template) -> list[str]:
+def _check_strategy(script: Template, framework: str, strategy: str) -> None:
+    flag = next((flag for flag in script.flags if flag.name == "--strategy"), None)
+    if flag is None:
+        raise UsageError(
+            f"{script.name} takes no --strategy, so --strategy {strategy} cannot reach it.",
+            hint="Leave it out, or give the script such a flag.",
+        )
+    known = [name for name in flag.choices if name in ("default", *snippets.known(framework))]
+    if flag.choices and strategy not in known:
+        raise UsageError(
+            f"{script.name} knows no strategy {strategy} on {framework}.",
+            hint=f"Strategies: auto, {', '.join(known)}.",
+        )
+
+
+def _flag(setting: str, script: Template) -> list[str]:
+    flags = {flag.name: flag for flag in script.flags}
     key, equals, value = setting.partition("=")
     flag = f"--{key.strip().lstrip('-').replace('_', '-')}"
     if not equals or not key.strip():
         raise UsageError(f"--set {setting} is not of the form K=V.", hint="Like: --set epochs=2")
-    if flag not in names:
-        near = get_close_matches(flag, names, 1)
+    if flag not in flags:
+        near = get_close_matches(flag, flags, 1)
         meant = f"Did you mean --set {near[0][2:]}={value}? " if near else ""
         raise UsageError(
             f"{script.name} has no flag {flag} for --set {setting}.",
-            hint=f"{meant}Its flags: {', '.join(sorted(names)) or 'none'}.",
+            hint=f"{meant}Its flags: {', '.join(sorted(flags)) or 'none'}.",
         )
+    _check_value(flags[flag], value)
     return [flag, value]
+
+
+def _check_value(flag: Flag, value: str) -> None:
+    if flag.choices and value not in flag.choices:
+        raise UsageError(
+            f"{flag.name} cannot be {value!r}.", hint=f"It is one of: {', '.join(flag.choices)}."
+        )
+    kind = {"int": int, "float": float}.get(flag.type)
+    try:
+        if kind:
+            kind(value)
+    except ValueError as error:
+        what = "a whole number" if kind is int else "a number"
+        raise UsageError(f"{flag.name} takes {what}, not {value!r}.") from error

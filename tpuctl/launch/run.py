@@ -2,14 +2,17 @@
 
 import json
 import os
+import shlex
+import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.launch.plan import LaunchPlan
 from tpuctl.outcome import Status
 from tpuctl.storage.local import translated_write_errors
@@ -24,7 +27,8 @@ class Training(LaunchPlan):
 
     returncode: int
     result: Mapping[str, Any] | None
-    last_words: tuple[str, ...] = ()
+    seconds: float
+    last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -36,9 +40,25 @@ class Training(LaunchPlan):
         """The script's own; 128 + N for signal N, as a shell would say."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """How the script ended, where it did not end well."""
+        if not self.returncode:
+            return ()
+        how = f"ended with exit code {self.returncode}"
+        if self.returncode < 0:
+            how = f"was killed by {_signal_name(-self.returncode)}"
+        said = f": {self.last_words[-1].strip()}" if self.last_words else "."
+        again = f"Run it alone: {shlex.join(self.argv)}"
+        return (ScriptFailedError(f"{self.script} {how}{said}", hint=again),)
+
 
 def run_training(
-    plan: LaunchPlan, *, log: int | None = None, errors: Path | None = None
+    plan: LaunchPlan,
+    *,
+    log: int | None = None,
+    errors: Path | None = None,
+    stdin: int | None = None,
 ) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
@@ -46,13 +66,12 @@ def run_training(
     its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
     script is stopped before KeyboardInterrupt goes on.
     """
+    start_s = time.monotonic()
     result_path = _output_folder(plan) / "result.json"
     before = _stamp(result_path)
     environment = {**os.environ, **plan.env, "PYTHONUNBUFFERED": "1"}
     with _open_errors(errors) as stderr:
-        child = subprocess.Popen(
-            plan.argv, env=environment, stdout=log, stderr=stderr, stdin=subprocess.DEVNULL
-        )
+        child = subprocess.Popen(plan.argv, env=environment, stdout=log, stderr=stderr, stdin=stdin)
         with _stopped_on_interrupt(child):
             returncode = child.wait()
     fresh = _stamp(result_path) != before
@@ -60,6 +79,7 @@ def run_training(
     return Training(
         **planned,
         returncode=returncode,
+        seconds=time.monotonic() - start_s,
         result=_read_result(result_path) if fresh and not returncode else None,
         last_words=_last_lines(errors) if errors and returncode else (),
     )
@@ -78,7 +98,16 @@ def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _last_lines(path: Path, count: int = 15) -> tuple[str, ...]:
-    return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(line for line in lines if line.strip())[-count:]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} (often: out of memory)" if name == "SIGKILL" else name
 
 
 def _output_folder(plan: LaunchPlan) -> Path:

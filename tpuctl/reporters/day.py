@@ -24,13 +24,16 @@ def text(day: Day) -> RenderableType:
         table.add_column(column, justify="left" if not column else "right")
     for row in comparison_rows(day):
         table.add_row(*row)
-    training = day.launch.result or {}
+    training = [Text(line, style="dim") for line in day.launch.last_words]
+    if day.launch.result is not None:
+        figures = launch.figures(day.launch.result)
+        training = [Text(f"training: {name}: {value}") for name, value in figures]
     return Group(
         Text(headline(day), style="bold"),
         Text(f"device: {day.device_step_source}\n", style="dim"),
         table,
         Text(f"\npresized: {presize_sentence(day)}"),
-        *(Text(f"training: {name}: {value}") for name, value in launch.figures(training)),
+        *training,
         Text(f"\nthe whole day: {format_duration(day.seconds)}"),
         Text(f"report: {day.report_html}"),
     )
@@ -156,7 +159,7 @@ def _training(day: Day) -> list[str]:
     command = html.code(launch.command_line(day.launch.env, day.launch.argv))
     because = html.bullets(day.launch.because)
     if day.launch.result is None:
-        failed = f"The training failed with exit code {day.launch.exit_code}."
+        failed = " ".join(str(failure) for failure in day.launch.failures)
         return [
             html.paragraph(failed),
             html.code("\n".join(day.launch.last_words)),

@@ -16,14 +16,17 @@ SCHEMA = "tpuctl/1"
 def success(command: str, result: Outcome) -> str:
     """Write the envelope of a command that had a result."""
     return _document(
-        command, result.status, to_jsonable(result), errors=[], warnings=list(result.warnings)
+        command,
+        result.status,
+        to_jsonable(result),
+        errors=[_error(error.code, str(error), error.hint) for error in result.failures],
+        warnings=list(result.warnings),
     )
 
 
 def failure(command: str, code: str, message: str, hint: str | None) -> str:
     """Write the envelope of a command that failed before it had a result."""
-    error = {"code": code, "message": message, "hint": hint}
-    return _document(command, "error", {}, errors=[error], warnings=[])
+    return _document(command, "error", {}, errors=[_error(code, message, hint)], warnings=[])
 
 
 def to_jsonable(value: Any) -> Any:
@@ -44,6 +47,10 @@ def to_jsonable(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value) if isinstance(value, PurePath) else value
+
+
+def _error(code: str, message: str, hint: str | None) -> dict[str, str | None]:
+    return {"code": code, "message": message, "hint": hint}
 
 
 def _document(

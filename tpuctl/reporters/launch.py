@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tpuctl.launch.plan import LaunchPlan
 from tpuctl.launch.run import Training
+from tpuctl.units import format_duration
 
 
 def plan(result: LaunchPlan) -> str:
@@ -18,25 +19,26 @@ def plan(result: LaunchPlan) -> str:
 
 
 def training(result: Training) -> RenderableType:
-    """How the training went."""
+    """How the training went, in one line: the script has said the rest itself."""
+    took = f"after {format_duration(result.seconds)}"
     if result.returncode:
-        failed = f"The script failed with exit code {result.exit_code}: {result.script}"
-        return Text("\n".join([*result.last_words, failed]))
+        return Text(f"Stopped {took}.")
     if result.result is None:
-        return Text(f"{result.script} finished; it left no result.json.")
-    lines = [f"{name}: {value}" for name, value in figures(result.result)]
-    return Text("\n".join(lines))
+        return Text(f"Finished {took}.")
+    said = "; ".join(f"{name} {value}" for name, value in figures(result.result))
+    return Text(f"Finished {took}: {said}.")
 
 
 def figures(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a template's result says, as (name, text) pairs; what it lacks is left out."""
     step = result.get("step_ms") or {}
     last = (result.get("epochs") or [{}])[-1]
+    rate = result.get("examples_per_s")
     pairs = [
         ("devices used", ", ".join(result.get("devices", []))),
-        ("strategy", f"{result.get('strategy')} with {result.get('replicas')} replica(s)"),
-        ("step", f"{step['p50']:.1f} ms (median; p95 {step['p95']:.1f} ms)" if step else ""),
-        ("speed", f"{result.get('examples_per_s') or 0:,.0f} examples/s"),
+        ("replicas", str(result.get("replicas") or "")),
+        ("step", f"{step['p50']:.1f} ms (median)" if step else ""),
+        ("speed", f"{rate:,.0f} examples/s" if rate else ""),
         ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
         ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
     ]
