@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from tpuctl.storage.local import translated_write_errors
 
 # A child that was asked to stop writes nothing long: Keras leaves within a batch.
 STOP_S = 15
+# What TensorFlow 2.21 prints at every start, whatever its log level is set to (2026-11-20).
+_START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
 
 def _last_lines(path: Path, count: int = 15) -> tuple[str, ...]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return tuple(line for line in lines if line.strip())[-count:]
+    return tuple(line for line in lines if line.strip() and not _START_UP.match(line))[-count:]
 
 
 def _signal_name(number: int) -> str:
