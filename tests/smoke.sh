@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
     -c constraints.txt "$work"/dist/*.whl
 cd "$work"
 run() {
-    echo "$ tpuctl $*"
+    echo "$ tpuctl $*" >&2
     "$work/venv/bin/tpuctl" "$@"
 }
 run --version
