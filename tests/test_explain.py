@@ -232,11 +232,30 @@ def test_without_any_standard_input_the_text_is_missed() -> None:
     assert "There is no text to explain" in result.stderr
 
 
-def test_nothing_found_is_exit_1_and_nothing_given_is_an_error(tpuctl: Callable[..., Any]) -> None:
+def test_nothing_found_is_exit_1_and_nothing_given_is_wrong_usage(
+    tpuctl: Callable[..., Any], tmp_path: Path
+) -> None:
     nothing = tpuctl("explain", "--json", "all is well")
     assert (nothing.exit_code, nothing.data["matches"]) == (1, [])
-    empty = tpuctl("explain", "--json", input=" \n")
-    assert (empty.exit_code, empty.document["errors"][0]["code"]) == (1, "invalid")
+    for empty in (
+        tpuctl("explain", "--json", input=" \n"),
+        tpuctl("explain", "--json", input=""),
+        tpuctl("explain", "--json", "", input=""),
+        tpuctl("explain", "--json", " "),
+    ):
+        (error,) = empty.document["errors"]
+        assert (empty.exit_code, error["code"]) == (2, "usage")
+        assert "python train.py 2>&1 | tpuctl explain" in error["hint"]
+    (tmp_path / "empty.log").touch()
+    assert tpuctl("explain", tmp_path / "empty.log").exit_code == 1
+
+
+def test_an_empty_standard_input_is_wrong_usage() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tpuctl", "explain"], stdin=subprocess.DEVNULL, capture_output=True
+    )
+    assert result.returncode == 2
+    assert b"2>&1 | tpuctl explain" in result.stderr
 
 
 def test_the_golden_page_of_codes_is_the_catalogue(request: pytest.FixtureRequest) -> None:
