@@ -175,6 +175,19 @@ def test_a_record_that_cannot_be_written_says_so(
     assert result.document["errors"][0]["code"] == "write_failed"
 
 
+def test_a_record_makes_no_folders(tpuctl: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "not there"
+    result = tpuctl("doctor", "--json", "--record", folder / "machine.json")
+    (error,) = result.document["errors"]
+    assert (result.exit_code, error["code"]) == (1, "write_failed")
+    assert f"the folder {folder} does not exist" in error["message"]
+    assert error["hint"] == f"mkdir -p '{folder}'"
+    assert not folder.exists()
+    folder.mkdir()
+    tpuctl("doctor", "--json", "--record", folder / "machine.json")
+    assert [path.name for path in folder.iterdir()] == ["machine.json"]
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

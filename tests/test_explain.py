@@ -73,6 +73,58 @@ def test_each_quoted_message_of_the_facts_is_explained_by_its_own_code() -> None
     assert wrong == []
 
 
+SPELLINGS = {
+    "jax.errors.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes.": (
+        "F66"
+    ),
+    "RESOURCE_EXHAUSTED: Attempting to allocate 2.00G. That was not possible. There are 1.5G "
+    "free.": "F66",
+    "RESOURCE_EXHAUSTED: Attempting to reserve 12.06G at the bottom of memory. That was not "
+    "possible. There are 9.07G free.": "F66",
+    "Out of memory while trying to allocate 68719476736 bytes.": "F66",
+    "No module named tensorflow": "F27",
+    "ImportError: No module named tensorflow.": "F27",
+    "ModuleNotFoundError: No module named 'tensorflow'": "F27",
+    'No module named "tensorflow"': "F27",
+    "No module named ‘tensorflow’": "F27",
+    "Unable to initialize backend tpu: something new": "F16",
+    "AttributeError: module libtpu has no attribute get_library_path": "F20",
+    "KeyError: COLAB_TPU_ADDR": "F40",
+    "Failed to connect to 172.28.0.1:8353": "F11",
+    "Failed to connect to ipv4:10.0.0.7:8353; deadline exceeded": "F11",
+    "OSError: [Errno 16] Device or resource busy: '/dev/vfio/3'": "F05",
+    "PermissionError: [Errno 1] Operation not permitted: '/dev/accel2'": "F04",
+    "Couldnt open iommu group /dev/vfio/17": "F05",
+    "Python 3.13 with libtpu 0.0.17": "F38",
+    "Failed to recognize coordinator address 'local'": "F58",
+    "ERROR: Could not find a version that satisfies the requirement libtpu==2.19.0": "F28",
+    "NotFoundError: TPUs not found in the cluster.": "F31",
+    "Quota limit TPUV5sLitepodPerProjectPerZoneForTPUAPI has been exceeded.": "quota_exceeded",
+}
+NO_FAILURES = (
+    "No module named 'tensorflow_datasets'",
+    "No module named tensorflow_hub",
+    "No module named 'tensorflow.keras.wrappers'",
+    "No module named tensorflow-datasets",
+    "Out of memory: Killed process 4242 (python)",
+    "Your disk quota limit is 100 GB",
+    "Failed to connect to localhost:6006",
+    "Device or resource busy: '/mnt/disk'",
+    "has no attribute 'get_tpu_client_options'",
+    "Python 3.11.9, jax built with libtpu 0.0.21",
+)
+
+
+@pytest.mark.parametrize(("text", "code"), SPELLINGS.items())
+def test_numbers_devices_and_quotes_may_differ(text: str, code: str) -> None:
+    assert first(text) == code
+
+
+@pytest.mark.parametrize("text", NO_FAILURES)
+def test_a_text_that_only_begins_like_a_failure_is_none(text: str) -> None:
+    assert first(text) is None
+
+
 API = {
     'There is no more capacity in the zone "us-central2-b"; you can try in another': "no_capacity",
     "Insufficient reserved capacity. Contact customer support": "no_capacity",
@@ -180,11 +232,30 @@ def test_without_any_standard_input_the_text_is_missed() -> None:
     assert "There is no text to explain" in result.stderr
 
 
-def test_nothing_found_is_exit_1_and_nothing_given_is_an_error(tpuctl: Callable[..., Any]) -> None:
+def test_nothing_found_is_exit_1_and_nothing_given_is_wrong_usage(
+    tpuctl: Callable[..., Any], tmp_path: Path
+) -> None:
     nothing = tpuctl("explain", "--json", "all is well")
     assert (nothing.exit_code, nothing.data["matches"]) == (1, [])
-    empty = tpuctl("explain", "--json", input=" \n")
-    assert (empty.exit_code, empty.document["errors"][0]["code"]) == (1, "invalid")
+    for empty in (
+        tpuctl("explain", "--json", input=" \n"),
+        tpuctl("explain", "--json", input=""),
+        tpuctl("explain", "--json", "", input=""),
+        tpuctl("explain", "--json", " "),
+    ):
+        (error,) = empty.document["errors"]
+        assert (empty.exit_code, error["code"]) == (2, "usage")
+        assert "python train.py 2>&1 | tpuctl explain" in error["hint"]
+    (tmp_path / "empty.log").touch()
+    assert tpuctl("explain", tmp_path / "empty.log").exit_code == 1
+
+
+def test_an_empty_standard_input_is_wrong_usage() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tpuctl", "explain"], stdin=subprocess.DEVNULL, capture_output=True
+    )
+    assert result.returncode == 2
+    assert b"2>&1 | tpuctl explain" in result.stderr
 
 
 def test_the_golden_page_of_codes_is_the_catalogue(request: pytest.FixtureRequest) -> None:

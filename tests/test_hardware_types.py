@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpuctl.hardware
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import UsageError
 from tpuctl.hardware.generations import generation_of_type, generations, load_data
 from tpuctl.hardware.types import all_types, describe, parse_type, usd_per_hour
 from tpuctl.reporters import types as report
@@ -61,16 +61,25 @@ def test_a_type_is_counted_in_chips_cores_devices_and_workers(
              "v9-8", "", "-", "v5e-", "v5e-8-8", "v4--8", "v5e-99999999"],
 )  # fmt: skip
 def test_a_type_that_does_not_exist_is_refused_with_a_hint(name: str) -> None:
-    with pytest.raises(InvalidInputError) as refused:
+    with pytest.raises(UsageError) as refused:
         describe(name)
     assert refused.value.hint
+
+
+def test_a_type_that_does_not_exist_is_wrong_usage(tpuctl: Callable[..., Any]) -> None:
+    for name in ("nonsense", "v5e", "v5e-7", "v1"):
+        result = tpuctl("types", "--json", name)
+        (error,) = result.document["errors"]
+        assert (result.exit_code, error["code"]) == (2, "usage")
+        assert error["hint"]
+    assert tpuctl("types", "--json", "v5e-8").exit_code == 0
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_type_or_refused(text: str) -> None:
     try:
         generation, chips = parse_type(text)
-    except InvalidInputError:
+    except UsageError:
         return
     assert chips > 0
     assert generation

@@ -29,13 +29,18 @@ def _given(words: list[str]) -> str:
     """The text of the arguments, of the file that they name, or of standard input."""
     if len(words) == 1 and _is_file(words[0]):
         return Path(words[0]).read_text(encoding="utf-8", errors="replace")
-    if words:
-        return " ".join(words)
-    if sys.stdin is None or sys.stdin.isatty():
+    text = " ".join(words) or _piped()
+    if not text.strip():
         raise UsageError(
             "There is no text to explain.",
             hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
         )
+    return text
+
+
+def _piped() -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
     return sys.stdin.buffer.read().decode(errors="replace")
 
 

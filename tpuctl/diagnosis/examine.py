@@ -1,5 +1,6 @@
 """One visit to the doctor: this machine or a recorded one, and what was asked for besides."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from tpuctl.diagnosis.diagnose import diagnose, find_problems
 from tpuctl.diagnosis.finding import View
 from tpuctl.diagnosis.report import Diagnosis
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, WriteError
 from tpuctl.runtime.detect import detect
 from tpuctl.runtime.live import LiveMachine, live_machine
 from tpuctl.runtime.machine import Machine
@@ -28,7 +29,8 @@ def examine(
 
     `approve` allows repairs: it is called with each one and stops the program on a no. `deep` and
     `numerics` use the accelerator, in a child process. Raises UsageError for options that exclude
-    each other, and what `open_recorded` raises.
+    each other, WriteError for a record in a folder that does not exist, and what `open_recorded`
+    raises.
     """
     if replay is not None:
         if record or deep or numerics or approve:
@@ -53,6 +55,11 @@ def _recorded(machine: Machine, path: Path) -> Diagnosis:
     from tpuctl.runtime.record import RecordingMachine, to_json
     from tpuctl.storage.local import write_atomically
 
+    if not path.parent.is_dir():
+        raise WriteError(
+            f"Could not write {path}: the folder {path.parent} does not exist.",
+            hint=f"mkdir -p {shlex.quote(str(path.parent))}",
+        )
     recording = RecordingMachine(machine)
     diagnosis = diagnose(recording)
     write_atomically(path, to_json(recording.document()))

@@ -10,7 +10,9 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome, Status
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "`": None, "*": None})
+# Quotes come and go with versions and shells: no message depends on them.
+_QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
+_NAME_ENDS = re.compile(r"(?!\w|[.-]\w)")
 _GAP = 400
 _PIECE, _OVERLAP = 1 << 22, 1 << 13
 _LONGEST_CODE = 40
@@ -114,6 +116,12 @@ def _pieces(words: str) -> tuple[str, ...]:
     return tuple(piece.strip() for piece in _plain(words).split("…"))
 
 
+@cache
+def _ends_a_name(words: str) -> bool:
+    """Whether a pattern ends in a quoted name, of which a longer name is no example."""
+    return re.search(r"\w'$", words) is not None
+
+
 def _search(text: str, words: str) -> tuple[int, int, str] | None:
     """Find the pieces of a pattern in order, not far from each other: weight, place, words."""
     pieces = _pieces(words)
@@ -123,16 +131,18 @@ def _search(text: str, words: str) -> tuple[int, int, str] | None:
         return None
     start = text.find(pieces[0])
     while start >= 0:
-        if _follow(text, start + len(pieces[0]), pieces[1:]):
+        end = _follow(text, start + len(pieces[0]), pieces[1:])
+        if end and (not _ends_a_name(words) or _NAME_ENDS.match(text, end)):
             return weight, start, words
         start = text.find(pieces[0], start + 1)
     return None
 
 
-def _follow(text: str, end: int, pieces: tuple[str, ...]) -> bool:
+def _follow(text: str, end: int, pieces: tuple[str, ...]) -> int | None:
+    """Where the last piece ends; None when one is missing."""
     for piece in pieces:
         at = text.find(piece, end, end + _GAP + len(piece))
         if at < 0:
-            return False
+            return None
         end = at + len(piece)
-    return True
+    return end

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import UsageError
 from tpuctl.hardware.generations import load_data
 from tpuctl.outcome import Outcome
 
@@ -81,21 +81,21 @@ class TypeTable(Outcome):
 def parse_type(text: str) -> tuple[str, int]:
     """Read any spelling of a type: its generation and its number of chips.
 
-    Raises InvalidInputError for a name that is no type, or a size that does not exist.
+    Raises UsageError for a name that is no type, or a size that does not exist.
     """
     match = _NAME.fullmatch(text.strip().lower())
     family = next((f for f in _families() if match and match[1] in f["spellings"]), None)
     if match is None or family is None:
         _refuse_bare_family(text.strip().lower())
         known = ", ".join(f"{f['prefix']}-N" for f in _families())
-        raise InvalidInputError(
+        raise UsageError(
             f"{text!r} is no accelerator type.", hint=f"Types are {known}; see: tpuctl types"
         )
     number, chip = int(match[2]), _chip(family["generation"])
     per_chip = chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1
     chips = number // per_chip
     if number % per_chip or not _exists(family, chips):
-        raise InvalidInputError(
+        raise UsageError(
             f"There is no {text.strip()}: {family['prefix']}-N counts {family['counts']}.",
             hint=f"Sizes that exist: {_sizes(family)}.",
         )
@@ -103,7 +103,7 @@ def parse_type(text: str) -> tuple[str, int]:
 
 
 def describe(text: str) -> AcceleratorType:
-    """Describe one type, whatever its spelling; raises InvalidInputError for an unknown one."""
+    """Describe one type, whatever its spelling; raises UsageError for an unknown one."""
     generation, chips = parse_type(text)
     family = next(f for f in _families() if f["generation"] == generation)
     chip, prices = _chip(generation), load_data("prices")
@@ -177,13 +177,13 @@ def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
 def _refuse_bare_family(name: str) -> None:
     for family in _families():
         if name in family["spellings"]:
-            raise InvalidInputError(
+            raise UsageError(
                 f"{name} is a generation; a type says how large it is as well.",
                 hint=f"Sizes that exist: {_sizes(family)}.",
             )
     for chip in load_data("chips")["chips"]:
         if name == chip["name"] and chip["note"]:
-            raise InvalidInputError(f"{name} has no types. {chip['note']}", hint="tpuctl types")
+            raise UsageError(f"{name} has no types. {chip['note']}", hint="tpuctl types")
 
 
 def _in_words(workers: int, devices: int) -> str:

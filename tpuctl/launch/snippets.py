@@ -13,14 +13,14 @@ os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"] = str(library)
 
 """
 
-INSTALL_JAX_TPU = """\
+_INSTALL = """\
 import subprocess
 import sys
 
-subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "jax[tpu]"])
+subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"])
 """
-
-INSTALL_JAX = INSTALL_JAX_TPU.replace("jax[tpu]", "jax")
+# What a machine's accelerator takes (docs.jax.dev, installation).
+_JAX_FOR = {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"}
 
 _TF_TPU = """\
 import tensorflow as tf
@@ -167,6 +167,16 @@ _SNIPPETS: dict[str, dict[str, str]] = {
         "torch": _KERAS.format(backend="torch", first=""),
     },
 }
+
+
+def install_jax(accelerator: str) -> str:
+    """The code that installs a JAX that sees the accelerator."""
+    return _INSTALL.format(package=_JAX_FOR.get(accelerator, "jax"))
+
+
+def install_line(accelerator: str) -> str:
+    """The same as a command for the shell."""
+    return f"pip install -U '{_JAX_FOR.get(accelerator, 'jax')}'"
 
 
 def known(framework: str) -> tuple[str, ...]:

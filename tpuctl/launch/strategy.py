@@ -158,10 +158,11 @@ _NOWHERE = frozenset({"not-installed", "none-on-tpu"})
 
 
 def _install(situation: Situation) -> Choice:
-    if situation.accelerator == "tpu":
+    because = "no framework is installed"
+    if situation.tensorflow_build is not None:
         because = "no framework that sees the TPU is installed"
-        return Choice("jax", "not-installed", because, snippets.INSTALL_JAX_TPU)
-    return Choice("jax", "not-installed", "no framework is installed", snippets.INSTALL_JAX)
+    code = snippets.install_jax(situation.accelerator)
+    return Choice("jax", "not-installed", because, code)
 
 
 def _tpu(situation: Situation) -> bool:

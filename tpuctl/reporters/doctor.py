@@ -3,6 +3,7 @@
 from typing import Any
 
 from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.launch.snippets import install_line
 
 
 def text(diagnosis: Diagnosis) -> Any:
@@ -26,6 +27,26 @@ def hardware_line(diagnosis: Diagnosis) -> str:
         names = ", ".join(diagnosis.gpu_names) or "name unknown"
         return f"{diagnosis.gpus} GPU ({names})"
     return "none"
+
+
+def start_line(diagnosis: Diagnosis) -> str:
+    """What to start with, or what is missing for any start."""
+    best = diagnosis.recommended
+    if best.strategy != "not-installed":
+        return f"Start with {best.framework} ({best.strategy}): {best.because}"
+    return f"{best.because[0].upper()}{best.because[1:]} here. Install one, such as JAX:"
+
+
+def start_code(diagnosis: Diagnosis) -> str:
+    """The code to start with, or the command that installs a framework."""
+    if diagnosis.recommended.strategy == "not-installed":
+        return install_line(diagnosis.accelerator)
+    return diagnosis.recommended.snippet.rstrip()
+
+
+def is_well(diagnosis: Diagnosis) -> bool:
+    """Whether there is nothing to mend and something to start with."""
+    return not diagnosis.problems and diagnosis.recommended.strategy != "not-installed"
 
 
 def state_line(diagnosis: Diagnosis) -> str:

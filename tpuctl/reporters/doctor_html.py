@@ -3,7 +3,7 @@
 from html import escape
 
 from tpuctl.diagnosis.report import Diagnosis, Problem
-from tpuctl.reporters.doctor import hardware_line, state_line
+from tpuctl.reporters.doctor import hardware_line, start_code, start_line, state_line
 
 _COLOUR = {"blocking": "#c5221f", "warning": "#b06000", "note": "#1967d2"}
 _CARD = (
@@ -30,15 +30,14 @@ def card(diagnosis: Diagnosis) -> str:
         f'</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in rows
     )
-    best = diagnosis.recommended
     return (
         f'<div class="tpuctl-doctor" style="{_CARD}"><b>tpuctl doctor</b> {_verdict(diagnosis)}'
         f'<table style="margin:6px 0;border-collapse:collapse">{table}</table>'
         + "".join(map(_problem, diagnosis.problems))
         + _evidence(diagnosis)
-        + f"<div>Start with <b>{escape(best.framework)}</b> ({escape(best.strategy)}): "
-        f'{escape(best.because)}</div><pre style="{_CODE};padding:8px;margin:4px 0 0;'
-        f'white-space:pre;overflow-x:auto">{escape(best.snippet.rstrip())}</pre></div>'
+        + f'<div>{escape(start_line(diagnosis))}</div><pre style="{_CODE};padding:8px;'
+        f'margin:4px 0 0;white-space:pre;overflow-x:auto">{escape(start_code(diagnosis))}</pre>'
+        "</div>"
     )
 
 
@@ -50,6 +49,8 @@ def _verdict(diagnosis: Diagnosis) -> str:
     serious = [problem for problem in diagnosis.problems if problem.severity == "warning"]
     if serious:
         return f'<span style="color:{_COLOUR["warning"]}">! {len(serious)} warning(s)</span>'
+    if diagnosis.recommended.strategy == "not-installed":
+        return f'<span style="color:{_COLOUR["warning"]}">! no framework to start with</span>'
     return '<span style="color:#188038">✓ nothing is wrong</span>'
 
 

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuctl.diagnosis.report import Diagnosis, Problem
-from tpuctl.reporters.doctor import hardware_line, state_line
+from tpuctl.reporters.doctor import hardware_line, is_well, start_code, start_line, state_line
 from tpuctl.units import format_bytes, format_duration
 
 _STYLE = {"blocking": "bold red", "warning": "yellow", "note": "cyan"}
@@ -17,12 +17,12 @@ def render(diagnosis: Diagnosis) -> Group:
     """Show where we are, what is wrong with evidence and fix, and how to start."""
     parts: list[RenderableType] = [_summary(diagnosis), Text()]
     parts += [block for problem in diagnosis.problems for block in _problem(problem)]
-    if not diagnosis.problems:
+    if is_well(diagnosis):
         parts += [Text("Nothing is wrong.", style="green"), Text()]
-    best = diagnosis.recommended
-    parts.append(Text(f"Start with {best.framework} ({best.strategy}): {best.because}"))
+    parts.append(Text(start_line(diagnosis)))
     # Neither wrapped nor indented, so that it can be copied.
-    parts.append(Text("\n" + best.snippet.rstrip(), style="green", no_wrap=True, overflow="ignore"))
+    code = "\n" + start_code(diagnosis)
+    parts.append(Text(code, style="green", no_wrap=True, overflow="ignore"))
     parts += _trials(diagnosis)
     if diagnosis.recorded_to:
         parts += [Text(), Text(f"Recorded, without secrets, in {diagnosis.recorded_to}.")]

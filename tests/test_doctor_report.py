@@ -1,0 +1,107 @@
+"""What the report tells people to do can be done."""
+
+import io
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tpuctl
+from tests.machines import chips, diagnosed
+from tpuctl.cli.contents import CONTENTS
+from tpuctl.diagnosis.catalogue import failures
+from tpuctl.reporters import doctor as report
+from tpuctl.reporters.doctor_html import card
+
+MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
+PROGRAMS = {
+    "docker", "export", "gcloud", "kill", "pip", "sh", "sudo", "tpuctl", "unset",
+}  # fmt: skip
+# The name in a sentence, not in a command.
+PROSE = {"can", "command", "inside", "itself", "knows"}
+JAX = {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.23"}
+V5E = {"pci": chips(4, "0x0063"), "files": {f"/dev/vfio/{n}": None for n in range(4)}}
+V5E_VM = {**V5E, "metadata": {"instance/attributes/agent-worker-number": "0"}}
+
+
+def words(machine: dict[str, Any]) -> str:
+    paper = io.StringIO()
+    console = Console(file=paper, width=100, color_system=None, force_jupyter=False)
+    console.print(report.text(diagnosed(machine)))
+    return paper.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("machine", "sentence", "line"),
+    [
+        ({}, "No framework is installed here.", "pip install -U 'jax'"),
+        ({"files": {"/dev/nvidia0": None}}, "No framework is installed here.", "'jax[cuda12]'"),
+        (V5E_VM, "No framework is installed here.", "pip install -U 'jax[tpu]'"),
+        (
+            {**V5E_VM, "packages": {"tensorflow-cpu": "2.20.0"}},
+            "No framework that sees the TPU is installed here.",
+            "pip install -U 'jax[tpu]'",
+        ),
+    ],
+)
+def test_without_a_framework_the_report_says_so_and_gives_the_line(
+    machine: dict[str, Any], sentence: str, line: str
+) -> None:
+    for text in (words(machine), card(diagnosed(machine)).replace("&#x27;", "'")):
+        assert sentence in text
+        assert line in text
+        assert "nothing is wrong" not in text.lower()
+        assert "Start with" not in text
+    best = diagnosed(machine).recommended
+    package = line.split("'")[1]
+    assert (best.framework, best.strategy) == ("jax", "not-installed")
+    assert f'"install", "-U", "{package}"' in best.snippet
+
+
+@pytest.mark.parametrize("machine", [{"packages": {"jax": "0.7.2"}}, {**V5E_VM, "packages": JAX}])
+def test_with_a_framework_nothing_is_wrong(machine: dict[str, Any]) -> None:
+    assert "Nothing is wrong." in words(machine)
+    assert "Start with jax" in words(machine)
+    assert "nothing is wrong" in card(diagnosed(machine))
+
+
+def commands_named(text: str) -> list[str]:
+    return re.findall(r"(?<![\w./-])tpuctl ([a-z][a-z-]*)", text)
+
+
+def known_commands() -> set[str]:
+    return {entry.name for entry in CONTENTS}
+
+
+def test_the_catalogue_names_only_commands_that_exist() -> None:
+    for known in failures().values():
+        named = commands_named(f"{known.cause} {known.fix} {known.fix_command or ''}")
+        assert set(named) <= known_commands(), known.code
+        if known.fix_command:
+            assert shlex.split(known.fix_command)[0] in PROGRAMS, known.code
+
+
+def test_hints_and_fixes_name_only_commands_that_exist() -> None:
+    root = Path(tpuctl.__file__).parent
+    files = [path for module in MODULES for path in (root / module).rglob("*.py")]
+    files += (root / "reporters" / f"{name}.py" for name in ("doctor_text", "explain", "types"))
+    files += (root / "cli" / f"{name}.py" for name in ("doctor", "explain", "types"))
+    found = {
+        (path.name, command)
+        for path in files
+        for quoted in re.findall(r'"([^"\n]*)"', path.read_text(encoding="utf-8"))
+        for command in commands_named(quoted)
+    }
+    assert len(found) > 3
+    unknown = {pair for pair in found if pair[1] not in known_commands() | PROSE}
+    assert unknown == set()
+
+
+def test_the_search_for_commands_finds_one_that_does_not_exist() -> None:
+    assert commands_named("Wait, then: tpuctl pods list (or sudo tpuctl doctor)") == [
+        "pods",
+        "doctor",
+    ]
