@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,14 @@ def test_damage_is_listed_with_exit_1(tpuctl: Callable[..., Result], data_set: P
     document = tpuctl("data", "verify", data_set, "--json").document
     assert document["status"] == "error"
     assert [damage["kind"] for damage in document["data"]["damage"]] == ["missing"]
+
+
+def test_a_pipe_in_a_shard_s_place_does_not_block(data_set: Path) -> None:
+    path = shards(data_set)[0]
+    path.unlink()
+    os.mkfifo(path)
+    assert kinds(data_set) == {(path.name, "size")}
+    assert kinds(data_set, deep=True) == {(path.name, "unreadable")}
 
 
 def test_a_cut_shard_has_the_wrong_size(data_set: Path) -> None:

@@ -347,6 +347,18 @@ def test_a_vanished_picture_is_a_change_and_a_dead_link_a_read_error(tmp_path: P
         presize(photos, tmp_path / "other", small(), on_progress=remove)
 
 
+def test_a_pipe_named_like_a_picture_is_left_out_at_once(tmp_path: Path) -> None:
+    photos = fill(tmp_path / "photos", 8)
+    os.mkfifo(photos / "pipe.jpg")
+    (photos / "linked.jpg").symlink_to("pipe.jpg")
+    result = presize(photos, tmp_path / "out", small())
+    assert [(bad.path, bad.reason, bad.detail) for bad in result.quarantined] == [
+        ("linked.jpg", "read_error", "not a regular file"),
+        ("pipe.jpg", "read_error", "not a regular file"),
+    ]
+    assert result.written == 8
+
+
 def test_hostile_names_survive_the_whole_way(tpuctl: Callable[..., Result], tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     names = ["line\nbreak.jpg", "ünï.jpg", "..jpg.jpg", "a b'\".jpg", "[red]x.jpg", "-x.jpg"]

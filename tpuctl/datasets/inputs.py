@@ -16,6 +16,7 @@ from tpuctl.datasets import magic
 from tpuctl.datasets.models import Labels
 from tpuctl.datasets.quarantine import readable
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.storage.local import open_regular
 
 UNREADABLE = -1
 
@@ -118,9 +119,7 @@ def _look(folder: Path, path: Path) -> tuple[Path, bool] | None:
     if magic.claims_to_be_an_image(path.name):
         return path, True
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return path, False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return path, magic.sniff(file.read(magic.HEAD_BYTES)) is not None
     except OSError:
         return path, False

@@ -4,10 +4,12 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from tpuctl.errors import TryAgainError, WriteError
 
@@ -41,6 +43,24 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             if full
             else "Choose another place with --out or another target folder.",
         ) from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading, and nothing but a file: a pipe would block; raises OSError."""
+    # Looked at first, because to open some devices is to act on them; again, because of the race.
+    _check_regular(os.stat(path), path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_regular(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_regular(state: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
