@@ -304,6 +304,21 @@ def test_a_target_inside_the_source_is_refused(photos: Path) -> None:
     assert not (photos / "out").exists()
 
 
+def test_a_linked_folder_that_holds_the_target_is_left_out_with_a_warning(
+    tpuctl: Callable[..., Result], photos: Path, tmp_path: Path
+) -> None:
+    (photos / "loop").symlink_to("..")
+    arguments = ("data", "presize", photos, tmp_path / "out", "--size", "32")
+    for _ in range(2):
+        text = tpuctl(*arguments)
+        assert text.exit_code == 0
+        assert "Warning: Not followed" in text.stderr
+        assert "loop" in text.stderr
+    result = tpuctl(*arguments, "--json")
+    assert (result.data["images"], result.data["skipped"]) == (12, 12)
+    assert len(result.document["warnings"]) == 1
+
+
 def test_a_target_that_is_a_file_or_below_one_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="is a file"):

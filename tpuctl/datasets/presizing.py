@@ -78,7 +78,7 @@ def presize(
     started_s = time.monotonic()
     source, target = _check_places(Path(src), Path(dst))
     versions = _check_modules()
-    inputs = scan(source)
+    inputs = scan(source, target)
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
     plan = plan_presize(inputs.pictures, options, versions)
@@ -300,6 +300,7 @@ def _result(
         classes=run.plan.classes,
         ignored=run.inputs.ignored,
         dry_run=run.options.dry_run,
+        notes=run.inputs.notes,
     )
 
 
