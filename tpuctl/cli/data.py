@@ -24,8 +24,8 @@ def data() -> None:
 
 @app.command()
 def presize(
-    src: Annotated[Path, typer.Argument(help="Folder of pictures, at any depth.")],
-    dst: Annotated[Path, typer.Argument(help="Folder for shards and manifest.json.")],
+    src: Annotated[str, typer.Argument(help="Folder of pictures, at any depth.")],
+    dst: Annotated[str, typer.Argument(help="Folder for shards and manifest.json.")],
     size: Annotated[str, typer.Option(help="224, or 256x192 for height x width.")] = "224",
     mode: Annotated[
         str,
@@ -83,7 +83,7 @@ def presize(
 
 @app.command()
 def verify(
-    dst: Annotated[Path, typer.Argument(help="Folder of a data set.")],
+    dst: Annotated[str, typer.Argument(help="Folder of a data set.")],
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record as well.")] = False,
 ) -> None:
     """Compare a data set with its manifest, every byte of it; exit 1 on damage."""
@@ -94,7 +94,7 @@ def verify(
 
 @app.command()
 def show(
-    dst: Annotated[Path, typer.Argument(help="Folder of a data set.")],
+    dst: Annotated[str, typer.Argument(help="Folder of a data set.")],
     sheet: Annotated[
         Path | None, typer.Option(help="Write a contact sheet of up to 64 records to this PNG.")
     ] = None,

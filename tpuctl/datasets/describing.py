@@ -9,6 +9,7 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.example import decode_example, decode_leading_features
 from tpuctl.datasets.flags import Flag
 from tpuctl.datasets.models import DataSet, Description, LabelCount, Shard, SizeBin
+from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.errors import InvalidInputError
 from tpuctl.storage.local import write_atomically
@@ -24,7 +25,7 @@ def describe(dst: str | Path) -> Description:
     Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(Path(dst))
+    data_set = manifest.load(local_data_set(dst))
     labels: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
@@ -59,7 +60,7 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     need_images_extra()
     from tpuctl.datasets._sheet import draw_sheet
 
-    data_set = manifest.load(Path(dst))
+    data_set = manifest.load(local_data_set(dst))
     total = sum(shard.records for shard in data_set.shards)
     count = min(most, total)
     wanted = {index * total // count for index in range(count)}
