@@ -297,6 +297,25 @@ def test_a_dry_run_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--size", "big"), ("--size", "0"), ("--mode", "crop"), ("--fidelity", "best"),
+        ("--encode", "png"), ("--quality", "101"), ("--labels", "file"), ("--max-bad", "few"),
+        ("--max-bad", "9" * 5000), ("--shard-size", "nonsense"), ("--shard-size", "0"),
+        ("--shard-size", "9" * 400), ("--workers", "0"), ("--workers", "two"), ("--seed", "x"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_exits_2_and_names_its_flag(
+    tpuctl: Callable[..., Result], tmp_path: Path, flag: str, value: str
+) -> None:
+    result = tpuctl("data", "presize", tmp_path, tmp_path / "out", flag, value, "--json")
+    assert result.exit_code == 2
+    (error,) = result.document["errors"]
+    assert error["code"] == "usage"
+    assert flag in error["message"]
+
+
 def test_a_target_inside_the_source_is_refused(photos: Path) -> None:
     for target in (photos, photos / "out", photos / "class-0" / ".." / "out"):
         with pytest.raises(UsageError, match="inside the source"):

@@ -10,9 +10,8 @@ from tpuctl import datasets
 from tpuctl.cli import output
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import Encode, Labels, parse_size
+from tpuctl.datasets.models import Encode, Labels, parse_shard_bytes, parse_size
 from tpuctl.reporters import data as report
-from tpuctl.units import parse_bytes
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -68,7 +67,7 @@ def presize(
         cast(Encode, encode),
         quality,
         cast(Labels, labels),
-        parse_bytes(shard_size),
+        parse_shard_bytes(shard_size),
         workers,
         max_bad,
         retry_quarantined,

@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 from tpuctl.datasets.geometry import Fidelity, Mode
 from tpuctl.datasets.quarantine import Quarantined
-from tpuctl.errors import UsageError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.outcome import Outcome, Status
-from tpuctl.units import MIB
+from tpuctl.units import MIB, parse_bytes
 
 Encode = Literal["jpeg", "raw"]
 Labels = Literal["auto", "folder", "none"]
@@ -77,11 +77,22 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def parse_shard_bytes(text: str) -> int:
+    """Read the size to aim at for a shard; raises UsageError."""
+    try:
+        return parse_bytes(text)
+    except (InvalidInputError, OverflowError) as error:
+        raise UsageError(
+            f"--shard-size {text} is not a size.",
+            hint="Write --shard-size 128MiB or --shard-size 2GB.",
+        ) from error
+
+
 def allowed_bad(limit: str, inputs: int) -> int:
     """Say how many of `inputs` may be left out before the run fails; raises UsageError."""
     if limit == DEFAULT_MAX_BAD:
         return min(max(inputs // 100, 3), max(0, (inputs - 1) // 2))
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", limit.strip())
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*(%?)", limit.strip())
     if not match or (match[2] and float(match[1]) > 100) or (not match[2] and "." in match[1]):
         raise UsageError(
             f"--max-bad {limit} is neither a share nor a number of files.",
