@@ -22,6 +22,7 @@ _REASONS = {
     errno.ENOENT: "the folder does not exist",
     errno.ENOTDIR: "a part of that path is a file, not a folder",
     errno.EISDIR: "that is a folder",
+    errno.EEXIST: "a file of that name is in the way",
     errno.EFBIG: "the file would be larger than is allowed here (see: ulimit -f)",
 }
 # Network file systems without locks: there two runs at once are the user's own care.
@@ -41,7 +42,7 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             f"Could not write {path}: {reason}.",
             hint=f"Free some space (df -h {path.parent}) and run the same command again."
             if full
-            else "Choose another place with --out or another target folder.",
+            else "Choose another place for it.",
         ) from error
 
 
