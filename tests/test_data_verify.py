@@ -223,6 +223,22 @@ def test_the_sheet_is_the_same_every_time_and_as_large_as_asked(
         assert len(large.convert("RGB").resize((64, 64)).getcolors(1 << 16) or ()) > 100
 
 
+def test_a_sheet_under_another_name_than_png_is_refused(
+    tpuctl: Callable[..., Result], data_set: Path, tmp_path: Path
+) -> None:
+    for name in ("s.txt", "s", "png"):
+        result = tpuctl("data", "show", data_set, "--sheet", tmp_path / name)
+        assert result.exit_code == 2
+        assert "--sheet" in result.stderr
+        assert not (tmp_path / name).exists()
+    assert tpuctl("data", "show", data_set, "--sheet", tmp_path / "S.PNG").exit_code == 0
+    (tmp_path / "folder.png").mkdir()
+    result = tpuctl("data", "show", data_set, "--sheet", tmp_path / "folder.png")
+    assert result.exit_code == 1
+    assert "that is a folder" in result.stderr
+    assert "--out" not in result.stderr
+
+
 def test_show_of_a_damaged_data_set_points_to_verify(data_set: Path) -> None:
     path = shards(data_set)[0]
     path.write_bytes(path.read_bytes()[:30] + b"x" * 100)

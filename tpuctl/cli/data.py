@@ -99,7 +99,5 @@ def show(
     ] = None,
 ) -> None:
     """Show what a data set holds: totals, labels, sizes, what was left out."""
-    result = datasets.describe(dst)
-    if sheet is not None:
-        result = replace(result, sheet=str(datasets.write_sheet(dst, sheet)))
-    output.show(result, report.show)
+    drawn = None if sheet is None else str(datasets.write_sheet(dst, sheet))
+    output.show(replace(datasets.describe(dst), sheet=drawn), report.show)
