@@ -14,13 +14,15 @@ from tpuctl.datasets._tfrecord import digest_file, frame, read_frames
 from tpuctl.datasets.example import decode_example, encode_example
 from tpuctl.errors import InvalidInputError, NotFoundError
 
+OPTIONS = PresizeOptions(size=(48, 64), workers=1)
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     photos = fill(folder / "photos", 17, classes=3)
     (photos / "class-1" / "bad.jpg").write_bytes(b"")
-    presize(photos, folder / "out", PresizeOptions(size=(48, 64), workers=1))
+    presize(photos, folder / "out", OPTIONS)
     return folder / "out"
 
 
@@ -142,6 +144,53 @@ def test_a_wrong_record_in_a_right_file_is_found_by_a_deep_look_only(
     assert (damage.path, damage.kind) == (name, "record")
     assert detail in damage.detail
     assert damage.detail.startswith("record 1 at byte ")
+
+
+def cut(folder: Path) -> None:
+    path = shards(folder)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lose_the_list(folder: Path) -> None:
+    (folder / "quarantine.jsonl").unlink()
+
+
+def relabel(folder: Path) -> None:
+    rewrite(folder, lambda record: {**record, "label": 3})
+
+
+def miscount(folder: Path) -> None:
+    totals = json.loads((folder / "manifest.json").read_text())["totals"]
+    edit(folder, totals={**totals, "records": 3})
+
+
+@pytest.mark.parametrize(
+    ("harm", "way"),
+    [
+        (cut, "Repair it: tpuctl data presize SRC "),
+        (lose_the_list, "Repair it: tpuctl data presize SRC "),
+        (relabel, "Make it anew: rm "),
+        (miscount, "Make it anew: rm "),
+    ],
+)
+def test_damage_is_one_failure_whose_hint_repairs_it(
+    data_set: Path, made: Path, harm: Callable[[Path], None], way: str
+) -> None:
+    assert verify(data_set, deep=True).failures == ()
+    harm(data_set)
+    result = verify(data_set, deep=True)
+    (failure,) = result.failures
+    assert (failure.code, failure.exit_code) == ("damaged", result.exit_code)
+    many = len(result.damage)
+    findings = "1 finding" if many == 1 else f"{many} findings"
+    assert str(failure) == f"The data set {data_set} is damaged: {findings}."
+    assert (failure.hint or "").startswith(way)
+    if way.startswith("Make"):
+        presize(made.parent / "photos", data_set, OPTIONS)
+        assert verify(data_set, deep=True).damage
+        (data_set / "manifest.json").unlink()
+    presize(made.parent / "photos", data_set, OPTIONS)
+    assert verify(data_set, deep=True).failures == ()
 
 
 def test_keys_and_counts_must_be_the_manifest_s(data_set: Path) -> None:
