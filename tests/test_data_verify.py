@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,15 @@ from tpuctl.datasets._tfrecord import digest_file, frame, read_frames
 from tpuctl.datasets.example import decode_example, encode_example
 from tpuctl.errors import InvalidInputError, NotFoundError
 
+OPTIONS = PresizeOptions(size=(48, 64), workers=1)
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     photos = fill(folder / "photos", 17, classes=3)
     (photos / "class-1" / "bad.jpg").write_bytes(b"")
-    presize(photos, folder / "out", PresizeOptions(size=(48, 64), workers=1))
+    presize(photos, folder / "out", OPTIONS)
     return folder / "out"
 
 
@@ -82,6 +85,14 @@ def test_damage_is_listed_with_exit_1(tpuctl: Callable[..., Result], data_set: P
     assert [damage["kind"] for damage in document["data"]["damage"]] == ["missing"]
 
 
+def test_a_pipe_in_a_shard_s_place_does_not_block(data_set: Path) -> None:
+    path = shards(data_set)[0]
+    path.unlink()
+    os.mkfifo(path)
+    assert kinds(data_set) == {(path.name, "size")}
+    assert kinds(data_set, deep=True) == {(path.name, "unreadable")}
+
+
 def test_a_cut_shard_has_the_wrong_size(data_set: Path) -> None:
     path = shards(data_set)[0]
     path.write_bytes(path.read_bytes()[:-1])
@@ -133,6 +144,53 @@ def test_a_wrong_record_in_a_right_file_is_found_by_a_deep_look_only(
     assert (damage.path, damage.kind) == (name, "record")
     assert detail in damage.detail
     assert damage.detail.startswith("record 1 at byte ")
+
+
+def cut(folder: Path) -> None:
+    path = shards(folder)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lose_the_list(folder: Path) -> None:
+    (folder / "quarantine.jsonl").unlink()
+
+
+def relabel(folder: Path) -> None:
+    rewrite(folder, lambda record: {**record, "label": 3})
+
+
+def miscount(folder: Path) -> None:
+    totals = json.loads((folder / "manifest.json").read_text())["totals"]
+    edit(folder, totals={**totals, "records": 3})
+
+
+@pytest.mark.parametrize(
+    ("harm", "way"),
+    [
+        (cut, "Repair it: tpuctl data presize SRC "),
+        (lose_the_list, "Repair it: tpuctl data presize SRC "),
+        (relabel, "Make it anew: rm "),
+        (miscount, "Make it anew: rm "),
+    ],
+)
+def test_damage_is_one_failure_whose_hint_repairs_it(
+    data_set: Path, made: Path, harm: Callable[[Path], None], way: str
+) -> None:
+    assert verify(data_set, deep=True).failures == ()
+    harm(data_set)
+    result = verify(data_set, deep=True)
+    (failure,) = result.failures
+    assert (failure.code, failure.exit_code) == ("damaged", result.exit_code)
+    many = len(result.damage)
+    findings = "1 finding" if many == 1 else f"{many} findings"
+    assert str(failure) == f"The data set {data_set} is damaged: {findings}."
+    assert (failure.hint or "").startswith(way)
+    if way.startswith("Make"):
+        presize(made.parent / "photos", data_set, OPTIONS)
+        assert verify(data_set, deep=True).damage
+        (data_set / "manifest.json").unlink()
+    presize(made.parent / "photos", data_set, OPTIONS)
+    assert verify(data_set, deep=True).failures == ()
 
 
 def test_keys_and_counts_must_be_the_manifest_s(data_set: Path) -> None:
@@ -212,6 +270,22 @@ def test_the_sheet_is_the_same_every_time_and_as_large_as_asked(
     with Image.open(tmp_path / "one.png") as large, Image.open(tmp_path / "four.png") as four:
         assert large.width > 2 * four.width
         assert len(large.convert("RGB").resize((64, 64)).getcolors(1 << 16) or ()) > 100
+
+
+def test_a_sheet_under_another_name_than_png_is_refused(
+    tpuctl: Callable[..., Result], data_set: Path, tmp_path: Path
+) -> None:
+    for name in ("s.txt", "s", "png"):
+        result = tpuctl("data", "show", data_set, "--sheet", tmp_path / name)
+        assert result.exit_code == 2
+        assert "--sheet" in result.stderr
+        assert not (tmp_path / name).exists()
+    assert tpuctl("data", "show", data_set, "--sheet", tmp_path / "S.PNG").exit_code == 0
+    (tmp_path / "folder.png").mkdir()
+    result = tpuctl("data", "show", data_set, "--sheet", tmp_path / "folder.png")
+    assert result.exit_code == 1
+    assert "that is a folder" in result.stderr
+    assert "--out" not in result.stderr
 
 
 def test_show_of_a_damaged_data_set_points_to_verify(data_set: Path) -> None:

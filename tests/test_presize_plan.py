@@ -69,7 +69,40 @@ def test_links_are_followed_once_and_loops_end(tmp_path: Path, jpeg: bytes) -> N
     found = scan(source)
     assert [picture.key for picture in found.pictures] == ["dead.jpg", "real/one.jpg"]
     assert found.pictures[0].bytes == UNREADABLE
-    assert found.ignored == {"link to a folder that is read already": 3, "no suffix": 1}
+    assert found.ignored == {
+        "link to a folder around the source or the target": 1,
+        "link to a folder that is read already": 2,
+        "no suffix": 1,
+    }
+    assert found.notes == ("Not followed: links around or into the source or the target: outside.",)
+
+
+def test_no_link_leads_around_the_source_or_into_the_target(tmp_path: Path, jpeg: bytes) -> None:
+    target = tmp_path / "out" / "shards"
+    places = {
+        "around-source": tmp_path,
+        "root": Path("/"),
+        "target": target,
+        "around-target": tmp_path / "out",
+        "in-target": target / ".presize",
+        "beside": tmp_path / "beside",
+    }
+    source = tmp_path / "pictures" / "source"
+    source.mkdir(parents=True)
+    for name, place in places.items():
+        place.mkdir(parents=True, exist_ok=True)
+        (source / name).symlink_to(place)
+    for place in (tmp_path / "out", target, target / ".presize", tmp_path / "beside", source):
+        (place / "one.jpg").write_bytes(jpeg)
+    (tmp_path / "beside" / "back").symlink_to(tmp_path / "out")
+    found = scan(source, target)
+    assert [picture.key for picture in found.pictures] == ["beside/one.jpg", "one.jpg"]
+    assert found.notes == (
+        "Not followed: links around or into the source or the target: "
+        "around-source, around-target, beside/back, in-target, root and 1 more.",
+    )
+    everywhere = [picture.key for picture in scan(source).pictures]
+    assert "around-target/shards/one.jpg" in everywhere
 
 
 def test_a_class_folder_may_be_a_link_to_elsewhere(tmp_path: Path, jpeg: bytes) -> None:

@@ -18,8 +18,6 @@ from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
     TryAgainError,
-    UsageError,
-    WriteError,
 )
 from tpuctl.progress import Progress
 from tpuctl.storage.local import locked
@@ -297,26 +295,6 @@ def test_a_dry_run_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_target_inside_the_source_is_refused(photos: Path) -> None:
-    for target in (photos, photos / "out", photos / "class-0" / ".." / "out"):
-        with pytest.raises(UsageError, match="inside the source"):
-            presize(photos, target)
-    assert not (photos / "out").exists()
-
-
-def test_a_target_that_is_a_file_or_below_one_is_refused(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(WriteError, match="is a file"):
-        presize(photos, tmp_path / "file", small())
-    with pytest.raises(WriteError, match="a part of that path is a file"):
-        presize(photos, tmp_path / "file" / "out", small())
-
-
-def test_a_bucket_is_refused_with_the_way_out(photos: Path) -> None:
-    with pytest.raises(InvalidInputError, match="local folders"):
-        presize("gs://bucket/photos", "out")
-
-
 def test_a_source_that_changes_under_the_run_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
     photos, out = fill(tmp_path / "photos", 32), tmp_path / "out"
     plan = plan_presize(scan(photos).pictures, small(), {})
@@ -345,6 +323,18 @@ def test_a_vanished_picture_is_a_change_and_a_dead_link_a_read_error(tmp_path: P
 
     with pytest.raises(InvalidInputError, match="it is gone"):
         presize(photos, tmp_path / "other", small(), on_progress=remove)
+
+
+def test_a_pipe_named_like_a_picture_is_left_out_at_once(tmp_path: Path) -> None:
+    photos = fill(tmp_path / "photos", 8)
+    os.mkfifo(photos / "pipe.jpg")
+    (photos / "linked.jpg").symlink_to("pipe.jpg")
+    result = presize(photos, tmp_path / "out", small())
+    assert [(bad.path, bad.reason, bad.detail) for bad in result.quarantined] == [
+        ("linked.jpg", "read_error", "not a regular file"),
+        ("pipe.jpg", "read_error", "not a regular file"),
+    ]
+    assert result.written == 8
 
 
 def test_hostile_names_survive_the_whole_way(tpuctl: Callable[..., Result], tmp_path: Path) -> None:

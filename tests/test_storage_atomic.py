@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from tpuctl.errors import WriteError
-from tpuctl.storage.local import ensure_folder, write_atomically
+from tpuctl.storage.local import ensure_folder, open_regular, write_atomically
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -37,3 +38,29 @@ def test_a_folder_that_cannot_be_made_names_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="a file, not a folder"):
         ensure_folder(tmp_path / "file" / "below")
+    with pytest.raises(WriteError, match="a file of that name is in the way") as refused:
+        ensure_folder(tmp_path / "file")
+    assert refused.value.hint == "Choose another place for it."
+
+
+def test_only_a_file_is_opened_and_a_pipe_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        with open_regular(tmp_path / name) as file:
+            assert file.read() == b"content"
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_regular(place)
+
+
+def test_a_file_that_turns_into_a_pipe_does_not_block_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    looked_like = os.stat(tmp_path / "file")
+    monkeypatch.setattr(os, "stat", lambda *_, **__: looked_like)
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(tmp_path / "pipe")

@@ -10,9 +10,8 @@ from tpuctl import datasets
 from tpuctl.cli import output
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import Encode, Labels, parse_size
+from tpuctl.datasets.models import Encode, Labels, parse_shard_bytes, parse_size
 from tpuctl.reporters import data as report
-from tpuctl.units import parse_bytes
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -24,8 +23,8 @@ def data() -> None:
 
 @app.command()
 def presize(
-    src: Annotated[Path, typer.Argument(help="Folder of pictures, at any depth.")],
-    dst: Annotated[Path, typer.Argument(help="Folder for shards and manifest.json.")],
+    src: Annotated[str, typer.Argument(help="Folder of pictures, at any depth.")],
+    dst: Annotated[str, typer.Argument(help="Folder for shards and manifest.json.")],
     size: Annotated[str, typer.Option(help="224, or 256x192 for height x width.")] = "224",
     mode: Annotated[
         str,
@@ -68,7 +67,7 @@ def presize(
         cast(Encode, encode),
         quality,
         cast(Labels, labels),
-        parse_bytes(shard_size),
+        parse_shard_bytes(shard_size),
         workers,
         max_bad,
         retry_quarantined,
@@ -83,7 +82,7 @@ def presize(
 
 @app.command()
 def verify(
-    dst: Annotated[Path, typer.Argument(help="Folder of a data set.")],
+    dst: Annotated[str, typer.Argument(help="Folder of a data set.")],
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record as well.")] = False,
 ) -> None:
     """Compare a data set with its manifest, every byte of it; exit 1 on damage."""
@@ -94,13 +93,11 @@ def verify(
 
 @app.command()
 def show(
-    dst: Annotated[Path, typer.Argument(help="Folder of a data set.")],
+    dst: Annotated[str, typer.Argument(help="Folder of a data set.")],
     sheet: Annotated[
         Path | None, typer.Option(help="Write a contact sheet of up to 64 records to this PNG.")
     ] = None,
 ) -> None:
     """Show what a data set holds: totals, labels, sizes, what was left out."""
-    result = datasets.describe(dst)
-    if sheet is not None:
-        result = replace(result, sheet=str(datasets.write_sheet(dst, sheet)))
-    output.show(result, report.show)
+    drawn = None if sheet is None else str(datasets.write_sheet(dst, sheet))
+    output.show(replace(datasets.describe(dst), sheet=drawn), report.show)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from tpuctl.datasets.plan import Entry, ShardJob
 from tpuctl.datasets.quarantine import BadImageError, Quarantined, readable
 from tpuctl.datasets.state import Finished, Work, read_lines
 from tpuctl.errors import InvalidInputError
-from tpuctl.storage.local import publish, translated_write_errors
+from tpuctl.storage.local import open_regular, publish, translated_write_errors
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -183,9 +182,9 @@ class ShardBuilder:
         if entry.bytes > MAX_FILE_BYTES:
             raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 state = os.fstat(file.fileno())
-                data = file.read() if stat.S_ISREG(state.st_mode) else b""
+                data = file.read() if entry.readable else b""
         except FileNotFoundError as error:
             if entry.readable:
                 raise _changed(path, "it is gone") from error
@@ -193,7 +192,7 @@ class ShardBuilder:
         except OSError as error:
             raise BadImageError("read_error", error.strerror or str(error)) from error
         if not entry.readable:
-            raise BadImageError("read_error", "not a regular file")
+            raise _changed(path, "it can be read now")
         if (state.st_size, state.st_mtime_ns) != (entry.bytes, entry.mtime_ns):
             raise _changed(path, "its size or time is another now")
         if len(data) != entry.bytes:

@@ -12,6 +12,8 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from tpuctl.storage.local import open_regular
+
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = 12
@@ -100,7 +102,7 @@ def record_length(header: bytes, offset: int) -> int:
 def digest_file(path: Path, *, sha256: bool = True) -> Digest:
     """Read a whole file for its checksums; an OSError passes."""
     crc, sha, size = 0, hashlib.sha256(), 0
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = google_crc32c.extend(crc, chunk)
             size += len(chunk)

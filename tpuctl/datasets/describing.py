@@ -9,8 +9,9 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.example import decode_example, decode_leading_features
 from tpuctl.datasets.flags import Flag
 from tpuctl.datasets.models import DataSet, Description, LabelCount, Shard, SizeBin
+from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.storage.local import write_atomically
 
 _MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
@@ -24,7 +25,7 @@ def describe(dst: str | Path) -> Description:
     Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(Path(dst))
+    data_set = manifest.load(local_data_set(dst))
     labels: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
@@ -54,12 +55,18 @@ def describe(dst: str | Path) -> Description:
 def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     """Write a PNG with up to `most` records, spread evenly over the data set, with their labels.
 
-    The same data set gives the same sheet. Raises NotFoundError, InvalidInputError and WriteError.
+    The same data set gives the same sheet. Raises UsageError for a path that does not end in .png,
+    NotFoundError, InvalidInputError and WriteError.
     """
+    if not str(path).lower().endswith(".png"):
+        raise UsageError(
+            f"--sheet {path} does not end in .png, and a contact sheet is a PNG.",
+            hint="Write --sheet sheet.png.",
+        )
     need_images_extra()
     from tpuctl.datasets._sheet import draw_sheet
 
-    data_set = manifest.load(Path(dst))
+    data_set = manifest.load(local_data_set(dst))
     total = sum(shard.records for shard in data_set.shards)
     count = min(most, total)
     wanted = {index * total // count for index in range(count)}

@@ -9,15 +9,19 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.datasets import magic
 from tpuctl.datasets.models import Labels
 from tpuctl.datasets.quarantine import readable
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.storage.local import open_regular
 
 UNREADABLE = -1
+
+_SHOWN_LINKS = 5
+_NOT_FOLLOWED = "link to a folder around the source or the target"
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,30 @@ class Input:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All pictures, sorted by key, and how many files of which kind were ignored."""
+    """All pictures, sorted by key, how many files of which kind were ignored, and what to say."""
 
     folder: Path
     pictures: tuple[Input, ...]
     ignored: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
-def scan(folder: Path) -> Inputs:
-    """Find every picture below a folder; raises NotFoundError and InvalidInputError."""
+@dataclass
+class _Walk:
+    """One walk over the source, and what it passed by."""
+
+    folder: Path
+    target: Path | None
+    ignored: Counter[str] = field(default_factory=Counter)
+    not_followed: list[str] = field(default_factory=list)
+
+
+def scan(folder: Path, target: Path | None = None) -> Inputs:
+    """Find every picture below a folder; raises NotFoundError and InvalidInputError.
+
+    A link to a folder is followed, unless `folder` or `target` lies in there: that would read what
+    nobody pointed to, and the results of the last run. Both paths must be free of links.
+    """
     if not folder.exists():
         raise NotFoundError(f"There is no folder {folder}.", hint="Check the path of the pictures.")
     if not folder.is_dir():
@@ -47,9 +66,10 @@ def scan(folder: Path) -> Inputs:
             f"{folder} is a file; presize reads a folder of pictures.",
             hint=f"Try: tpuctl data presize {folder.parent} DST",
         )
-    ignored: Counter[str] = Counter()
+    walk = _Walk(folder, target)
+    ignored = walk.ignored
     try:
-        found = [found for path in _files(folder, ignored) if (found := _look(folder, path))]
+        found = [_look(path) for path in _files(walk)]
         for path, is_picture in found:
             if not is_picture:
                 ignored[_sort_of(path.name)] += 1
@@ -57,7 +77,7 @@ def scan(folder: Path) -> Inputs:
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return Inputs(folder, tuple(pictures), dict(sorted(ignored.items())))
+    return Inputs(folder, tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
 
 
 def assign_labels(
@@ -82,28 +102,58 @@ def assign_labels(
     return tuple(folders), tuple(index[top] for top in tops if top is not None)
 
 
-def _files(folder: Path, ignored: Counter[str]) -> Iterator[Path]:
+def _files(walk: _Walk) -> Iterator[Path]:
     """Yield the files below a folder; each real folder once, by its own name if it has one here."""
     seen: set[tuple[int, int]] = set()
     linked: list[Path] = []
-    pending = [folder]
+    pending = [walk.folder]
     while pending or linked:
         place = pending.pop() if pending else linked.pop(0)
-        state = place.stat()
-        if (state.st_dev, state.st_ino) in seen:
-            ignored["link to a folder that is read already"] += 1
+        if (identity := _identity(place)) in seen:
+            walk.ignored["link to a folder that is read already"] += 1
             continue
-        seen.add((state.st_dev, state.st_ino))
+        if _is_off_limits(place, walk):
+            walk.ignored[_NOT_FOLLOWED] += 1
+            walk.not_followed.append(place.relative_to(walk.folder).as_posix())
+            continue
+        seen.add(identity)
         with os.scandir(place) as entries:
             for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
                 if entry.name.startswith("."):
-                    ignored["hidden"] += 1
+                    walk.ignored["hidden"] += 1
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(Path(entry.path))
                 elif entry.is_symlink() and _leads_to_a_folder(entry):
                     linked.append(Path(entry.path))
                 else:
                     yield Path(entry.path)
+
+
+def _identity(place: Path) -> tuple[int, int]:
+    state = place.stat()
+    return state.st_dev, state.st_ino
+
+
+def _is_off_limits(place: Path, walk: _Walk) -> bool:
+    """Whether the source or the target lies in a linked folder, or the folder in the target."""
+    real = Path(os.path.realpath(place))
+    if walk.folder in (real, *real.parents):
+        return False
+    if real in walk.folder.parents:
+        return True
+    target = walk.target
+    return target is not None and (
+        real == target or real in target.parents or target in real.parents
+    )
+
+
+def _notes(walk: _Walk) -> tuple[str, ...]:
+    links = [readable(link) for link in sorted(walk.not_followed, key=os.fsencode)]
+    if not links:
+        return ()
+    shown = ", ".join(links[:_SHOWN_LINKS])
+    more = f" and {len(links) - _SHOWN_LINKS} more" if len(links) > _SHOWN_LINKS else ""
+    return (f"Not followed: links around or into the source or the target: {shown}{more}.",)
 
 
 def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
@@ -113,14 +163,12 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _look(folder: Path, path: Path) -> tuple[Path, bool] | None:
+def _look(path: Path) -> tuple[Path, bool]:
     """Say whether a file is a picture or promises to be one."""
     if magic.claims_to_be_an_image(path.name):
         return path, True
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return path, False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return path, magic.sniff(file.read(magic.HEAD_BYTES)) is not None
     except OSError:
         return path, False

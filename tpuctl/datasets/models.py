@@ -1,21 +1,23 @@
 """What `presize` is told, and what the data commands answer."""
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from tpuctl.datasets.geometry import Fidelity, Mode
 from tpuctl.datasets.quarantine import Quarantined
-from tpuctl.errors import UsageError
+from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
-from tpuctl.units import MIB
+from tpuctl.units import MIB, parse_bytes
 
 Encode = Literal["jpeg", "raw"]
 Labels = Literal["auto", "folder", "none"]
 
 DEFAULT_MAX_BAD = "auto"
 _MAX_SIDE = 8192
+_SEEN_BY_PRESIZE = ("missing", "size", "crc32c", "unreadable", "quarantine")
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,22 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def parse_shard_bytes(text: str) -> int:
+    """Read the size to aim at for a shard; raises UsageError."""
+    try:
+        return parse_bytes(text)
+    except (InvalidInputError, OverflowError) as error:
+        raise UsageError(
+            f"--shard-size {text} is not a size.",
+            hint="Write --shard-size 128MiB or --shard-size 2GB.",
+        ) from error
+
+
 def allowed_bad(limit: str, inputs: int) -> int:
     """Say how many of `inputs` may be left out before the run fails; raises UsageError."""
     if limit == DEFAULT_MAX_BAD:
         return min(max(inputs // 100, 3), max(0, (inputs - 1) // 2))
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", limit.strip())
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*(%?)", limit.strip())
     if not match or (match[2] and float(match[1]) > 100) or (not match[2] and "." in match[1]):
         raise UsageError(
             f"--max-bad {limit} is neither a share nor a number of files.",
@@ -132,6 +145,12 @@ class Damage:
     detail: str
 
 
+class DamagedError(InvalidInputError):
+    """A data set is not what its manifest says."""
+
+    code = "damaged"
+
+
 @dataclass(frozen=True)
 class VerifyResult(Outcome):
     """Whether a data set is what its manifest says."""
@@ -160,6 +179,25 @@ class VerifyResult(Outcome):
     def warnings(self) -> tuple[str, ...]:
         """Shards that no manifest lists, and that no reader should touch."""
         return tuple(f"{name} is not listed in the manifest." for name in self.foreign)
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """Damage, as one error with the way to repair it."""
+        if not self.damage:
+            return ()
+        count = len(self.damage)
+        findings = "1 finding" if count == 1 else f"{count} findings"
+        return (DamagedError(f"The data set {self.path} is damaged: {findings}.", hint=self._way),)
+
+    @property
+    def _way(self) -> str:
+        """How to repair it: presize looks at sizes and crc32c only, and believes the manifest."""
+        again = f"tpuctl data presize SRC {shlex.quote(self.path)}, with the options that made it."
+        seen = {damage.path for damage in self.damage if damage.kind in _SEEN_BY_PRESIZE}
+        if all(damage.path in seen for damage in self.damage):
+            return f"Repair it: {again}"
+        manifest = shlex.quote(str(Path(self.path) / "manifest.json"))
+        return f"Make it anew: rm {manifest}, then {again}"
 
 
 @dataclass(frozen=True)

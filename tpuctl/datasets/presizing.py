@@ -13,13 +13,14 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.inputs import Inputs, scan
 from tpuctl.datasets.memory import memory_budget_bytes
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult, allowed_bad
+from tpuctl.datasets.places import check_places
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
 from tpuctl.datasets.pool import Setup, build_shards
 from tpuctl.datasets.publish import clean_up, publish_data_set
 from tpuctl.datasets.quarantine import Quarantined, readable
 from tpuctl.datasets.reuse import refuse_another_plan, reusable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
-from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError, WriteError
+from tpuctl.errors import InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.storage.local import free_bytes, locked, write_atomically
 from tpuctl.units import format_bytes
@@ -76,9 +77,9 @@ def presize(
     """
     options = options or PresizeOptions()
     started_s = time.monotonic()
-    source, target = _check_places(Path(src), Path(dst))
+    source, target = check_places(src, dst)
     versions = _check_modules()
-    inputs = scan(source)
+    inputs = scan(source, target)
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
     plan = plan_presize(inputs.pictures, options, versions)
@@ -156,24 +157,6 @@ class _Meter:
             note += f", {self._left_out} left out"
         done = self._base + worked
         self._on_progress(Progress("presize", done, self._images, "images", note))
-
-
-def _check_places(src: Path, dst: Path) -> tuple[Path, Path]:
-    for place in (src, dst):
-        if str(place).startswith("gs:/"):
-            raise InvalidInputError(
-                f"presize cannot reach {place} yet: it works on local folders.",
-                hint="Copy the pictures here first: gcloud storage cp -r gs://... .",
-            )
-    source, target = Path(os.path.realpath(src)), Path(os.path.realpath(dst))
-    if target == source or source in target.parents:
-        raise UsageError(
-            f"The target {dst} lies inside the source {src}: the next run would read its results.",
-            hint="Choose a target beside the source.",
-        )
-    if target.exists() and not target.is_dir():
-        raise WriteError(f"{dst} is a file; a data set is a folder.", hint="Choose another target.")
-    return source, target
 
 
 def _check_modules() -> dict[str, str]:
@@ -300,6 +283,7 @@ def _result(
         classes=run.plan.classes,
         ignored=run.inputs.ignored,
         dry_run=run.options.dry_run,
+        notes=run.inputs.notes,
     )
 
 

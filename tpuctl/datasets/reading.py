@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tpuctl.datasets import manifest
 from tpuctl.datasets.example import Feature, decode_example
 from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.datasets.places import local_data_set
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def read_records(dst: str | Path) -> Iterator[Record]:
     Only what the manifest lists is read. Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(Path(dst))
+    data_set = manifest.load(local_data_set(dst))
     for shard in data_set.shards:
         yield from read_shard(data_set, shard)
 

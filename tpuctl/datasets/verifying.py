@@ -7,6 +7,7 @@ from pathlib import Path
 from tpuctl.datasets import manifest
 from tpuctl.datasets.example import decode_example
 from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
+from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.quarantine import readable
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.datasets.state import quarantine_of
@@ -26,7 +27,7 @@ def verify(
     """
     need_images_extra()
     started_s = time.monotonic()
-    data_set = manifest.load(Path(dst))
+    data_set = manifest.load(local_data_set(dst))
     damage = list(_check_totals(data_set))
     for number, shard in enumerate(data_set.shards):
         on_progress(Progress("verify", number, len(data_set.shards), "shards", shard.name))

@@ -77,8 +77,7 @@ def verify(result: VerifyResult) -> RenderableType:
     headline = Text(
         f"{result.path} is damaged ({_count(len(result.damage), 'finding')}):", style="bold"
     )
-    advice = Text("Run the tpuctl data presize command that made it again: it repairs shards.")
-    return Group(headline, table, advice)
+    return Group(headline, table)
 
 
 def show(description: Description) -> Group:

@@ -4,10 +4,12 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from tpuctl.errors import TryAgainError, WriteError
 
@@ -20,6 +22,7 @@ _REASONS = {
     errno.ENOENT: "the folder does not exist",
     errno.ENOTDIR: "a part of that path is a file, not a folder",
     errno.EISDIR: "that is a folder",
+    errno.EEXIST: "a file of that name is in the way",
     errno.EFBIG: "the file would be larger than is allowed here (see: ulimit -f)",
 }
 # Network file systems without locks: there two runs at once are the user's own care.
@@ -39,8 +42,26 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             f"Could not write {path}: {reason}.",
             hint=f"Free some space (df -h {path.parent}) and run the same command again."
             if full
-            else "Choose another place with --out or another target folder.",
+            else "Choose another place for it.",
         ) from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading, and nothing but a file: a pipe would block; raises OSError."""
+    # Looked at first, because to open some devices is to act on them; again, because of the race.
+    _check_regular(os.stat(path), path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_regular(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_regular(state: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:

@@ -1,0 +1,86 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Result
+from tests.pictures import fill
+from tpuctl.datasets import PresizeOptions, presize
+from tpuctl.errors import InvalidInputError, UsageError, WriteError
+
+SMALL = PresizeOptions(size=(48, 64), workers=1)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return fill(tmp_path / "photos", 12, classes=3)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--size", "big"), ("--size", "0"), ("--mode", "crop"), ("--fidelity", "best"),
+        ("--encode", "png"), ("--quality", "101"), ("--labels", "file"), ("--max-bad", "few"),
+        ("--max-bad", "9" * 5000), ("--shard-size", "nonsense"), ("--shard-size", "0"),
+        ("--shard-size", "9" * 400), ("--workers", "0"), ("--workers", "two"), ("--seed", "x"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_exits_2_and_names_its_flag(
+    tpuctl: Callable[..., Result], tmp_path: Path, flag: str, value: str
+) -> None:
+    result = tpuctl("data", "presize", tmp_path, tmp_path / "out", flag, value, "--json")
+    assert result.exit_code == 2
+    (error,) = result.document["errors"]
+    assert error["code"] == "usage"
+    assert flag in error["message"]
+
+
+def test_a_target_inside_the_source_is_refused(photos: Path) -> None:
+    for target in (photos, photos / "out", photos / "class-0" / ".." / "out"):
+        with pytest.raises(UsageError, match="inside the source"):
+            presize(photos, target)
+    assert not (photos / "out").exists()
+
+
+def test_a_linked_folder_that_holds_the_target_is_left_out_with_a_warning(
+    tpuctl: Callable[..., Result], photos: Path, tmp_path: Path
+) -> None:
+    (photos / "loop").symlink_to("..")
+    arguments = ("data", "presize", photos, tmp_path / "out", "--size", "32")
+    for _ in range(2):
+        text = tpuctl(*arguments)
+        assert text.exit_code == 0
+        assert "Warning: Not followed" in text.stderr
+        assert "loop" in text.stderr
+    result = tpuctl(*arguments, "--json")
+    assert (result.data["images"], result.data["skipped"]) == (12, 12)
+    assert len(result.document["warnings"]) == 1
+
+
+def test_a_target_that_is_a_file_or_below_one_is_refused(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match="is a file"):
+        presize(photos, tmp_path / "file", SMALL)
+    with pytest.raises(WriteError, match="a part of that path is a file"):
+        presize(photos, tmp_path / "file" / "out", SMALL)
+
+
+def test_a_bucket_is_refused_with_the_way_out(
+    tpuctl: Callable[..., Result], photos: Path, tmp_path: Path
+) -> None:
+    def error(*words: object) -> dict[str, str]:
+        result = tpuctl("data", *words, "--json")
+        assert result.exit_code == 1
+        (only,) = result.document["errors"]
+        return dict(only)
+
+    source = error("presize", "gs://bucket/photos", tmp_path / "out")
+    assert "cannot read gs://bucket/photos: SRC" in source["message"]
+    assert source["hint"].endswith("gcloud storage cp -r gs://bucket/photos .")
+    target = error("presize", photos, "gs://bucket/x")
+    assert "cannot write to gs://bucket/x: DST" in target["message"]
+    assert target["hint"].endswith("gcloud storage cp -r FOLDER gs://bucket/x")
+    for command in ("verify", "show"):
+        assert "not in gs://bucket/x." in error(command, "gs://bucket/x")["message"]
+    with pytest.raises(InvalidInputError, match="cannot read gs://bucket/photos:"):
+        presize(Path("gs://bucket/photos"), tmp_path / "out")

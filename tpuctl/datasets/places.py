@@ -1,0 +1,51 @@
+"""Where pictures come from and data sets go to: folders of this machine."""
+
+import os
+import re
+from pathlib import Path
+
+from tpuctl.errors import InvalidInputError, UsageError, WriteError
+
+_BUCKET = re.compile(r"gs:/+")
+
+
+def check_places(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
+    """Return both folders free of links.
+
+    Raises InvalidInputError for a bucket, UsageError and WriteError for a target that cannot be.
+    """
+    if bucket := _bucket(src):
+        raise InvalidInputError(
+            f"presize cannot read {bucket}: SRC has to be a folder on this machine.",
+            hint=f"Copy the pictures here first: gcloud storage cp -r {bucket} .",
+        )
+    if bucket := _bucket(dst):
+        raise InvalidInputError(
+            f"presize cannot write to {bucket}: DST has to be a folder on this machine.",
+            hint=f"Presize to a local folder, then: gcloud storage cp -r FOLDER {bucket}",
+        )
+    source, target = Path(os.path.realpath(src)), Path(os.path.realpath(dst))
+    if target == source or source in target.parents:
+        raise UsageError(
+            f"The target {dst} lies inside the source {src}: the next run would read its results.",
+            hint="Choose a target beside the source.",
+        )
+    if target.exists() and not target.is_dir():
+        raise WriteError(f"{dst} is a file; a data set is a folder.", hint="Choose another target.")
+    return source, target
+
+
+def local_data_set(dst: str | Path) -> Path:
+    """Return the folder of a data set; raises InvalidInputError for a bucket."""
+    if bucket := _bucket(dst):
+        raise InvalidInputError(
+            f"Data sets can be read on this machine only, not in {bucket}.",
+            hint=f"Copy it here first: gcloud storage cp -r {bucket} .",
+        )
+    return Path(dst)
+
+
+def _bucket(place: str | Path) -> str | None:
+    """Return the address of a bucket in full, since a Path keeps one slash of two."""
+    text = str(place)
+    return _BUCKET.sub("gs://", text, count=1) if _BUCKET.match(text) else None
