@@ -9,7 +9,7 @@ LONGEST = 300
 # TensorFlow wraps its own names around what the user's operation said.
 _WRAPPING = re.compile(
     r"\{\{function_node [^}]*\}\}"
-    r"|\[\[.*?\]\]"
+    r"|\[\[\{\{.*?\}\}\]\]"
     r"|\[Op:\w+\]( name:.*)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+"
 )
