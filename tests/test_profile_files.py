@@ -145,10 +145,28 @@ def test_the_comparison_as_text(before: Profile, after: Profile, golden: Any) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_no_report_is_wider_than_the_terminal(case: str, width: int) -> None:
     lines = plain(report.text(profile(CASES[case][1])), width).splitlines()
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [40, 48, 57, 58, 60, 71, 72, 77, 78, 100])
+def test_no_column_title_or_figure_of_a_stage_is_cut(before: Profile, width: int) -> None:
+    lines = plain(report.text(before), width).splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("stage "))
+    title, *rows = lines[start : lines.index("", start)]
+    known = {"stage", *(column.title for column in report.COLUMNS)}
+    assert set(title.split()) <= known
+    assert [row.split()[0] for row in rows[:3]] == ["read", "decode", "resize"]
+    assert "81.5%" in rows[1]
+    assert len({row.split()[0] for row in rows}) == len(rows)
+    assert "…" not in title + "".join(row for row in rows if width < 78)
+
+
+def test_a_wide_terminal_shows_every_column(before: Profile) -> None:
+    title = next(line for line in plain(report.text(before)).splitlines() if "ms/ex" in line)
+    assert title.split() == ["stage", "CPU", "ms/ex", "calls", "alone/s", "where"]
 
 
 def test_stages_as_csv_have_a_header_and_a_line_each(before: Profile) -> None:
@@ -245,8 +263,12 @@ def test_the_reference_step_scales_with_the_batch_and_names_its_source() -> None
     [
         (("--device-step-ms", "5", "--train"), 2),
         (("--batch-size", "0"), 2),
-        (("--device-step-ms", "-1"), 1),
-        (("--device-step-ms", "nan"), 1),
+        (("--device-step-ms", "-1"), 2),
+        (("--device-step-ms", "0"), 2),
+        (("--device-step-ms", "nan"), 2),
+        (("--device-step-ms", "inf"), 2),
+        (("--seconds", "nan"), 2),
+        (("--seconds", "inf"), 2),
         (("--nonsense",), 2),
     ],
 )
@@ -256,6 +278,40 @@ def test_wrong_options_fail_before_anything_is_measured(
     result = tpuctl("profile", "run", tmp_path, *words)
     assert result.exit_code == code
     assert result.stderr.startswith("Error: ")
+    assert words[0] in result.stderr
+    assert "→" in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--out", "--html"])
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("folder", "that is a folder"),
+        ("file/x.tpuprof", "a file, not a folder"),
+        ("file/deep/x.tpuprof", "a file, not a folder"),
+        ("pipe", "a device or a pipe"),
+        ("a" * 300, "too long"),
+    ],
+)
+def test_a_place_that_cannot_be_written_fails_before_anything_is_measured(
+    tmp_path: Path, tpuctl: Any, flag: str, place: str, reason: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    result = tpuctl("profile", "run", tmp_path / "gone", flag, tmp_path / place)
+    assert result.exit_code == 1
+    assert f"Could not write {tmp_path / place}: " in result.stderr
+    assert reason in result.stderr
+
+
+def test_a_place_that_can_be_written_is_left_as_it_was(tmp_path: Path, tpuctl: Any) -> None:
+    (tmp_path / "old.tpuprof").write_text("old")
+    for place in ("old.tpuprof", "new/x.tpuprof"):
+        result = tpuctl("profile", "run", tmp_path / "gone", "--out", tmp_path / place)
+        assert "to profile" in result.stderr
+    assert (tmp_path / "old.tpuprof").read_text() == "old"
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_training_step_is_measured_with_the_template(tmp_path: Path) -> None:

@@ -6,21 +6,36 @@ neighbours may rightly change is asserted through the signals that it stands on.
 
 import json
 import os
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests import contract
+from tests.conftest import Result
+from tpuctl.cli.app import app
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError
-from tpuctl.pipeline import Profile, profile_target
-from tpuctl.progress import Progress
+from tpuctl.pipeline import Profile, profile_target, save
+from tpuctl.pipeline.consume import Feed
+from tpuctl.pipeline.measure import measure
+from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.targets import parse_target
+from tpuctl.progress import Progress, silent
 
 pytestmark = pytest.mark.tf
 
 HEADER = "import time\nimport tensorflow as tf\n"
+
+
+def write_target(folder: Path, body: str) -> str:
+    """Write a Python file with a function `make`."""
+    place = folder / "train.py"
+    place.write_text(HEADER + textwrap.dedent(body))
+    return f"{place}:make"
 
 
 @pytest.fixture(scope="session")
@@ -68,19 +83,33 @@ def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def target(tmp_path: Path) -> Callable[[str], str]:
     """Write a Python file with a function `make` and name it as a target."""
 
-    def write(body: str) -> str:
-        place = tmp_path / "train.py"
-        place.write_text(HEADER + textwrap.dedent(body))
-        return f"{place}:make"
+    return lambda body: write_target(tmp_path, body)
 
-    return write
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    """Open a target and take two batches as the measuring process does, without starting it."""
+
+    def open_and_take(place: str) -> int:
+        from tpuctl.pipeline._tf import open_pipeline
+
+        monkeypatch.setattr("sys.path", list(sys.path))
+        monkeypatch.setattr("sys.modules", dict(sys.modules))
+        pipeline = open_pipeline(parse_target(place), batch_size=4, image_size=32)
+        feed = Feed(pipeline, elements_per_step=1)
+        feed.step()
+        return feed.step()
+
+    return open_and_take
 
 
 def shares(profile: Profile) -> dict[str, float]:
     return {stage.name: stage.share_of_cpu for stage in profile.stages}
 
 
-def test_a_folder_of_large_photographs_spends_its_cpu_on_decoding(photos: Path) -> None:
+def test_a_folder_of_large_photographs_spends_its_cpu_on_decoding(
+    photos: Path, tmp_path: Path, tpuctl: Any
+) -> None:
     seen: list[Progress] = []
     profile = profile_target(
         str(photos), seconds=2, batch_size=8, device_step_ms=5.0, on_progress=seen.append
@@ -99,6 +128,9 @@ def test_a_folder_of_large_photographs_spends_its_cpu_on_decoding(photos: Path) 
     assert profile.input_wait_fraction > 0.3
     assert "presize" in {advice.code for advice in profile.advice}
     assert {progress.note for progress in seen} >= {"measuring with a device"}
+    save(profile, tmp_path / "a.tpuprof")
+    document = tpuctl("profile", "show", tmp_path / "a.tpuprof", "--json").document
+    assert contract.problems(document, "profile show", contract.PROFILE) == []
 
 
 def test_shards_have_no_resize_and_a_slow_device_is_the_limit(shards: Path) -> None:
@@ -113,16 +145,53 @@ def test_shards_have_no_resize_and_a_slow_device_is_the_limit(shards: Path) -> N
     assert profile.device_examples_per_s == pytest.approx(16.0)
 
 
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """One run of the command on a function that prints, leaves a thread behind and ends early."""
+    folder = tmp_path_factory.mktemp("command")
+    target = write_target(
+        folder,
+        """
+        import threading
+        print('hello')
+
+        def make():
+            print('hello')
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+            return tf.data.Dataset.range(10).batch(4)
+        """,
+    )
+    place = folder / "out" / "a.tpuprof"
+    words = [target, "--steps", "20", "--seconds", "1", "--out", str(place), "--json"]
+    result = CliRunner().invoke(app, ["profile", "run", *words])
+    return Result(result.exit_code, result.stdout, result.stderr), place
+
+
 def test_the_command_prints_json_that_keeps_the_contract(
-    photos: Path, tmp_path: Path, tpuctl: Any
+    command: tuple[Result, Path], tpuctl: Any
 ) -> None:
-    place = tmp_path / "out" / "a.tpuprof"
-    words = ("--seconds", "1", "--batch-size", "4", "--out", place, "--json")
-    result = tpuctl("profile", "run", photos, *words)
+    result, place = command
     assert result.exit_code == 0
     assert contract.problems(result.document, "profile run", contract.PROFILE) == []
     assert result.data["step_ms"] is None
     assert tpuctl("profile", "show", place, "--json").data == result.data
+
+
+def test_a_finite_data_set_is_run_again_and_again(command: tuple[Result, Path]) -> None:
+    assert command[0].data["steps"] == 20
+    assert command[0].data["batch_size"] == 4
+
+
+def test_what_a_target_prints_does_not_spoil_the_json(command: tuple[Result, Path]) -> None:
+    assert "print('hello')" in (command[1].parents[1] / "train.py").read_text()
+    assert command[0].document["status"] == "ok"
+
+
+def test_an_interpreter_that_would_hang_at_exit_does_not_hang_us(
+    command: tuple[Result, Path],
+) -> None:
+    assert "args=(3600,)" in (command[1].parents[1] / "train.py").read_text()
+    assert command[0].data["pipeline_examples_per_s"] > 0
 
 
 def test_bad_files_are_left_out_counted_and_named(photos: Path, tmp_path: Path) -> None:
@@ -155,24 +224,24 @@ def test_bad_files_are_left_out_counted_and_named(photos: Path, tmp_path: Path) 
 
 
 def test_a_folder_of_nothing_but_cut_photographs_is_one_clear_error(
-    photos: Path, tmp_path: Path
+    photos: Path, tmp_path: Path, fed: Callable[[str], int]
 ) -> None:
     whole = (photos / "0.jpg").read_bytes()
     for index in range(3):
         (tmp_path / f"{index}.jpg").write_bytes(whole[:2000])
     with pytest.raises(InvalidInputError, match="can be decoded"):
-        profile_target(str(tmp_path), seconds=1)
+        fed(str(tmp_path))
 
 
 def test_photographs_that_break_only_while_decoding_are_one_clear_error(
-    photos: Path, tmp_path: Path
+    photos: Path, tmp_path: Path, fed: Callable[[str], int]
 ) -> None:
     whole = (photos / "0.jpg").read_bytes()
     broken = whole[:4] + os.urandom(len(whole) - 6) + whole[-2:]
     for index in range(3):
         (tmp_path / f"{index}.jpg").write_bytes(broken)
     with pytest.raises(InvalidInputError, match="can be decoded"):
-        profile_target(str(tmp_path), seconds=1)
+        fed(str(tmp_path))
 
 
 def test_photographs_that_break_while_measuring_are_counted(photos: Path, tmp_path: Path) -> None:
@@ -211,7 +280,7 @@ def test_python_that_holds_the_lock_is_felt_and_ops_are_not(target: Callable[[st
         """
         def count(x):
             total = 0
-            for value in range(60_000):
+            for value in range(300_000):
                 total += value
             return x
 
@@ -219,7 +288,7 @@ def test_python_that_holds_the_lock_is_felt_and_ops_are_not(target: Callable[[st
             def slow(x):
                 return tf.ensure_shape(tf.numpy_function(count, [x], tf.int64), ())
             data = tf.data.Dataset.range(1 << 30).map(slow, num_parallel_calls=2)
-            return data.batch(8).prefetch(2)
+            return data.batch(4).prefetch(2)
 
         def quiet():
             work = tf.random.stateless_normal((150, 150), (1, 2))
@@ -269,18 +338,6 @@ def test_waiting_is_not_taken_for_work(target: Callable[[str], str]) -> None:
     assert profile.vcpus.needed_to_saturate is None
 
 
-def test_a_finite_data_set_is_run_again_and_again(target: Callable[[str], str]) -> None:
-    place = target(
-        """
-        def make():
-            return tf.data.Dataset.range(10).batch(4)
-        """
-    )
-    profile = profile_target(place, steps=20, seconds=1)
-    assert profile.steps == 20
-    assert profile.batch_size == 4
-
-
 def test_single_elements_count_as_examples(target: Callable[[str], str]) -> None:
     place = target("def make():\n    return tf.data.Dataset.range(1 << 30)\n")
     profile = profile_target(place, seconds=1, batch_size=50)
@@ -291,7 +348,7 @@ def test_single_elements_count_as_examples(target: Callable[[str], str]) -> None
 FAILURES = {
     "raises": ("def make():\n    raise OSError('no such bucket')\n", "OSError: no such bucket"),
     "does not import": ("import nonsense_module\n", "nonsense_module"),
-    "is no Python": ("def make(:\n", "SyntaxError"),
+    "is no Python": ("def make(:\n", r"SyntaxError: .* \(.*train.py:3\)"),
     "exits": ("import sys\ndef make():\n    sys.exit(3)\n", "SystemExit"),
     "yields nothing": ("def make():\n    return tf.data.Dataset.range(0).batch(4)\n", "empty"),
     "fails later": (
@@ -300,8 +357,55 @@ FAILURES = {
         "    return tf.data.Dataset.range(2, 9).map(check).batch(1)\n",
         "while giving a batch",
     ),
-    "hangs when called": ("def make():\n    time.sleep(3600)\n", "train.py:4"),
-    "hangs when iterated": (
+    "checks its numbers": (
+        "def make():\n"
+        "    check = lambda x: tf.debugging.check_numerics(1 / tf.cast(x * 0, tf.float32), 'bad')\n"
+        "    return tf.data.Dataset.range(9).map(check).batch(3)\n",
+        "InvalidArgumentError: bad : Tensor had Inf",
+    ),
+    "fails in Python": (
+        "def fail(x):\n"
+        "    raise ValueError('my own words')\n"
+        "def make():\n"
+        "    fetch = lambda x: tf.numpy_function(fail, [x], tf.int64)\n"
+        "    return tf.data.Dataset.range(9).map(fetch)\n",
+        r"ValueError: my own words \(.*train.py:4\)",
+    ),
+    "calls what is not there": (
+        "def broken(x):\n"
+        "    return nonsense + x\n"
+        "def make():\n"
+        "    return tf.data.Dataset.range(9).map(broken).batch(3)\n",
+        r"'nonsense' is not defined \(.*train.py:4\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_target_that_fails_is_one_clear_error(
+    case: str, target: Callable[[str], str], fed: Callable[[str], int]
+) -> None:
+    body, words = FAILURES[case]
+    with pytest.raises(TargetError, match=words) as caught:
+        fed(target(body))
+    assert len(str(caught.value)) < 800
+    assert "{{" not in str(caught.value)
+    assert "frozen" not in str(caught.value)
+
+
+def test_a_failure_comes_out_of_the_measuring_process_as_it_was(
+    target: Callable[[str], str],
+) -> None:
+    body, words = FAILURES["checks its numbers"]
+    with pytest.raises(TargetError, match=words) as caught:
+        profile_target(target(body), seconds=1)
+    assert "python -c" in str(caught.value.hint)
+    assert ".take(1000))" in str(caught.value.hint)
+
+
+HANGS = {
+    "when called": ("def make():\n    time.sleep(3600)\n", "train.py:4"),
+    "when iterated": (
         "def make():\n"
         "    def stuck():\n"
         "        time.sleep(3600)\n"
@@ -310,71 +414,72 @@ FAILURES = {
         "    return tf.data.Dataset.from_generator(stuck, output_signature=spec)\n",
         "train.py:5",
     ),
-    "dies": (
-        "import os, signal\ndef make():\n    os.kill(os.getpid(), signal.SIGKILL)\n",
-        "SIGKILL",
-    ),
 }
 
 
-@pytest.mark.parametrize("case", FAILURES)
-def test_a_target_that_fails_is_one_clear_error(case: str, target: Callable[[str], str]) -> None:
-    body, words = FAILURES[case]
-    with pytest.raises(TargetError, match=words) as caught:
-        profile_target(target(body), seconds=1)
-    assert len(str(caught.value)) < 800
-
-
-def test_what_went_wrong_inside_a_function_is_named(target: Callable[[str], str]) -> None:
-    place = target(
-        """
-        def broken(x):
-            return nonsense + x
-
-        def make():
-            return tf.data.Dataset.range(9).map(broken).batch(3)
-        """
+@pytest.mark.parametrize("case", HANGS)
+def test_a_target_that_hangs_is_ended_and_its_line_named(
+    case: str, target: Callable[[str], str]
+) -> None:
+    body, words = HANGS[case]
+    request = Request(
+        target=parse_target(target(body)),
+        batch_size=4,
+        image_size=32,
+        seconds=1.0,
+        steps=None,
+        device_step_ms=None,
+        wait_limit_s=3.0,
     )
-    with pytest.raises(TargetError, match="nonsense"):
+    with pytest.raises(TargetError, match=words):
+        measure(request, on_progress=silent)
+
+
+ENDS = {
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL; .*memory"),
+    "leaves": ("os._exit(7)", "ended with code 7 and without a result.$"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_target_that_ends_the_process_is_one_clear_error(
+    case: str, target: Callable[[str], str]
+) -> None:
+    call, words = ENDS[case]
+    place = target(f"import os, signal\ndef make():\n    tf.constant(1)\n    {call}\n")
+    with pytest.raises(TargetError, match=words) as caught:
         profile_target(place, seconds=1)
+    assert "python -c" in str(caught.value.hint)
 
 
 UNSUITABLE = {
-    "a list": ("def make():\n    return [1, 2]\n", "builtins.list"),
-    "nothing": ("def make():\n    return None\n", "NoneType"),
-    "another function": ("def other():\n    pass\n", "no function make"),
-    "arguments": ("def make(path):\n    return path\n", "needs arguments"),
+    "a list": ("def make():\n    return [1, 2]\n", "builtins.list", "from_tensor_slices"),
+    "a generator": ("def make():\n    yield 1\n", "builtins.generator", "from_generator"),
+    "an array": (
+        "import numpy\ndef make():\n    return numpy.ones(3)\n",
+        "numpy.ndarray",
+        "from_tensor_slices",
+    ),
+    "nothing": ("def make():\n    return None\n", "NoneType", "a tf.data.Dataset, a folder"),
+    "another function": ("def other():\n    pass\n", "no function make", "other"),
+    "arguments": ("def make(path):\n    return path\n", "needs arguments", "defaults"),
 }
 
 
 @pytest.mark.parametrize("case", UNSUITABLE)
-def test_a_target_that_does_not_fit_says_what_does(case: str, target: Callable[[str], str]) -> None:
-    body, words = UNSUITABLE[case]
+def test_a_target_that_does_not_fit_says_what_does(
+    case: str, target: Callable[[str], str], fed: Callable[[str], int]
+) -> None:
+    body, words, hint = UNSUITABLE[case]
     with pytest.raises(InvalidInputError, match=words) as caught:
-        profile_target(target(body), seconds=1)
-    assert caught.value.hint
+        fed(target(body))
+    assert hint in str(caught.value.hint)
 
 
-def test_an_interpreter_that_would_hang_at_exit_does_not_hang_us(
-    target: Callable[[str], str],
+def test_a_target_that_fits_gives_batches(
+    target: Callable[[str], str], fed: Callable[[str], int]
 ) -> None:
-    place = target(
-        """
-        import threading
-
-        def make():
-            threading.Thread(target=time.sleep, args=(3600,)).start()
-            return tf.data.Dataset.range(1 << 30).batch(8)
-        """
-    )
-    assert profile_target(place, seconds=1).pipeline_examples_per_s > 0
-
-
-def test_what_a_target_prints_does_not_spoil_the_json(
-    target: Callable[[str], str], tpuctl: Any
-) -> None:
-    place = target("print('hello')\ndef make():\n    return tf.data.Dataset.range(64).batch(8)\n")
-    assert tpuctl("profile", "run", place, "--seconds", "1", "--json").document["status"] == "ok"
+    assert fed(target("def make():\n    return tf.data.Dataset.range(9).batch(4)\n")) == 4
 
 
 def test_interrupting_the_measurement_ends_the_child_too(

@@ -9,10 +9,10 @@ from tpuctl.cli import output, progress
 from tpuctl.pipeline.compare import diff as compare
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.profile import profile_target
-from tpuctl.pipeline.tpuprof import load, save
+from tpuctl.pipeline.tpuprof import check_place, load, save
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html
-from tpuctl.storage.local import ensure_folder, write_atomically
+from tpuctl.storage.local import write_atomically
 
 app = typer.Typer(
     add_completion=False,
@@ -81,7 +81,7 @@ def diff(before: ProfilePath, after: ProfilePath) -> None:
 def _check_places(*places: Path | None) -> None:
     """Fail before the measurement, not after it, where a result cannot be written."""
     for place in filter(None, places):
-        ensure_folder(place.parent)
+        check_place(place)
 
 
 def _write(profile: Profile, out: Path | None, html: Path | None) -> None:

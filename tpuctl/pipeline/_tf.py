@@ -8,8 +8,7 @@ import os
 import random
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -19,16 +18,21 @@ import tensorflow as tf
 
 from tpuctl.errors import InvalidInputError, TargetError
 from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
+from tpuctl.pipeline.complaint import describe
 from tpuctl.pipeline.images import Photo, find_photos, show_path
 from tpuctl.pipeline.ledger import Snapshot
 from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage
 from tpuctl.pipeline.shards import ShardSet, read_shards
-from tpuctl.pipeline.targets import SUPPORTED, Target
+from tpuctl.pipeline.targets import SUPPORTED, Target, try_alone
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
 MOST_DECODED_FIRST = 200
 SAMPLE = 4
+WAYS_TO_A_DATASET = (
+    " Make a list or arrays one with tf.data.Dataset.from_tensor_slices, a generator, a PyTorch "
+    "or Keras loader or any other iterable with tf.data.Dataset.from_generator."
+)
 
 
 @dataclass(frozen=True)
@@ -119,24 +123,6 @@ def open_pipeline(target: Target, *, batch_size: int, image_size: int) -> Pipeli
             "autotune": options.autotune.enabled,
         },
     )
-
-
-def describe(error: Exception) -> str:
-    """Say in one sentence what went wrong and where in the user's files."""
-    text = str(error).strip() or type(error).__name__
-    lines = [line.strip() for line in text.replace("{{function_node", "\n{{").splitlines()]
-    # AutoGraph puts a traceback into the message; what happened comes last.
-    said = lines[-1] if lines[0] == "in user code:" else next(filter(None, lines))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not any(part in frame.filename for part in ("site-packages", "__autograph", _HOME))
-    ]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {said[:300]}{place}"
-
-
-_HOME = str(Path(__file__).resolve().parents[1])
 
 
 def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
@@ -242,20 +228,21 @@ def _from_function(target: Target, batch_size: int) -> tuple[Any, Input]:
     name = f"{target.place}:{target.function}"
     function = _load_function(target, name)
     arguments = {"batch_size": batch_size} if "batch_size" in _parameters(function) else {}
-    with _users_errors(f"Calling {name} failed"):
+    with _users_errors(f"Calling {name} failed", target):
         dataset = function(**arguments)
     if not isinstance(dataset, tf.data.Dataset):
         kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+        ways = WAYS_TO_A_DATASET if isinstance(dataset, Iterable) else ""
         raise InvalidInputError(
             f"{name} returned a {kind}, which profile run cannot look into.",
-            hint=f"Supported now: a tf.data.Dataset, {SUPPORTED.partition(', module')[0]}.",
+            hint=f"Supported: a tf.data.Dataset, {SUPPORTED.partition(', module')[0]}.{ways}",
         )
     size = int(dataset.cardinality())
     return dataset, Input(0, size if size >= 0 else None, 0)
 
 
 def _load_function(target: Target, name: str) -> Callable[..., Any]:
-    with _users_errors(f"Importing {target.place} failed"):
+    with _users_errors(f"Importing {target.place} failed", target):
         module = _load_module(target.place)
     function = getattr(module, target.function or "", None)
     if not callable(function):
@@ -312,10 +299,10 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 @contextlib.contextmanager
-def _users_errors(doing: str) -> Iterator[None]:
+def _users_errors(doing: str, target: Target) -> Iterator[None]:
     try:
         yield
     except (InvalidInputError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{doing}: {describe(error)}") from error  # type: ignore[arg-type]
+        raise TargetError(f"{doing}: {describe(error)}", hint=try_alone(target)) from error

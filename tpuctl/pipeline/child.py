@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.errors import MissingExtraError, TpuctlError
+from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.pipeline import signals
 from tpuctl.pipeline.cgroup import memory_limit_bytes
 from tpuctl.pipeline.consume import Feed, Limit, Recorder
@@ -24,7 +24,7 @@ from tpuctl.pipeline.models import Host, IsolatedStage, Measurement, Phase
 from tpuctl.pipeline.probe import Sampler
 from tpuctl.pipeline.records import from_plain, to_plain
 from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.targets import Target
+from tpuctl.pipeline.targets import Target, try_alone
 
 if TYPE_CHECKING:
     from tpuctl.pipeline._tf import Pipeline
@@ -190,7 +190,10 @@ def main() -> None:
         channel.send(result=to_plain(measure(request, channel)))
     except TpuctlError as error:
         traceback.print_exc()
-        channel.send(error=error.code, message=str(error), hint=error.hint)
+        hint = error.hint
+        if hint is None and isinstance(error, TargetError):
+            hint = try_alone(from_plain(Target, to_plain(request.target)), iterate=True)
+        channel.send(error=error.code, message=str(error), hint=hint)
     except BaseException as error:
         traceback.print_exc()
         channel.send(error="bug", message=f"{type(error).__name__}: {error}", hint=None)

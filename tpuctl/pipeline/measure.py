@@ -20,9 +20,11 @@ from tpuctl.errors import (
     TargetError,
     TpuctlError,
 )
+from tpuctl.pipeline.complaint import last_words
 from tpuctl.pipeline.models import Measurement
 from tpuctl.pipeline.records import from_plain, to_plain
 from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.targets import try_alone
 from tpuctl.progress import OnProgress, Progress
 
 START_LIMIT_S = 180.0
@@ -49,7 +51,7 @@ def measure(request: Request, *, on_progress: OnProgress) -> Measurement:
                 if "error" in message:
                     raise _error(message, log)
                 on_progress(_progress(message, request))
-            raise TargetError(_death(child.wait(), log))
+            raise _death(child.wait(), log, request)
         finally:
             _end(child)
 
@@ -116,18 +118,21 @@ def _error(message: dict[str, Any], log: IO[bytes]) -> Exception:
     return kind(message["message"], hint=message["hint"])
 
 
-def _death(code: int, log: IO[bytes]) -> str:
+def _death(code: int, log: IO[bytes], request: Request) -> TargetError:
     if code < 0:
         name = signal.Signals(-code).name
         memory = "; the machine may have run out of memory" if name == "SIGKILL" else ""
-        return f"The measuring process was killed by {name}{memory}. {_tail(log)}"
-    return f"The measuring process ended with code {code} and without a result. {_tail(log)}"
+        end = f"was killed by {name}{memory}"
+    else:
+        end = f"ended with code {code} and without a result"
+    hint = try_alone(request.target, iterate=True)
+    return TargetError(f"The measuring process {end}. {_tail(log)}".rstrip(), hint=hint)
 
 
 def _tail(log: IO[bytes]) -> str:
     log.seek(0)
-    lines = log.read().decode("utf-8", "replace").strip().splitlines()
-    return f"Its last words: {lines[-1][:300]}" if lines else ""
+    words = last_words(log.read().decode("utf-8", "replace"))
+    return f"Its last words: {words}" if words else ""
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import tpuctl
-from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.errors import UsageError
 from tpuctl.pipeline.advice import Situation, advise
 from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus, judge
 from tpuctl.pipeline.attribution import Attribution, attribute
@@ -120,18 +120,21 @@ def _check(
     train: bool,
 ) -> None:
     positive = {
-        "steps": steps,
-        "seconds": seconds,
-        "batch size": batch_size,
-        "image size": image_size,
-        "device step": device_step_ms,
+        "--steps": steps,
+        "--seconds": seconds,
+        "--batch-size": batch_size,
+        "--image-size": image_size,
+        "--device-step-ms": device_step_ms,
     }
-    for name, value in positive.items():
+    for flag, value in positive.items():
         if value is not None and not (value > 0 and math.isfinite(value)):
-            raise InvalidInputError(f"The {name} must be a number above 0, not {value}.")
+            raise UsageError(
+                f"{flag} must be a number above 0, not {value:g}.",
+                hint=f"Give another value or leave {flag} out.",
+            )
     if train and device_step_ms is not None:
         raise UsageError(
-            "Both a device step time and --train were given.", hint="Choose one of them."
+            "Both --device-step-ms and --train were given.", hint="Choose one of them."
         )
 
 

@@ -1,5 +1,7 @@
 """What the word TARGET on the command line means."""
 
+import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,3 +46,17 @@ def parse_target(text: str) -> Target:
         )
         raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
     raise NotFoundError(f"There is no {text!r} to profile.", hint=f"profile run takes {SUPPORTED}.")
+
+
+def try_alone(target: Target, *, iterate: bool = False) -> str | None:
+    """Say how to run the user's function without us, to see all that it says."""
+    if target.function is None:
+        return None
+    call = f"{target.function}()"
+    start = f"from {target.place} import {target.function}"
+    if target.place.endswith(".py"):
+        start = "import runpy"
+        call = f"runpy.run_path({json.dumps(target.place)})[{json.dumps(target.function)}]()"
+    if iterate:
+        call = f"list({call}.take(1000))"
+    return f"See all that it says without tpuctl: python -c {shlex.quote(f'{start}; {call}')}"

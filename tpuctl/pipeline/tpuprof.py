@@ -1,13 +1,16 @@
 """The `.tpuprof` file: one profile as versioned JSON."""
 
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.records import from_plain, to_plain
-from tpuctl.storage.local import write_atomically
+from tpuctl.storage.local import translated_write_errors, write_atomically
 
 SCHEMA = "tpuctl.profile/"
 VERSION = 1
@@ -17,6 +20,20 @@ def save(profile: Profile, path: Path) -> None:
     """Write a profile; either the whole file is there afterwards or the old one."""
     document = {"schema": f"{SCHEMA}{VERSION}", "profile": to_plain(profile)}
     write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def check_place(path: Path) -> None:
+    """Prove that a file can be written at `path`; raises WriteError, which names that path."""
+    with translated_write_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            raise OSError("that is a device or a pipe, which a file would replace")
+        nearest = next(place for place in path.absolute().parents if place.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def load(path: Path) -> Profile:

@@ -3,8 +3,9 @@
 import csv as csv_module
 import dataclasses
 import io
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +18,29 @@ BAR_WIDTH = 10
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A column of the table of stages, and how wide a terminal must be to show it."""
+
+    title: str
+    least_terminal: int
+    layout: dict[str, Any]
+
+
+COLUMNS = (
+    _Column("stage", 0, {"overflow": "ellipsis", "max_width": 18}),
+    _Column("CPU", 0, {"justify": "right", "min_width": 6}),
+    _Column("", 72, {"min_width": BAR_WIDTH}),
+    _Column("ms/ex", 0, {"justify": "right", "min_width": 7}),
+    _Column("calls", 48, {"justify": "right", "min_width": 6}),
+    _Column("alone/s", 58, {"justify": "right", "min_width": 9}),
+    _Column("where", 78, {"overflow": "ellipsis"}),
+)
+
+
 def text(profile: Profile) -> RenderableType:
     """Show a whole profile."""
-    parts: list[RenderableType] = [_verdict(profile), "", _figures(profile), "", _stages(profile)]
+    parts: list[RenderableType] = [_verdict(profile), "", _figures(profile), "", _Stages(profile)]
     parts += ["", Text("Evidence", "bold"), *map(_item, profile.evidence)]
     if profile.advice:
         parts += ["", Text("Advice", "bold"), *map(_advice, profile.advice)]
@@ -101,22 +122,34 @@ def _vcpus(profile: Profile) -> str:
     return f"{start}, {needed} needed to keep the device busy"
 
 
-def _stages(profile: Profile) -> Table:
+@dataclasses.dataclass(frozen=True)
+class _Stages:
+    """The table of stages, with those columns that the terminal has room for."""
+
+    profile: Profile
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _stages(self.profile, options.max_width)
+
+
+def _stages(profile: Profile, width: int) -> Table:
+    located = any(stage.location for stage in profile.stages)
+    chosen = [
+        index
+        for index, column in enumerate(COLUMNS)
+        if width >= column.least_terminal and (located or column.title != "where")
+    ]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage", overflow="ellipsis", no_wrap=True, max_width=18)
-    table.add_column("CPU share", no_wrap=True, min_width=BAR_WIDTH)
-    for column, width in (("", 6), ("ms/ex", 7), ("calls", 6), ("alone/s", 9)):
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    if any(stage.location for stage in profile.stages):
-        table.add_column("where", overflow="ellipsis", no_wrap=True)
+    for index in chosen:
+        table.add_column(COLUMNS[index].title, no_wrap=True, **COLUMNS[index].layout)
     small = [stage for stage in profile.stages if _is_small(stage)]
-    for stage in profile.stages:
-        if stage not in small:
-            table.add_row(*_stage_cells(profile, stage))
-    if small:
-        table.add_row(*_rest("(others)", _sum(small)))
     rest = profile.residual
-    table.add_row(*_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
+    rows = [_stage_cells(stage) for stage in profile.stages if stage not in small]
+    if small:
+        rows.append(_rest("(others)", _sum(small)))
+    rows.append(_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
+    for row in rows:
+        table.add_row(*(row[index] for index in chosen))
     return table
 
 
@@ -125,30 +158,28 @@ def _sum(stages: list[Stage]) -> tuple[float, float]:
     return share, sum(stage.cpu_ms_per_example for stage in stages)
 
 
-def _rest(name: str, share_and_ms: tuple[float, float]) -> tuple[RenderableType, ...]:
+def _rest(name: str, share_and_ms: tuple[float, float]) -> list[RenderableType]:
     share, cpu_ms = share_and_ms
-    return Text(name, "dim"), _bar(share, ""), f"{share:.1%}", f"{cpu_ms:.3g}"
+    return [Text(name, "dim"), f"{share:.1%}", _bar(share, ""), f"{cpu_ms:.3g}", "", "", ""]
 
 
 def _is_small(stage: Stage) -> bool:
     return stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
 
 
-def _stage_cells(profile: Profile, stage: Stage) -> list[RenderableType]:
+def _stage_cells(stage: Stage) -> list[RenderableType]:
     style = "bold red" if stage.is_bottleneck else ""
     mark = " ◀" if stage.is_bottleneck else ""
     alone = stage.examples_per_s_alone
-    cells: list[RenderableType] = [
+    return [
         Text(stage.name + mark, style),
-        _bar(stage.share_of_cpu, style),
         Text(f"{stage.share_of_cpu:.1%}", style),
+        _bar(stage.share_of_cpu, style),
         f"{stage.cpu_ms_per_example:.3g}",
         f"{stage.calls_in_flight:.1f}/{stage.parallelism or 1}",
         "-" if alone is None else f"{alone:,.0f}",
+        Text(_short(stage.location)),
     ]
-    if any(each.location for each in profile.stages):
-        cells.append(Text(_short(stage.location)))
-    return cells
 
 
 def _short(location: str | None) -> str:
