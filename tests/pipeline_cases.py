@@ -1,8 +1,14 @@
-"""Measurements of pipelines that never ran, built for a known verdict."""
+"""Measurements of pipelines that never ran, built for a known verdict, and targets to open."""
 
+import sys
+import textwrap
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tpuctl.pipeline.consume import Feed
 from tpuctl.pipeline.models import (
     ChainNode,
     Device,
@@ -16,6 +22,7 @@ from tpuctl.pipeline.models import (
     Spread,
 )
 from tpuctl.pipeline.profile import build_profile
+from tpuctl.pipeline.targets import parse_target
 
 BATCH = 32
 HOST = Host("testhost", 2, 16 << 30, 12 << 30, "Test CPU", "3.11.0", "2.21.0")
@@ -147,3 +154,22 @@ def profile(measured: Measurement, **changes: Any) -> Profile:
         device=Device(step_ms, "given") if step_ms else None,
     )
     return replace(built, created="2026-11-20T00:00:00+00:00", tpuctl_version="0.0.0", **changes)
+
+
+def write_target(folder: Path, body: str) -> str:
+    """Write a Python file with a function `make`."""
+    place = folder / "train.py"
+    place.write_text("import time\nimport tensorflow as tf\n" + textwrap.dedent(body))
+    return f"{place}:make"
+
+
+def take_two_batches(place: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Open a target and step as the measuring process does, without starting one."""
+    from tpuctl.pipeline._tf import open_pipeline
+
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    pipeline = open_pipeline(parse_target(place), batch_size=4, image_size=32)
+    feed = Feed(pipeline, elements_per_step=1)
+    feed.step()
+    return feed.step()

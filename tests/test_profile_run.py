@@ -1,4 +1,4 @@
-"""`profile run` on real TensorFlow pipelines: folders, shards, functions, and all that goes wrong.
+"""`profile run` on real TensorFlow pipelines: folders, shards, functions.
 
 Whether the machine is quiet is not ours to say, so no test asserts seconds; a verdict that busy
 neighbours may rightly change is asserted through the signals that it stands on.
@@ -6,8 +6,6 @@ neighbours may rightly change is asserted through the signals that it stands on.
 
 import json
 import os
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,25 +15,13 @@ from typer.testing import CliRunner
 
 from tests import contract
 from tests.conftest import Result
+from tests.pipeline_cases import take_two_batches, write_target
 from tpuctl.cli.app import app
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.pipeline import Profile, profile_target, save
-from tpuctl.pipeline.consume import Feed
-from tpuctl.pipeline.measure import measure
-from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.targets import parse_target
-from tpuctl.progress import Progress, silent
+from tpuctl.progress import Progress
 
 pytestmark = pytest.mark.tf
-
-HEADER = "import time\nimport tensorflow as tf\n"
-
-
-def write_target(folder: Path, body: str) -> str:
-    """Write a Python file with a function `make`."""
-    place = folder / "train.py"
-    place.write_text(HEADER + textwrap.dedent(body))
-    return f"{place}:make"
 
 
 @pytest.fixture(scope="session")
@@ -84,23 +70,6 @@ def target(tmp_path: Path) -> Callable[[str], str]:
     """Write a Python file with a function `make` and name it as a target."""
 
     return lambda body: write_target(tmp_path, body)
-
-
-@pytest.fixture
-def fed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """Open a target and take two batches as the measuring process does, without starting it."""
-
-    def open_and_take(place: str) -> int:
-        from tpuctl.pipeline._tf import open_pipeline
-
-        monkeypatch.setattr("sys.path", list(sys.path))
-        monkeypatch.setattr("sys.modules", dict(sys.modules))
-        pipeline = open_pipeline(parse_target(place), batch_size=4, image_size=32)
-        feed = Feed(pipeline, elements_per_step=1)
-        feed.step()
-        return feed.step()
-
-    return open_and_take
 
 
 def shares(profile: Profile) -> dict[str, float]:
@@ -224,24 +193,24 @@ def test_bad_files_are_left_out_counted_and_named(photos: Path, tmp_path: Path) 
 
 
 def test_a_folder_of_nothing_but_cut_photographs_is_one_clear_error(
-    photos: Path, tmp_path: Path, fed: Callable[[str], int]
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = (photos / "0.jpg").read_bytes()
     for index in range(3):
         (tmp_path / f"{index}.jpg").write_bytes(whole[:2000])
     with pytest.raises(InvalidInputError, match="can be decoded"):
-        fed(str(tmp_path))
+        take_two_batches(str(tmp_path), monkeypatch)
 
 
 def test_photographs_that_break_only_while_decoding_are_one_clear_error(
-    photos: Path, tmp_path: Path, fed: Callable[[str], int]
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = (photos / "0.jpg").read_bytes()
     broken = whole[:4] + os.urandom(len(whole) - 6) + whole[-2:]
     for index in range(3):
         (tmp_path / f"{index}.jpg").write_bytes(broken)
     with pytest.raises(InvalidInputError, match="can be decoded"):
-        fed(str(tmp_path))
+        take_two_batches(str(tmp_path), monkeypatch)
 
 
 def test_photographs_that_break_while_measuring_are_counted(photos: Path, tmp_path: Path) -> None:
@@ -343,143 +312,6 @@ def test_single_elements_count_as_examples(target: Callable[[str], str]) -> None
     profile = profile_target(place, seconds=1, batch_size=50)
     assert profile.batch_size == 50
     assert any("batch" in note for note in profile.notes)
-
-
-FAILURES = {
-    "raises": ("def make():\n    raise OSError('no such bucket')\n", "OSError: no such bucket"),
-    "does not import": ("import nonsense_module\n", "nonsense_module"),
-    "is no Python": ("def make(:\n", r"SyntaxError: .* \(.*train.py:3\)"),
-    "exits": ("import sys\ndef make():\n    sys.exit(3)\n", "SystemExit"),
-    "yields nothing": ("def make():\n    return tf.data.Dataset.range(0).batch(4)\n", "empty"),
-    "fails later": (
-        "def make():\n"
-        "    check = lambda x: tf.ensure_shape(tf.fill((x,), 1), (2,))\n"
-        "    return tf.data.Dataset.range(2, 9).map(check).batch(1)\n",
-        "while giving a batch",
-    ),
-    "checks its numbers": (
-        "def make():\n"
-        "    check = lambda x: tf.debugging.check_numerics(1 / tf.cast(x * 0, tf.float32), 'bad')\n"
-        "    return tf.data.Dataset.range(9).map(check).batch(3)\n",
-        "InvalidArgumentError: bad : Tensor had Inf",
-    ),
-    "fails in Python": (
-        "def fail(x):\n"
-        "    raise ValueError('my own words')\n"
-        "def make():\n"
-        "    fetch = lambda x: tf.numpy_function(fail, [x], tf.int64)\n"
-        "    return tf.data.Dataset.range(9).map(fetch)\n",
-        r"ValueError: my own words \(.*train.py:4\)",
-    ),
-    "calls what is not there": (
-        "def broken(x):\n"
-        "    return nonsense + x\n"
-        "def make():\n"
-        "    return tf.data.Dataset.range(9).map(broken).batch(3)\n",
-        r"'nonsense' is not defined \(.*train.py:4\)",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", FAILURES)
-def test_a_target_that_fails_is_one_clear_error(
-    case: str, target: Callable[[str], str], fed: Callable[[str], int]
-) -> None:
-    body, words = FAILURES[case]
-    with pytest.raises(TargetError, match=words) as caught:
-        fed(target(body))
-    assert len(str(caught.value)) < 800
-    assert "{{" not in str(caught.value)
-    assert "frozen" not in str(caught.value)
-
-
-def test_a_failure_comes_out_of_the_measuring_process_as_it_was(
-    target: Callable[[str], str],
-) -> None:
-    body, words = FAILURES["checks its numbers"]
-    with pytest.raises(TargetError, match=words) as caught:
-        profile_target(target(body), seconds=1)
-    assert "python -c" in str(caught.value.hint)
-    assert ".take(1000))" in str(caught.value.hint)
-
-
-HANGS = {
-    "when called": ("def make():\n    time.sleep(3600)\n", "train.py:4"),
-    "when iterated": (
-        "def make():\n"
-        "    def stuck():\n"
-        "        time.sleep(3600)\n"
-        "        yield 1\n"
-        "    spec = tf.TensorSpec((), tf.int64)\n"
-        "    return tf.data.Dataset.from_generator(stuck, output_signature=spec)\n",
-        "train.py:5",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HANGS)
-def test_a_target_that_hangs_is_ended_and_its_line_named(
-    case: str, target: Callable[[str], str]
-) -> None:
-    body, words = HANGS[case]
-    request = Request(
-        target=parse_target(target(body)),
-        batch_size=4,
-        image_size=32,
-        seconds=1.0,
-        steps=None,
-        device_step_ms=None,
-        wait_limit_s=3.0,
-    )
-    with pytest.raises(TargetError, match=words):
-        measure(request, on_progress=silent)
-
-
-ENDS = {
-    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL; .*memory"),
-    "leaves": ("os._exit(7)", "ended with code 7 and without a result.$"),
-}
-
-
-@pytest.mark.parametrize("case", ENDS)
-def test_a_target_that_ends_the_process_is_one_clear_error(
-    case: str, target: Callable[[str], str]
-) -> None:
-    call, words = ENDS[case]
-    place = target(f"import os, signal\ndef make():\n    tf.constant(1)\n    {call}\n")
-    with pytest.raises(TargetError, match=words) as caught:
-        profile_target(place, seconds=1)
-    assert "python -c" in str(caught.value.hint)
-
-
-UNSUITABLE = {
-    "a list": ("def make():\n    return [1, 2]\n", "builtins.list", "from_tensor_slices"),
-    "a generator": ("def make():\n    yield 1\n", "builtins.generator", "from_generator"),
-    "an array": (
-        "import numpy\ndef make():\n    return numpy.ones(3)\n",
-        "numpy.ndarray",
-        "from_tensor_slices",
-    ),
-    "nothing": ("def make():\n    return None\n", "NoneType", "a tf.data.Dataset, a folder"),
-    "another function": ("def other():\n    pass\n", "no function make", "other"),
-    "arguments": ("def make(path):\n    return path\n", "needs arguments", "defaults"),
-}
-
-
-@pytest.mark.parametrize("case", UNSUITABLE)
-def test_a_target_that_does_not_fit_says_what_does(
-    case: str, target: Callable[[str], str], fed: Callable[[str], int]
-) -> None:
-    body, words, hint = UNSUITABLE[case]
-    with pytest.raises(InvalidInputError, match=words) as caught:
-        fed(target(body))
-    assert hint in str(caught.value.hint)
-
-
-def test_a_target_that_fits_gives_batches(
-    target: Callable[[str], str], fed: Callable[[str], int]
-) -> None:
-    assert fed(target("def make():\n    return tf.data.Dataset.range(9).batch(4)\n")) == 4
 
 
 def test_interrupting_the_measurement_ends_the_child_too(
