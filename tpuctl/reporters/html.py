@@ -41,7 +41,7 @@ def code(text: str) -> str:
 
 def advice(what: str, change: str) -> str:
     """What would help, and the command or line of code that does it."""
-    return f"<p>{escape(what)}</p>{code(change)}"
+    return paragraph(what) + paragraph(f"→ {change}", css="change")
 
 
 def bullets(items: Iterable[str]) -> str:
