@@ -91,3 +91,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 def choice() -> Choice:
     """A choice of strategy that needs no machine."""
     return Choice("tensorflow", "default", because="a test", snippet="")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twelve small photographs in three class folders."""
+    from tests.pictures import fill
+
+    return fill(tmp_path / "photos", 12, classes=3)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from tpuctl.datasets import PresizeOptions
+
 SUBJECTS = ("china", "flower", "astronaut", "coffee", "rocket", "chelsea")
 
 
@@ -62,3 +64,13 @@ def fill(folder: Path, count: int = 8, *, classes: int = 0, width: int = 320) ->
         picture = photograph(subject, width + 8 * index, 240)
         place.write_bytes(encoded(picture))
     return folder
+
+
+def small(**options: Any) -> PresizeOptions:
+    """Options for a presize that is over at once."""
+    return PresizeOptions(**{"size": (48, 64), "workers": 1, **options})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, byte for byte."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -1,9 +1,23 @@
+import pytest
+
 from tests import contract
 
 
 def test_config_keeps_the_contract(tpuctl) -> None:
     document = tpuctl("config", "--json").document
     assert contract.problems(document, "config", contract.CONFIG) == []
+
+
+def test_doctor_keeps_the_contract(tpuctl) -> None:
+    document = tpuctl("doctor", "--json").document
+    assert contract.problems(document, "doctor", contract.DOCTOR) == []
+
+
+def test_a_planned_launch_keeps_the_contract(tpuctl) -> None:
+    pytest.importorskip("tensorflow")
+    document = tpuctl("launch", "images", "--dry-run", "--json").document
+    assert contract.problems(document, "launch", contract.PLAN) == []
+    assert document["data"]["argv"][1].endswith("images.py")
 
 
 def test_an_error_keeps_the_contract(tpuctl) -> None:

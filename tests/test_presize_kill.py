@@ -17,7 +17,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from tests.pictures import encoded, fill
+from tests.pictures import contents, encoded, fill
 from tpuctl.datasets import PresizeOptions, presize, verify
 from tpuctl.datasets.manifest import MANIFEST, WORK
 from tpuctl.errors import WriteError
@@ -56,10 +56,6 @@ def undisturbed(photos: Path) -> dict[str, bytes]:
     out = photos.parent / "undisturbed"
     presize(photos, out, PresizeOptions(size=(64, 64), workers=1))
     return contents(out)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def command(photos: Path, out: Path, *options: str) -> list[str]:

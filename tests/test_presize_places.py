@@ -4,16 +4,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Result
-from tests.pictures import fill
 from tpuctl.datasets import PresizeOptions, presize
 from tpuctl.errors import InvalidInputError, UsageError, WriteError
 
 SMALL = PresizeOptions(size=(48, 64), workers=1)
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return fill(tmp_path / "photos", 12, classes=3)
 
 
 @pytest.mark.parametrize(

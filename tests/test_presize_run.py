@@ -8,8 +8,8 @@ import pytest
 
 from tests.conftest import Result
 from tests.contract import PRESIZE, problems
-from tests.pictures import encoded, fill, photograph
-from tpuctl.datasets import PresizeOptions, presize, read_records, verify
+from tests.pictures import contents, encoded, fill, photograph, small
+from tpuctl.datasets import presize, read_records, verify
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.manifest import WORK
 from tpuctl.datasets.plan import plan_presize
@@ -21,21 +21,6 @@ from tpuctl.errors import (
 )
 from tpuctl.progress import Progress
 from tpuctl.storage.local import locked
-
-SMALL = {"size": (48, 64), "workers": 1}
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return fill(tmp_path / "photos", 12, classes=3)
-
-
-def small(**options: Any) -> PresizeOptions:
-    return PresizeOptions(**{**SMALL, **options})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_presize_speaks_the_contract(

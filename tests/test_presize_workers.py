@@ -2,34 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.pictures import fill
-from tpuctl.datasets import PresizeOptions, presize
+from tests.pictures import contents, small
+from tpuctl.datasets import presize
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.plan import plan_presize
 from tpuctl.datasets.pool import Setup, build_shards
 from tpuctl.datasets.state import Work
 from tpuctl.errors import TpuctlError
 from tpuctl.progress import Progress
-
-SMALL = {"size": (48, 64), "workers": 1}
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return fill(tmp_path / "photos", 12, classes=3)
-
-
-def small(**options: Any) -> PresizeOptions:
-    return PresizeOptions(**{**SMALL, **options})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.slow

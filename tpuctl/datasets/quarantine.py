@@ -1,7 +1,7 @@
 """Why a picture was left out, and the list of those that were."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 Reason = Literal[
     "empty",
@@ -13,7 +13,6 @@ Reason = Literal[
     "crashed_worker",
     "read_error",
 ]
-REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class BadImageError(Exception):
