@@ -83,6 +83,7 @@ def test_a_useless_folder_is_one_error_before_any_work(
     assert result.exit_code == 1
     (error,) = result.document["errors"]
     assert str(folder) in error["message"]
+    assert not (tmp_path / "out" / "shards").exists()
     assert error["hint"]
 
 

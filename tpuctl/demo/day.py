@@ -10,7 +10,7 @@ from pathlib import Path
 from tpuctl import datasets, pipeline
 from tpuctl.demo.photographs import assemble_photographs
 from tpuctl.diagnosis import Diagnosis, diagnose
-from tpuctl.errors import MissingExtraError, TpuctlError
+from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
 from tpuctl.launch.plan import find_script, pick_choice, plan_launch
 from tpuctl.launch.run import Training, run_training
 from tpuctl.outcome import Outcome, Status
@@ -85,6 +85,11 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
     Raises whatever its steps raise.
     """
     start_s = time.monotonic()
+    if images is not None and not images.is_dir():
+        raise NotFoundError(
+            f"There is no folder {images} of photographs.",
+            hint="Point --images to a folder, or leave it out: the demo makes its own.",
+        )
     _check_extras(own_photographs=images is None)
     ensure_folder(out)
     watcher.on_step(1, "doctor: what is this machine?")
