@@ -12,13 +12,17 @@ VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
 }  # fmt: skip
-FOUNDATION = {"errors", "outcome", "progress", "units", "settings"}
+FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
-SERVICES = {"storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "demo"}
+SERVICES = {
+    "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "cloud",
+    "emulator", "demo",
+}  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "outcome": set(),
     "progress": set(),
+    "clock": set(),
     "units": set(),
     "settings": set(),
     "storage": set(),
@@ -28,7 +32,9 @@ ARROWS: dict[str, set[str]] = {
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"storage", "launch"},
     "datasets": {"storage"},
-    "demo": SERVICES - {"demo", "hardware"},
+    "emulator": {"hardware", "storage"},
+    "cloud": {"hardware", "runtime", "storage"},
+    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

@@ -8,8 +8,18 @@
     ├── WriteError              1  the place we must write to is full, read-only or gone
     ├── ScriptFailedError       1  a training script ended with an error of its own
     ├── MissingExtraError       1  a part of tpuctl that is not installed
+    ├── NotLoggedInError        1  there are no credentials for Google Cloud here
+    ├── PermissionDeniedError   1  the account may not do this
+    │   └── ZoneHiddenError     1  the project may not see this zone
+    ├── ApiDisabledError        1  the Cloud TPU API is switched off in the project
+    ├── QuotaExceededError      1  the project may not have that many chips: waiting does not help
+    ├── WrongStateError         1  the object is in a state in which this cannot be done
     ├── UsageError              2  the command line itself is wrong
     └── TryAgainError           3  nothing is broken: the same command may work later
+        ├── NoCapacityError     3  the zone has no free TPU of this type right now
+        ├── RateLimitedError    3  too many requests a minute
+        ├── UnavailableError    3  the service did not answer, or not in time
+        └── DeadlineError       3  it took longer than we were told to wait
 
 A message says what we were doing, to which object, where; the hint is the next command.
 130 (Ctrl-C) has no class: it is Python's own KeyboardInterrupt.
@@ -78,6 +88,42 @@ class MissingExtraError(TpuctlError):
         self.extra = extra
 
 
+class NotLoggedInError(TpuctlError):
+    """There are no credentials for Google Cloud on this machine."""
+
+    code = "not_logged_in"
+
+
+class PermissionDeniedError(TpuctlError):
+    """The account may not do this in the project."""
+
+    code = "permission_denied"
+
+
+class ZoneHiddenError(PermissionDeniedError):
+    """The zone does not exist, or the project is not on its allow-list."""
+
+    code = "zone_hidden"
+
+
+class ApiDisabledError(TpuctlError):
+    """The Cloud TPU API is switched off in the project."""
+
+    code = "api_disabled"
+
+
+class QuotaExceededError(TpuctlError):
+    """The project may not have that many chips there; waiting does not help."""
+
+    code = "quota_exceeded"
+
+
+class WrongStateError(TpuctlError):
+    """The object is in a state in which this cannot be done."""
+
+    code = "wrong_state"
+
+
 class UsageError(TpuctlError):
     """The command line is wrong."""
 
@@ -90,3 +136,33 @@ class TryAgainError(TpuctlError):
 
     exit_code = 3
     code = "try_again"
+
+
+class NoCapacityError(TryAgainError):
+    """The zone has no free TPU of this type right now."""
+
+    code = "no_capacity"
+
+
+class RateLimitedError(TryAgainError):
+    """Too many requests a minute; `retry_after_s` is what the service asked for, if it did."""
+
+    code = "rate_limited"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(TryAgainError):
+    """The service did not answer, or not in time; whether it did the work is not known."""
+
+    code = "unavailable"
+
+
+class DeadlineError(TryAgainError):
+    """It took longer than we were told to wait."""
+
+    code = "deadline"

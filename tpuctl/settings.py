@@ -40,6 +40,8 @@ KEYS = (
     Key("project", "Google Cloud project of your TPUs"),
     Key("zone", "zone to use when none is given"),
     Key("cache_dir", "where demo photographs and compilations are kept"),
+    Key("state_dir", "where the journal of TPUs that we asked for is kept"),
+    Key("tpu_endpoint", "address of a Cloud TPU emulator, instead of Google's"),
 )
 
 
@@ -79,6 +81,11 @@ def default_cache_dir(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl"
 
 
+def default_state_dir(env: Mapping[str, str]) -> Path:
+    """Where things that must not be lost are kept (XDG base directories)."""
+    return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tpuctl"
+
+
 def load_settings(
     flags: Mapping[str, str | None] | None = None,
     *,
@@ -93,7 +100,10 @@ def load_settings(
     env = os.environ if env is None else env
     paths = (_find_project_file(cwd or Path.cwd()), user_config_dir(env) / "config.toml")
     files = [(path, _read(path)) for path in paths if path and path.is_file()]
-    defaults = {"cache_dir": str(default_cache_dir(env))}
+    defaults = {
+        "cache_dir": str(default_cache_dir(env)),
+        "state_dir": str(default_state_dir(env)),
+    }
     return Settings(
         tuple(_resolve(key, flags or {}, env, files, defaults) for key in KEYS),
         tuple(str(path) for path, _ in files),
@@ -103,6 +113,11 @@ def load_settings(
 def cache_dir() -> Path:
     """The folder for things that can be made again."""
     return Path(load_settings()["cache_dir"] or "")
+
+
+def state_dir() -> Path:
+    """The folder for things that must not be lost."""
+    return Path(load_settings()["state_dir"] or "")
 
 
 def _resolve(

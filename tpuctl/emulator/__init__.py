@@ -1,0 +1,1 @@
+"""A Cloud TPU service of your own, to practise on: the real API, no real TPU, no bill."""
