@@ -16,7 +16,7 @@ FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "cloud",
-    "emulator", "demo",
+    "emulator", "demo", "remote",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -34,7 +34,8 @@ ARROWS: dict[str, set[str]] = {
     "datasets": {"storage"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
-    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator"},
+    "remote": {"cloud", "storage"},
+    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator", "remote"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

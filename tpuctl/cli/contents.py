@@ -39,6 +39,11 @@ CONTENTS = (
         "Explain accelerator types: chips, workers, memory, zones and prices.",
     ),
     Entry(
+        "Workers",
+        "run",
+        "Run a command on every worker at once, and see all they print in one place.",
+    ),
+    Entry(
         "Input pipelines",
         "profile",
         "Find the stage of an input pipeline that keeps the device waiting.",

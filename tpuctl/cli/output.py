@@ -66,6 +66,8 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
 
 def _print(report: Any) -> None:
     """Print plain text as it is, so that it can be pasted; let rich lay out the rest."""
+    if report is None:
+        return
     if isinstance(report, str):
         typer.echo(report)
     else:
