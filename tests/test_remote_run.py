@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 pytest.importorskip("asyncssh")
 
-from tests.workers import Heard, Slice, alive, running_slice
+from tests.workers import Heard, Slice, alive, running_slice, wait_until
 from tpuctl.errors import UsageError
 from tpuctl.remote.hosts import parse_hosts, pick_workers, ranges
 from tpuctl.remote.run import plan_command, run_command
@@ -235,16 +234,6 @@ def test_the_other_workers_finish_when_one_connection_breaks(own: Slice) -> None
     result = run(own, *python(code), sink=dropping(own, 1, Heard()))
     assert [worker.exit_code for worker in result.workers] == [0, None, 0]
     assert [failure.code for failure in result.failures] == ["worker_lost"]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll: what we wait for happens on a machine that we do not control."""
-    tick = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        tick.wait(0.05)
-    raise AssertionError("it did not happen")
 
 
 def test_ctrl_c_ends_every_remote_process(own: Slice) -> None:

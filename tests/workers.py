@@ -1,8 +1,10 @@
 """Workers for tests: real SSH servers on addresses of this machine, each in its own folder."""
 
 import os
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ IMPATIENT = Patience(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
 class Slice:
     """Some workers, how to reach them, and ways to do them harm."""
 
-    def __init__(self, servers: WorkerServers, root: Path, count: int) -> None:
-        self._servers, self.root = servers, root
+    def __init__(self, servers: WorkerServers, root: Path, count: int, homes: Path) -> None:
+        self._servers, self.root, self._homes = servers, root, homes
         self.key = root / "key"
         self.host_key = new_host_key()
         subprocess.run(
@@ -47,7 +49,7 @@ class Slice:
         )
 
     def folder(self, index: int) -> Path:
-        return self.root / f"worker-{index}"
+        return self._homes / f"worker-{index}"
 
     @property
     def option(self) -> str:
@@ -76,10 +78,10 @@ class Slice:
 
 
 @contextmanager
-def running_slice(root: Path, count: int) -> Iterator[Slice]:
+def running_slice(root: Path, count: int, homes: Path | None = None) -> Iterator[Slice]:
     servers = WorkerServers()
     try:
-        yield Slice(servers, root, count)
+        yield Slice(servers, root, count, homes or root)
     finally:
         servers.close()
 
@@ -114,3 +116,55 @@ def alive(marker: str) -> list[int]:
         if marker.encode() in words and state != "Z":
             found.append(int(name))
     return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll: what we wait for happens on a machine that we do not control."""
+    tick = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        tick.wait(0.05)
+    raise AssertionError("it did not happen")
+
+
+class Cable:
+    """A way to a worker that can go dead without a word, as when a laptop sleeps."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._target = (address, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._dead: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Let nothing more pass over the connections there are; nobody is told."""
+        self._dead |= {end for pair in self._pairs for end in pair}
+
+    def close(self) -> None:
+        self._listener.close()
+        for end in [end for pair in self._pairs for end in pair]:
+            end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self._pairs.append((near, far))
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if source not in self._dead:
+                    target.sendall(data)
+            if source not in self._dead:
+                target.shutdown(socket.SHUT_WR)
+        except OSError:
+            return

@@ -20,6 +20,7 @@
     │   ├── WorkerLostError     1  the connection to a worker broke in the middle of something
     │   ├── NotStartedError     1  nothing was begun there, for another worker cannot be reached
     │   ├── WorkerDiskFullError 1  a worker has no space left
+    │   ├── JobLostError        1  a job is gone and left no exit code
     │   ├── CommandFailedError  1  a command ended with an exit code of its own, not 0
     │   │   └── CommandNotFoundError 127  a worker has no such command
     │   └── CommandKilledError  1  a command was ended by a signal: by the kernel, or by somebody
@@ -168,6 +169,12 @@ class WorkerDiskFullError(WorkerError):
     """A worker has no space left where it must write."""
 
     code = "worker_disk_full"
+
+
+class JobLostError(WorkerError):
+    """A job is gone and left no exit code: its machine was restarted, or its supervisor killed."""
+
+    code = "job_lost"
 
 
 class CommandFailedError(WorkerError):

@@ -44,6 +44,16 @@ CONTENTS = (
         "Run a command on every worker at once, and see all they print in one place.",
     ),
     Entry(
+        "Workers",
+        "logs",
+        "Show what a detached job prints on every worker; follow it across lost connections.",
+    ),
+    Entry(
+        "Workers",
+        "stop",
+        "End a detached job with every process it has started, on every worker.",
+    ),
+    Entry(
         "Input pipelines",
         "profile",
         "Find the stage of an input pipeline that keeps the device waiting.",

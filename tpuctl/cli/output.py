@@ -16,6 +16,13 @@ from tpuctl.reporters import envelope
 
 STDERR = 2
 
+_GOES_ON = "The same command again goes on from what is complete."
+_AFTER_CTRL_C = {
+    "demo": _GOES_ON,
+    "data presize": _GOES_ON,
+    "logs": "The job goes on; tpuctl stop ends it.",
+}
+
 
 @dataclass
 class _Mode:
@@ -135,9 +142,7 @@ def fail_full(error: OSError) -> None:
 
 def fail_interrupted() -> None:
     """Report Ctrl-C, and what the next command can build on."""
-    resumes = _mode.command in ("demo", "data presize")
-    hint = "The same command again goes on from what is complete." if resumes else None
-    fail("interrupted", "Interrupted.", hint)
+    fail("interrupted", "Interrupted.", _AFTER_CTRL_C.get(_mode.command))
 
 
 def fail_usage(error: typer.TyperException) -> None:

@@ -12,6 +12,7 @@ from tpuctl.remote.access import Access, open_access
 from tpuctl.remote.find import find_workers
 from tpuctl.remote.hosts import Host, parse_hosts
 
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours.")]
 Hosts = Annotated[
     str | None,
     typer.Option("--host", metavar="USER@IP,...", help="Machines of yours instead of a TPU."),

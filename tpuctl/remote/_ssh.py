@@ -58,7 +58,7 @@ class _Client(asyncssh.SSHClient):
 def _agreeing(host: Host, key: Any, shown: str) -> str:
     """The key, unless the user's own `known_hosts` knows another for a machine of theirs."""
     path = Path(os.path.expanduser("~/.ssh/known_hosts"))
-    if not host.from_config or not path.is_file():
+    if not host.is_own or not path.is_file():
         return shown
     theirs = asyncssh.match_known_hosts(str(path), host.address, "", host.port)[0]
     same_type = [known for known in theirs if known.get_algorithm() == key.get_algorithm()]
@@ -113,10 +113,10 @@ class _Ssh:
         patience = self._access.patience
         user_config = Path(os.path.expanduser("~/.ssh/config"))
         return asyncssh.SSHClientConnectionOptions(
-            config=[str(user_config)] if host.from_config and user_config.is_file() else None,
+            config=[str(user_config)] if host.is_own and user_config.is_file() else None,
             username=host.user,
             client_keys=self._keys or None,
-            agent_path=os.environ.get("SSH_AUTH_SOCK") if host.from_config else None,
+            agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own else None,
             known_hosts=([], [], []),
             server_host_key_algs=[known.split()[0]] if known else (),
             encryption_algs=_CIPHERS,

@@ -29,11 +29,12 @@ _NOISE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take: to let us in, and between two signs of life."""
+    """How long a worker may take: to let us in, between two signs of life, and to come back."""
 
     connect_s: float = 20.0
     keepalive_s: float = 10.0
     keepalives_missed: int = 3
+    reconnect_s: float = 900.0
 
 
 class Channel(Protocol):
@@ -186,13 +187,14 @@ def lost(host: Host, why: str = "it ended without a word") -> WorkerLostError:
 
 _REFUSALS: dict[str, tuple[type[TpuctlError], str]] = {
     "no_command": (CommandNotFoundError, "Is it installed there, and spelled right?"),
-    "no_folder": (NotFoundError, "Copy it there first: tpuctl cp DIR NAME:DIR"),
-    "no_job": (NotFoundError, "List them: tpuctl logs NAME --list"),
+    "no_folder": (NotFoundError, "Copy it there first, with tpuctl cp."),
+    "no_job": (NotFoundError, "List them: tpuctl logs {target} --list"),
     "job_exists": (AlreadyExistsError, "Choose another --job, or none: one is made up."),
-    "disk_full": (WorkerDiskFullError, "See what fills it: tpuctl run NAME -- df -h"),
+    "disk_full": (WorkerDiskFullError, "See what fills it: tpuctl run {target} -- df -h"),
 }
 
 
 def _refuse(host: Host, refused: dict[str, Any]) -> NoReturn:
-    kind, hint = _REFUSALS.get(str(refused["code"]), (WorkerError, None))
-    raise kind(f"{host.label}: {refused['message']}.", hint=hint)
+    kind, hint = _REFUSALS.get(str(refused["code"]), (WorkerError, ""))
+    message = f"{host.label}: {refused['message']}."
+    raise kind(message, hint=hint.format(target=host.target) or None)

@@ -135,7 +135,7 @@ def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | N
     if free is not None and free < _FULL_BYTES:
         return WorkerDiskFullError(
             f"{what} failed on {host.label}, whose disk is full.",
-            hint=f"See what fills it: tpuctl run NAME --worker {host.index} -- df -h",
+            hint=f"See what fills it: tpuctl run {host.target} --worker {host.index} -- df -h",
         )
     if number is None:
         return CommandFailedError(f"{what} ended with exit code {code} on {host.label}.")
@@ -147,7 +147,7 @@ def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | N
     often = " (often: out of memory, see dmesg there)" if number == signal.SIGKILL else ""
     return CommandKilledError(
         f"{what} was killed by {_signal_name(number)}{often} on {host.label}.",
-        hint=f"Ask its kernel: tpuctl run NAME --worker {host.index} -- sudo dmesg",
+        hint=f"Ask its kernel: tpuctl run {host.target} --worker {host.index} -- sudo dmesg",
     )
 
 

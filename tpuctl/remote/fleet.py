@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from tpuctl.errors import NotStartedError, TpuctlError
@@ -18,25 +18,61 @@ _LAST_TURNS = 3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def on_each(
-    hosts: tuple[Host, ...],
-    access: Access,
-    work: Callable[[Connection], Awaitable[T]],
-    *,
-    together: bool = False,
-) -> list[T | TpuctlError]:
-    """Connect to every worker, then do the work on all; what fails is a result too.
+class Fleet:
+    """Connections to some workers, one each, over which they all do the same at once."""
 
-    With `together`, nothing is begun anywhere when one worker cannot be reached: a program for a
-    slice would wait for it for ever. The others' result is then NotStartedError.
+    def __init__(
+        self, ssh: Connector, hosts: tuple[Host, ...], found: list[Connection | TpuctlError]
+    ) -> None:
+        self.hosts = hosts
+        self._ssh, self._found = ssh, found
+
+    async def each(self, work: Callable[[Connection], Awaitable[T]]) -> list[T | TpuctlError]:
+        """Do the work on every worker; what fails, or could not be reached, is a result too."""
+
+        async def on_one(place: int) -> T | TpuctlError:
+            connection = self._found[place]
+            if isinstance(connection, TpuctlError):
+                return connection
+            try:
+                return await work(connection)
+            except TpuctlError as error:
+                return error
+
+        return await _all(on_one(place) for place in range(len(self.hosts)))
+
+    async def reconnect(self, host: Host) -> Connection:
+        """Open another connection in place of a worker's broken one."""
+        place = self.hosts.index(host)
+        await _close(self._found[place])
+        connection = self._found[place] = await self._ssh.connect(host)
+        return connection
+
+    async def close(self) -> None:
+        """Say goodbye to everybody."""
+        await _all(_close(connection) for connection in self._found)
+
+
+@asynccontextmanager
+async def open_fleet(
+    hosts: tuple[Host, ...], access: Access, *, together: bool = False
+) -> AsyncIterator[Fleet]:
+    """Connect to every worker at once.
+
+    With `together`, nobody takes part when one cannot be reached, for a program for a slice would
+    wait for it for ever; the others' result is then NotStartedError.
     """
     async with connector(access, len(hosts)) as ssh:
-        connections = await _all(_connect(ssh, host) for host in hosts)
+        found = await _all(_connect(ssh, host) for host in hosts)
+        fleet = Fleet(ssh, hosts, found)
+        if together and (missing := _missing(hosts, found)):
+            await fleet.close()
+            pairs = zip(hosts, found, strict=True)
+            fleet = Fleet(ssh, hosts, [_not_started(*pair, missing) for pair in pairs])
         try:
-            used = _all_or_none(hosts, connections) if together else connections
-            return await _all(_work_on(connection, work) for connection in used)
+            yield fleet
         finally:
-            await _all(_close(connection) for connection in connections)
+            await fleet.close()
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -59,37 +95,21 @@ async def _connect(ssh: Connector, host: Host) -> Connection | TpuctlError:
         return error
 
 
-async def _work_on(
-    connection: Connection | TpuctlError, work: Callable[[Connection], Awaitable[T]]
-) -> T | TpuctlError:
-    if isinstance(connection, TpuctlError):
-        return connection
-    try:
-        return await work(connection)
-    except TpuctlError as error:
-        return error
-
-
 async def _close(connection: Connection | TpuctlError) -> None:
     if not isinstance(connection, TpuctlError):
         await connection.close()
 
 
-def _all_or_none(
-    hosts: tuple[Host, ...], connections: list[Connection | TpuctlError]
-) -> list[Connection | TpuctlError]:
-    """Leave the connections unused when one is missing."""
-    pairs = list(zip(hosts, connections, strict=True))
-    missing = [host.index for host, found in pairs if isinstance(found, TpuctlError)]
-    if not missing:
-        return connections
-    return [
-        found if isinstance(found, TpuctlError) else _not_started(host, missing)
-        for host, found in pairs
-    ]
+def _missing(hosts: tuple[Host, ...], found: list[Connection | TpuctlError]) -> list[int]:
+    pairs = zip(hosts, found, strict=True)
+    return [host.index for host, one in pairs if isinstance(one, TpuctlError)]
 
 
-def _not_started(host: Host, missing: list[int]) -> NotStartedError:
+def _not_started(
+    host: Host, found: Connection | TpuctlError, missing: list[int]
+) -> Connection | TpuctlError:
+    if isinstance(found, TpuctlError):
+        return found
     them = f"worker {missing[0]}" if len(missing) == 1 else f"workers {ranges(missing)}"
     return NotStartedError(f"Nothing was started on {host.label}, for {them} cannot be reached.")
 

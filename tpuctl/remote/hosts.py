@@ -17,14 +17,19 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class Host:
-    """A worker and how to reach it. `key_alias` is the name under which its host key is kept."""
+    """A worker and how to reach it.
+
+    `target` is how a command line names its whole slice; `key_alias` is the name under which its
+    host key is kept; `is_own` is a machine that the user named, whose `~/.ssh/config` counts.
+    """
 
     index: int
     address: str
     user: str
     port: int = SSH_PORT
+    target: str = "NAME"
     key_alias: str = ""
-    from_config: bool = False
+    is_own: bool = False
 
     @property
     def label(self) -> str:
@@ -44,10 +49,10 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         raise UsageError(
             "--host names no machine.", hint="Write it like --host me@10.0.0.5,me@10.0.0.6:2222."
         )
-    return tuple(_parse_host(index, word) for index, word in enumerate(words))
+    return tuple(_parse_host(index, word, text) for index, word in enumerate(words))
 
 
-def _parse_host(index: int, word: str) -> Host:
+def _parse_host(index: int, word: str, text: str) -> Host:
     match = _ADDRESS.fullmatch(word)
     port = int(match["port"] or SSH_PORT) if match else 0
     # A leading dash would be an option for the system's ssh.
@@ -55,11 +60,8 @@ def _parse_host(index: int, word: str) -> Host:
         raise UsageError(
             f"{word!r} is no machine.", hint="Write it like me@10.0.0.5 or me@[fd00::5]:2222."
         )
-    host = Host(
-        index, match["ipv6"] or match["name"], match["user"] or getpass.getuser(), port,
-        from_config=True,
-    )  # fmt: skip
-    return host
+    user, address = match["user"] or getpass.getuser(), match["ipv6"] or match["name"]
+    return Host(index, address, user, port, target=f"--host {text}", is_own=True)
 
 
 def pick_workers(hosts: tuple[Host, ...], wanted: str) -> tuple[Host, ...]:

@@ -11,7 +11,7 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
 from tpuctl.remote.connection import LEASE_S, Connection, Conversation, ask, lost
 from tpuctl.remote.ends import Ends, WorkerEnd, end_by_error, end_of
-from tpuctl.remote.fleet import drive, on_each
+from tpuctl.remote.fleet import drive, open_fleet
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.output import Output, Sink
 
@@ -86,7 +86,8 @@ async def _run_on_all(
         async def work(connection: Connection) -> CommandEnd:
             return await _run_on(connection, command, output)
 
-        ends = await on_each(hosts, access, work, together=True)
+        async with open_fleet(hosts, access, together=True) as fleet:
+            ends = await fleet.each(work)
     workers = tuple(
         _never_ended(host, end) if isinstance(end, TpuctlError) else end
         for host, end in zip(hosts, ends, strict=True)

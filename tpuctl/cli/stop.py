@@ -1,0 +1,29 @@
+"""`tpuctl stop`."""
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli import output, workers
+from tpuctl.remote.jobs import STOP_GRACE_S, stop_job
+from tpuctl.reporters import workers as report
+from tpuctl.units import parse_duration_s
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def stop(
+    name: workers.Name = None,
+    host: workers.Hosts = None,
+    worker: workers.Workers = "all",
+    job: workers.Job = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="How long before it is killed.")
+    ] = f"{STOP_GRACE_S:g}s",
+    key: workers.Key = None,
+    jump: workers.Jump = None,
+) -> None:
+    """End a detached job with every process it has started, on every worker."""
+    found, access = workers.find(name, host, worker), workers.reach(key, jump)
+    output.show(stop_job(found, access, job=job, grace_s=parse_duration_s(grace)), report.stopped)
