@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 pytest.importorskip("asyncssh")
 
-from tests.workers import Heard, Slice, alive, running_slice, wait_until
+from tests.workers import Heard, Slice, alive, new_key, running_slice, wait_until
 from tpuctl.errors import UsageError
 from tpuctl.remote.hosts import parse_hosts, pick_workers, ranges
 from tpuctl.remote.run import plan_command, run_command
@@ -168,9 +168,7 @@ def test_a_name_that_nobody_knows_is_said_to_be_one(own: Slice) -> None:
 def test_a_key_that_is_not_accepted_is_an_error_of_its_own(own: Slice, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "x"], check=True
-    )
+    new_key(tmp_path / "x")
     access = replace(own.access, keys=(tmp_path / "x",))
     result = run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
     assert result.failures[0].code == "worker_auth"

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,14 @@ from tpuctl.remote.hosts import Host, parse_hosts
 IMPATIENT = Patience(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
 
 
+def new_key(path: Path) -> None:
+    """Make a key pair: FILE and FILE.pub."""
+    key = new_host_key()
+    path.write_bytes(key.export_private_key())
+    path.chmod(0o600)
+    path.with_suffix(".pub").write_bytes(key.export_public_key())
+
+
 class Slice:
     """Some workers, how to reach them, and ways to do them harm."""
 
@@ -25,9 +32,8 @@ class Slice:
         self._servers, self.root, self._homes = servers, root, homes
         self.key = root / "key"
         self.host_key = new_host_key()
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True
-        )
+        root.mkdir(exist_ok=True)
+        new_key(self.key)
         self.running: list[EmulatedWorker] = []
         for index in range(count):
             self.running.append(self.start(index))

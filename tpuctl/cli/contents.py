@@ -45,6 +45,11 @@ CONTENTS = (
     ),
     Entry(
         "Workers",
+        "cp",
+        "Copy a folder or a file to every worker, or from them; only what has changed is sent.",
+    ),
+    Entry(
+        "Workers",
         "logs",
         "Show what a detached job prints on every worker; follow it across lost connections.",
     ),

@@ -1,6 +1,7 @@
 """The port: a connection to a worker, and a conversation with the agent over it."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -79,26 +80,33 @@ class Conversation:
         self._channel = channel
         self._buffer = bytearray()
         self._is_marked = False
+        self._arrived: deque[tuple[bytes, bytes]] = deque()
 
     async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield every frame until the agent is done.
 
         Raises WorkerLostError when the connection breaks, and what the agent refuses with.
         """
-        while data := await self._channel.read(_READ_BYTES):
-            self._buffer += data
-            if not self._is_marked and not self._skip_noise():
-                continue
-            try:
-                frames = list(wire.split_frames(self._buffer))
-            except wire.WireError as error:
-                raise WorkerError(f"{self.host.label} does not make sense: {error}.") from error
-            for kind, payload in frames:
+        while True:
+            while self._arrived:
+                kind, payload = self._arrived.popleft()
                 if kind == wire.NOTE and (refused := self._read(payload).get("refused")):
                     _refuse(self.host, refused)
                 yield kind, payload
+            data = await self._channel.read(_READ_BYTES)
+            if not data:
+                break
+            self._buffer += data
+            if self._is_marked or self._skip_noise():
+                self._take_frames()
         if not self._is_marked:
             await self._complain()
+
+    def _take_frames(self) -> None:
+        try:
+            self._arrived.extend(wire.split_frames(self._buffer))
+        except wire.WireError as error:
+            raise WorkerError(f"{self.host.label} does not make sense: {error}.") from error
 
     async def notes(self) -> AsyncIterator[dict[str, Any]]:
         """Yield every note, for operations that say nothing else."""
@@ -190,6 +198,8 @@ _REFUSALS: dict[str, tuple[type[TpuctlError], str]] = {
     "no_folder": (NotFoundError, "Copy it there first, with tpuctl cp."),
     "no_job": (NotFoundError, "List them: tpuctl logs {target} --list"),
     "job_exists": (AlreadyExistsError, "Choose another --job, or none: one is made up."),
+    "no_path": (NotFoundError, "Look what is there: tpuctl run {target} -- ls -la"),
+    "in_the_way": (AlreadyExistsError, "Move it away there, or copy to another place."),
     "disk_full": (WorkerDiskFullError, "See what fills it: tpuctl run {target} -- df -h"),
 }
 

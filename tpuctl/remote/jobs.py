@@ -131,7 +131,7 @@ async def find_job(fleet: Fleet, job: str | None) -> str | None:
 
 
 async def _jobs_of(connection: Connection) -> list[dict[str, Any]]:
-    async with ask(connection, "jobs") as conversation:
+    async with ask(connection, "jobs.show") as conversation:
         return list((await conversation.answer())["jobs"])
 
 
@@ -149,7 +149,7 @@ async def _start_on_all(
     request = {"argv": command.argv, "env": dict(command.env), "folder": command.folder}
 
     async def start(connection: Connection) -> WorkerEnd:
-        async with ask(connection, "start", job=job, **request) as conversation:
+        async with ask(connection, "jobs.start", job=job, **request) as conversation:
             await conversation.answer()
         host = connection.host
         return WorkerEnd(host.index, host.address, None, None, None)
@@ -203,7 +203,7 @@ async def _stop_on_all(
 
 async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> StoppedWorker:
     host = connection.host
-    async with ask(connection, "stop", job=job, grace_s=grace_s) as conversation:
+    async with ask(connection, "jobs.stop", job=job, grace_s=grace_s) as conversation:
         answer = await conversation.answer()
     state = answer["state"]["state"]
     failure = None

@@ -122,7 +122,7 @@ class _WorkerLog:
     async def read(self, connection: Connection, output: Output) -> dict[str, Any]:
         """Read on from where we are; the job's state at the end."""
         request = {"job": self._job, "offset": self._offset, "tail": self._tail}
-        async with ask(connection, "logs", **request, follow=self.follow) as conversation:
+        async with ask(connection, "jobs.logs", **request, follow=self.follow) as conversation:
             async for kind, payload in conversation.frames():
                 if kind != wire.NOTE:
                     data = wire.read_block(kind, payload)

@@ -10,8 +10,12 @@ from importlib import resources
 from tpuctl.remote.agent import wire
 
 _PACKAGE = "tpuctl.remote.agent"
-# Each module after those that it imports.
-_MODULES = ("wire", "process", "run", "jobs", "main")
+# Which modules an operation's module needs, each after those that it imports.
+_NEEDS = {
+    "run": ("wire", "process", "run", "main"),
+    "jobs": ("wire", "process", "run", "jobs", "main"),
+    "copy": ("wire", "tree", "unpack", "copy", "main"),
+}
 _LENGTH_DIGITS = 8
 
 COMMAND = (
@@ -26,23 +30,25 @@ import types
 for name, source in SOURCES:
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), module.__dict__)
-module.main(i)
+module.main(MODULE, i)
 """
 
 
+def opening(operation: str, **request: object) -> bytes:
+    """Everything that a conversation with a worker begins with; `operation` is module.function."""
+    module, _, function = operation.partition(".")
+    return payload(module) + wire.note(do=function, **request)
+
+
 @cache
-def payload() -> bytes:
-    """What is sent first: a length, and the agent."""
+def payload(module: str) -> bytes:
+    """What is sent first: a length, and the agent with what this module of it needs."""
     folder = resources.files(_PACKAGE)
     parents = [("tpuctl", ""), ("tpuctl.remote", ""), (_PACKAGE, "")]
-    modules = [
+    sources = [
         (f"{_PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8"))
-        for name in _MODULES
+        for name in _NEEDS[module]
     ]
-    program = zlib.compress(f"SOURCES = {[*parents, *modules]!r}\n{_BOOT}".encode(), 9)
+    text = f"SOURCES = {[*parents, *sources]!r}\nMODULE = {f'{_PACKAGE}.{module}'!r}\n{_BOOT}"
+    program = zlib.compress(text.encode(), 9)
     return str(len(program)).zfill(_LENGTH_DIGITS).encode() + program
-
-
-def opening(operation: str, **request: object) -> bytes:
-    """Everything that a conversation with a worker begins with."""
-    return payload() + wire.note(op=operation, **request)

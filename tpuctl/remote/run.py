@@ -99,7 +99,7 @@ async def _run_on(connection: Connection, command: Command, output: Output) -> C
     tails = {1: Tail(), 2: Tail()}
     request = {"argv": command.argv, "env": command.env, "folder": command.folder}
     try:
-        async with ask(connection, "run", **request, lease_s=LEASE_S) as conversation:
+        async with ask(connection, "run.run", **request, lease_s=LEASE_S) as conversation:
             ended = await _follow(conversation, output, tails)
     except TpuctlError as error:
         end = _never_ended(connection.host, error)

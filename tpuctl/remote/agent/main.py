@@ -7,40 +7,27 @@ import os
 import signal
 import sys
 
-from tpuctl.remote.agent import jobs, run
-from tpuctl.remote.agent.wire import (
-    MARK,
-    Refusal,
-    WireError,
-    note,
-    read_frame,
-    read_note,
-    send,
-)
+from tpuctl.remote.agent.wire import MARK, Refusal, WireError, note, read_frame, read_note, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, BinaryIO
+    from typing import BinaryIO
 
-OPERATIONS: dict[str, Callable[[dict[str, Any], BinaryIO], None]] = {
-    "run": run.run,
-    "start": jobs.start,
-    "logs": jobs.logs,
-    "stop": jobs.stop,
-    "jobs": jobs.show,
-}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def main(stdin: BinaryIO) -> None:
-    """Read a request, do it, and tell what stood in the way; never returns."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def main(module: str, stdin: BinaryIO) -> None:
+    """Read a request, do it with a function of that module, and tell what stood in the way.
+
+    Never returns.
+    """
+    for number in (signal.SIGPIPE, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     code = 0
     try:
         send(MARK)
         request = read_note(read_frame(stdin)[1])
-        OPERATIONS[request["op"]](request, stdin)
+        getattr(sys.modules[module], request["do"])(request, stdin)
     except (BrokenPipeError, EOFError):
         code = 1
     except Refusal as refusal:
@@ -48,9 +35,8 @@ def main(stdin: BinaryIO) -> None:
     except WireError as error:
         send(note(refused={"code": "worker_failed", "message": str(error)}))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
-        kind_of = "disk_full" if full else "worker_failed"
-        send(note(refused={"code": kind_of, "message": f"{error.strerror}{where}"}))
+        kind = "disk_full" if error.errno in _FULL else "worker_failed"
+        send(note(refused={"code": kind, "message": f"{error.strerror}{where}"}))
     sys.stderr.flush()
     os._exit(code)
