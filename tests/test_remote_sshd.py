@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("asyncssh")
 
 from tests.workers import IMPATIENT, Heard, alive, new_key, wait_until
+from tpuctl.errors import UsageError
 from tpuctl.remote import agent
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
@@ -27,6 +28,7 @@ from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.payload import COMMAND, opening
 from tpuctl.remote.run import plan_command, run_command
+from tpuctl.remote.shell import plan_shell
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
@@ -125,6 +127,28 @@ def test_the_way_may_lead_over_another_machine(sshd: Server, tpuctl) -> None:
     where = ("--host", sshd.option, "--jump", sshd.option, "--key", str(sshd.key))
     result = tpuctl("run", *where, "--json", "--", "echo", "hi")
     assert result.data["workers"][0]["stdout"] == "hi\n"
+
+
+def test_a_shell_uses_the_systems_ssh_with_our_keys_and_host_keys(sshd: Server) -> None:
+    if not shutil.which("ssh"):
+        pytest.skip("there is no ssh client (apt-get install openssh-client)")
+    assert run_command(sshd.hosts, plan_command(["true"]), sshd.access, sink=Heard()).exit_code == 0
+    argv = plan_shell(sshd.hosts, sshd.access).argv
+    strict = [word.replace("accept-new", "yes") for word in argv]
+    shell = subprocess.run(
+        [strict[0], "-T", *strict[1:]],
+        input="echo $((6 * 7))\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shell.stderr == ""
+    assert shell.stdout.endswith("42\n")
+
+
+def test_a_shell_needs_one_worker(sshd: Server) -> None:
+    with pytest.raises(UsageError):
+        plan_shell(sshd.hosts * 2, sshd.access)
 
 
 AGENT = sorted(Path(agent.__file__ or "").parent.glob("*.py"))

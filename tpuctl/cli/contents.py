@@ -58,6 +58,7 @@ CONTENTS = (
         "stop",
         "End a detached job with every process it has started, on every worker.",
     ),
+    Entry("Workers", "ssh", "Open a shell on one worker with the system's ssh."),
     Entry(
         "Input pipelines",
         "profile",

@@ -9,6 +9,7 @@ from tpuctl.remote.copies import Copied
 from tpuctl.remote.ends import Ends
 from tpuctl.remote.hosts import ranges
 from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
+from tpuctl.remote.shell import Shell
 from tpuctl.units import format_bytes, format_duration
 
 _LONGEST = 40
@@ -62,6 +63,11 @@ def copied(result: Copied) -> str | None:
     there = f"; {_count(files - sent, 'file')} unchanged" if sent < files else ""
     where = f"{result.direction.value} {workers} in {took}"
     return f"Copied {_count(sent, 'file')} ({size}) {where}{there}."
+
+
+def shell(result: Shell) -> str:
+    """The command to paste."""
+    return shlex.join(result.argv)
 
 
 def jobs(result: Jobs) -> RenderableType:
