@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,24 @@ def photos(tmp_path: Path) -> Path:
     from tests.pictures import fill
 
     return fill(tmp_path / "photos", 12, classes=3)
+
+
+@pytest.fixture
+def practice() -> Iterator[Callable[..., Any]]:
+    """Start emulators with a manual clock: `practice({"zones": ...})`; without, a small one."""
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    import grpc
+
+    from tests.emulator_world import SMALL, START, Practice
+    from tpuctl.clock import ManualClock
+    from tpuctl.emulator.server import serve
+
+    with ExitStack() as stack:
+
+        def start(scenario: dict[str, Any] | None = None, **options: Any) -> Practice:
+            clock = ManualClock(options.pop("start", START))
+            emulator = stack.enter_context(serve(scenario or SMALL, clock=clock, **options))
+            channel = stack.enter_context(grpc.insecure_channel(emulator.endpoint))
+            return Practice(emulator, clock, channel)
+
+        yield start
