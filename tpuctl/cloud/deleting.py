@@ -71,13 +71,17 @@ class Deletion(Outcome):
 
 
 def plan_deletion(
-    api: TpuApi, names: Sequence[str], *, zone: str | None = None, journal: Journal
+    api: TpuApi, names: Sequence[str] | None, *, zone: str | None = None, journal: Journal
 ) -> Deletion:
     """Find what bears the names, and say what deleting it means; changes nothing.
+
+    No names at all mean everything in the zone, or in all zones.
 
     A name that the journal knows to be gone is no error. A name that nobody knows is one among the
     failures, and raised where it is the only one.
     """
+    if names is None:
+        return _plan_everything(api, zone)
     planned: list[Removal] = []
     gone: list[Gone] = []
     failures: list[TpuctlError] = []
@@ -95,8 +99,7 @@ def plan_deletion(
     return _summed(Deletion(_once(planned), tuple(gone), not_planned=tuple(failures)))
 
 
-def plan_to_delete_all(api: TpuApi, *, zone: str | None = None) -> Deletion:
-    """Say what deleting everything in a zone, or in all zones, means; changes nothing."""
+def _plan_everything(api: TpuApi, zone: str | None) -> Deletion:
     seen = look(api, zone or ALL_ZONES)
     planned = [plan_removal(group) for group in group_all(seen)]
     in_order = sorted(planned, key=lambda removal: (removal.zone, removal.name))

@@ -1,7 +1,6 @@
 """What there is right now, in one zone or in all of them."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -9,7 +8,7 @@ from typing import TypeVar
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import ALL_ZONES, Listing, Node, QueuedResource
-from tpuctl.cloud.parallel import attempt, attempt_all
+from tpuctl.cloud.parallel import attempt_all, attempt_both
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
@@ -40,10 +39,10 @@ def look(api: TpuApi, zone: str) -> Snapshot:
 
     One of the two may fail, and is then among the failures; if both do, the first is raised.
     """
-    with ThreadPoolExecutor(2) as pool:
-        asked = pool.submit(attempt, partial(_list, api, api.list_nodes, zone))
-        asked_queued = pool.submit(attempt, partial(_list, api, api.list_queued_resources, zone))
-        nodes, queued = asked.result(), asked_queued.result()
+    nodes, queued = attempt_both(
+        partial(_list, api, api.list_nodes, zone),
+        partial(_list, api, api.list_queued_resources, zone),
+    )
     if isinstance(nodes, TpuctlError) and isinstance(queued, TpuctlError):
         raise nodes
     failures = tuple(result for result in (nodes, queued) if isinstance(result, TpuctlError))

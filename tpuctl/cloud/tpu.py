@@ -90,7 +90,7 @@ class Tpu(Outcome):
 
 
 @dataclass(frozen=True)
-class QueuedTpu:
+class QueuedTpu(Outcome):
     """A queued resource as its owner sees it; `usd_per_hour` is what its TPU would cost."""
 
     name: str
