@@ -122,8 +122,7 @@ class QueuedTpu:
 def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
     """Say what a node is and costs; `now` is the service's time, not this machine's."""
     kind = known_type(node.accelerator_type)
-    price = _price(node.accelerator_type, node.zone, spot=node.spot)
-    is_free = node.state in _FREE_STATES
+    price = price_now(node)
     hours = max(0.0, (now - node.created).total_seconds()) / 3600
     return Tpu(
         name=node.name,
@@ -140,8 +139,8 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
         created=node.created,
         expires=expires_at(node),
         labels=node.labels,
-        usd_per_hour=0.0 if is_free else price,
-        usd_so_far=None if is_free or price is None else round(price * hours, 4),
+        usd_per_hour=price,
+        usd_so_far=round(price * hours, 4) if price else None,
         emulated=emulated,
         id=node.id,
         as_of=now,
@@ -179,6 +178,13 @@ def expires_at(node: Node) -> datetime | None:
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
         return None
     return node.created + timedelta(seconds=min(int(text), _MOST_TTL_S))
+
+
+def price_now(node: Node) -> float | None:
+    """What a node costs an hour as it is: nothing when it is dead or stopped; None is unknown."""
+    if node.state in _FREE_STATES:
+        return 0.0
+    return _price(node.accelerator_type, node.zone, spot=node.spot)
 
 
 def known_type(accelerator_type: str) -> AcceleratorType | None:
