@@ -1,13 +1,15 @@
 """What can only be deleted together: a node alone, or a queued resource with its nodes."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.looking import Snapshot, Thing, find_again, identity
+from tpuctl.cloud.looking import Snapshot, Thing, identity
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.errors import NotFoundError
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -38,26 +40,19 @@ def group_all(seen: Snapshot) -> list[Group]:
 def group_of(api: TpuApi, thing: Thing) -> Group:
     """Read what goes together with one thing."""
     if isinstance(thing, QueuedResource):
-        return Group(_read_nodes(api, thing.nodes, thing.zone), thing)
-    if not thing.queued_resource:
-        return Group((thing,))
-    try:
-        queued = api.get_queued_resource(thing.queued_resource, zone=thing.zone)
-    except NotFoundError:
-        return Group((thing,))
-    others = [name for name in queued.nodes if name != thing.name]
-    return Group((thing, *_read_nodes(api, others, thing.zone)), queued)
+        return _with_joined(api, (), thing)
+    queued = _read(api.get_queued_resource, thing.queued_resource, thing.zone)
+    return _with_joined(api, (thing,), queued)
 
 
 def read_again(api: TpuApi, group: Group) -> Group:
-    """Read whatever bears the names of a group now, and the nodes that have joined it."""
-    now = [find_again(api, thing) for thing in group.things]
-    queued = next((thing for thing in now if isinstance(thing, QueuedResource)), None)
-    nodes = tuple(thing for thing in now if isinstance(thing, Node))
-    names = {node.name for node in group.nodes}
-    joined = [name for name in queued.nodes if name not in names] if queued else []
+    """Read whatever bears the names of a group now, and what has joined it."""
     zone = group.things[0].zone
-    return Group((*nodes, *_read_nodes(api, joined, zone)), queued)
+    read = (_read(api.get_node, node.name, zone) for node in group.nodes)
+    nodes = tuple(node for node in read if node)
+    makers = {node.queued_resource for node in nodes if node.queued_resource}
+    maker = group.queued.name if group.queued else next(iter(makers), None)
+    return _with_joined(api, nodes, _read(api.get_queued_resource, maker, zone))
 
 
 def is_replaced(before: Group, now: Group) -> bool:
@@ -69,11 +64,23 @@ def is_replaced(before: Group, now: Group) -> bool:
     )
 
 
-def _read_nodes(api: TpuApi, names: Iterable[str], zone: str) -> tuple[Node, ...]:
-    found = []
-    for name in names:
-        try:
-            found.append(api.get_node(name, zone=zone))
-        except NotFoundError:
-            continue
-    return tuple(found)
+def _with_joined(api: TpuApi, nodes: tuple[Node, ...], queued: QueuedResource | None) -> Group:
+    """Add those nodes of a queued resource that were not read yet."""
+    if queued is None:
+        return Group(nodes)
+    known = {node.name for node in nodes}
+    read = (_read(api.get_node, name, queued.zone) for name in queued.nodes if name not in known)
+    return Group((*nodes, *(node for node in read if node)), queued)
+
+
+class _Get(Protocol[T_co]):
+    def __call__(self, name: str, *, zone: str) -> T_co: ...
+
+
+def _read(get: _Get[T_co], name: str | None, zone: str) -> T_co | None:
+    if name is None:
+        return None
+    try:
+        return get(name, zone=zone)
+    except NotFoundError:
+        return None

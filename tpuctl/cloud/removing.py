@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Literal
 
+from tpuctl.cloud import labels
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.groups import Group, is_replaced, read_again
+from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import Operation
 from tpuctl.cloud.parallel import attempt_all
 from tpuctl.cloud.polling import Polling
 from tpuctl.cloud.tpu import known_type, price_now
-from tpuctl.errors import NotFoundError, TpuctlError, UnavailableError
+from tpuctl.errors import NotFoundError, TpuctlError, TryAgainError, UnavailableError
 from tpuctl.progress import OnProgress, Progress, silent
 
 TIMEOUT_S = 1800.0
@@ -20,15 +23,17 @@ TIMEOUT_S = 1800.0
 _MOST_SENDS = 4
 _AT_ONCE = 16
 
-Ending = Literal["planned", "deleted", "already_deleted", "left_alone", "failed"]
+Ending = Literal["planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"]
 
 
 @dataclass(frozen=True)
 class Removal:
     """One TPU or queued resource to be deleted, or what became of that.
 
-    `takes_along` are the other nodes of its queued resource, which go with it; `remains` is what
-    stays behind, and may go on costing money. Chips and dollars are those of all of it together.
+    `already_deleted` was gone before we asked; `replaced` was too, and another one bears its name;
+    `left_alone` has come back to life since it was planned. `takes_along` are the other nodes of
+    its queued resource, which go with it; `remains` is what stays behind, and may go on costing
+    money. Chips and dollars are those of all of it.
     """
 
     kind: Literal["node", "queued_resource"]
@@ -79,20 +84,25 @@ def remove_all(
     api: TpuApi,
     planned: Sequence[Removal],
     *,
+    journal: Journal,
     timeout_s: float = TIMEOUT_S,
     still_wanted: Callable[[Group], bool] = lambda _: True,
     on_progress: OnProgress = silent,
 ) -> tuple[Removal, ...]:
     """Delete everything that was planned, several at once; one that fails stops no other.
 
-    `still_wanted` judges each group once more as it is right before its deletion is sent.
+    `still_wanted` judges each group once more as it is right before its deletion is sent. The
+    journal learns what exists no longer.
     """
-    ended: list[Removal] = []
+    ended: list[str] = []
 
     def work(removal: Removal) -> Removal:
-        ended.append(remove(api, removal, timeout_s=timeout_s, still_wanted=still_wanted))
+        result = remove(api, removal, timeout_s=timeout_s, still_wanted=still_wanted)
+        if result.outcome not in ("left_alone", "failed"):
+            _close(journal, result, at=api.clock.now())
+        ended.append(removal.name)
         on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", removal.name))
-        return ended[-1]
+        return result
 
     results = attempt_all([partial(work, removal) for removal in planned], at_once=_AT_ONCE)
     return tuple(result for result in results if isinstance(result, Removal))
@@ -116,6 +126,29 @@ def remove(
     return replace(planned, outcome=outcome, reason=reason, seconds=polling.waited_s)
 
 
+def exit_code_of(failures: Sequence[TpuctlError]) -> int:
+    """0 without failures; 3 when nothing is broken; else 1."""
+    if not failures:
+        return 0
+    return 3 if all(isinstance(failure, TryAgainError) for failure in failures) else 1
+
+
+def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
+    """What was left alone, and what stays behind and may go on costing money."""
+    left = [f"{r.name} in {r.zone}: {r.reason}." for r in removals if r.reason and not r.error]
+    stays = [
+        f"{', '.join(r.remains)} of {r.name} in {r.zone} stays, and costs money until deleted."
+        for r in removals
+        if r.remains and r.outcome in ("planned", "deleted")
+    ]
+    return (*left, *stays)
+
+
+def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
+    for create_id in {thing.labels.get(labels.CREATE_ID) for thing in ended.group.things}:
+        journal.close(create_id, "deleted", at=at)
+
+
 def _remove(
     api: TpuApi, planned: Removal, polling: Polling, still_wanted: Callable[[Group], bool]
 ) -> tuple[Ending, str | None]:
@@ -124,7 +157,7 @@ def _remove(
         now = _wait_while_deleting(api, planned, polling)
         if is_replaced(planned.group, now):
             reason = "another one bears the name by now, and was left alone"
-            return ("deleted" if is_sent else "left_alone"), reason
+            return ("deleted" if is_sent else "replaced"), reason
         if not now.things:
             return ("deleted" if is_sent else "already_deleted"), None
         if not is_sent and not still_wanted(now):
