@@ -12,7 +12,6 @@ from tpuctl.cloud.following import LAND_S, Pending, follow
 from tpuctl.cloud.journal import Entry, Journal, new_create_id
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.cloud.plan import CreatePlan, Offer
-from tpuctl.cloud.reconcile import reconcile
 from tpuctl.cloud.requesting import read_named, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import (
@@ -124,15 +123,16 @@ def create(
     about what is under way.
     """
     journal = journal or Journal()
-    settled = reconcile(api, journal)
     with journal.session() as session:
-        creation = _Creation(
-            api, plan, journal, session, timeout_s, settled.warnings, on_progress, on_attempt
-        )
+        creation = _Creation(api, plan, journal, session, timeout_s, on_progress, on_attempt)
         try:
             return creation.race(wait=wait) if plan.queued else creation.search(wait=wait)
-        except (KeyboardInterrupt, SystemExit) as interrupt:
-            raise creation.stopped(on_interrupt, interrupt) from interrupt
+        except KeyboardInterrupt as interrupt:
+            raise creation.stopped(on_interrupt) from interrupt
+        except SystemExit as leaving:
+            error = creation.stopped(cancel_always)
+            error.exit_code = leaving.code if isinstance(leaving.code, int) else error.exit_code
+            raise error from leaving
 
 
 class _Creation:
@@ -145,14 +145,13 @@ class _Creation:
         journal: Journal,
         session: str,
         timeout_s: float | None,
-        notes: tuple[str, ...],
         on_progress: OnProgress,
         on_attempt: OnAttempt,
     ) -> None:
         self.api, self.plan, self.journal, self.session = api, plan, journal, session
         self.timeout_s = timeout_s
-        self.notes = list(notes)
         self.attempts: list[Attempt] = []
+        self.notes: list[str] = []
         self.on_progress, self.on_attempt = on_progress, on_attempt
 
     def search(self, *, wait: bool) -> Created | NotCreated:
@@ -169,7 +168,7 @@ class _Creation:
             if pending and (node := self._follow([pending], self.timeout_s or LAND_S)):
                 return node
             error = self.attempts[-1].error
-            if isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError):
+            if _is_final(error):
                 break
             if isinstance(error, QuotaExceededError) and _is_regional(error):
                 full_regions.add(offer.region)
@@ -178,14 +177,18 @@ class _Creation:
     def race(self, *, wait: bool) -> Created | NotCreated:
         """Get in line in every zone at once; the first TPU wins and the others are cancelled."""
         race = new_create_id()
-        contest = [
-            pending for offer in self._offers() if (pending := self._submit(offer, race=race))
-        ]
+        contest = []
+        for offer in self._offers():
+            if pending := self._submit(offer, race=race):
+                contest.append(pending)
+            elif _is_final(self.attempts[-1].error):
+                self._give_up([pending.entry for pending in contest], outcome="cancelled")
+                return self._not_created()
         if contest and not wait:
             return self._left_waiting(*contest)
         return (contest and self._follow(contest, self.timeout_s)) or self._not_created()
 
-    def stopped(self, decide: Callable[[], Choice], interrupt: BaseException) -> TpuctlError:
+    def stopped(self, decide: Callable[[], Choice]) -> StoppedError:
         """Settle what is under way after Ctrl-C; a second one leaves it as it is."""
         under_way = self._under_way()
         if not under_way:
@@ -327,6 +330,10 @@ def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
     )
 
 
+def _is_final(error: TpuctlError | None) -> bool:
+    return isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError)
+
+
 def _is_regional(error: QuotaExceededError) -> bool:
     return bool(re.search(r"PerRegion|in region\b", str(error)))
 
@@ -340,7 +347,7 @@ def _verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
             hint="tpuctl quota",
         )
     last = errors[-1]
-    if len(attempts) == 1 or isinstance(last, _FINAL):
+    if len(attempts) == 1 or _is_final(last):
         return last
     hopeful = [error for error in errors if isinstance(error, TryAgainError)]
     decisive = (hopeful or errors)[0]
