@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import Entry
 from tpuctl.cloud.models import Node
-from tpuctl.cloud.polling import Polling
+from tpuctl.cloud.polling import POLL_S, Polling
 from tpuctl.cloud.requesting import is_of
 from tpuctl.cloud.tpu import describe_node
 from tpuctl.errors import (
@@ -23,6 +23,9 @@ from tpuctl.units import format_duration
 
 FIRST_LOOK_S = 30.0
 """Capacity errors take up to half a minute to arrive, and no TPU is ready sooner."""
+
+QUEUE_POLL_S = 15.0
+"""Seconds between two looks at a queue, which may take hours."""
 
 LAND_S = 900.0
 """How long a request may be PROVISIONING, or CREATING, before it is given up for the next zone."""
@@ -160,7 +163,8 @@ def follow(
     Past the timeout those that are left are lost as well.
     """
     left = list(contest)
-    polling = Polling(api.clock, timeout_s=timeout_s)
+    in_line = any(pending.entry.kind == "queued" for pending in contest)
+    polling = Polling(api.clock, timeout_s=timeout_s, every_s=QUEUE_POLL_S if in_line else POLL_S)
     # One that has been seen already, after a crash or a lost reply, may be ready by now.
     if not any(pending.entry.created for pending in contest):
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))

@@ -16,8 +16,9 @@ class Polling:
     A timeout of None waits for as long as it takes.
     """
 
-    def __init__(self, clock: Clock, *, timeout_s: float | None) -> None:
+    def __init__(self, clock: Clock, *, timeout_s: float | None, every_s: float = POLL_S) -> None:
         self._clock = clock
+        self._every_s = every_s
         self._start = clock.now()
         self._end = None if timeout_s is None else self._start + timedelta(seconds=timeout_s)
 
@@ -31,7 +32,8 @@ class Polling:
 
         There is one last look at the deadline itself.
         """
-        left_s = POLL_S if self._end is None else (self._end - self._clock.now()).total_seconds()
+        now, every_s = self._clock.now(), self._every_s
+        left_s = every_s if self._end is None else (self._end - now).total_seconds()
         if left_s <= 0:
             raise DeadlineError(f"{still} after {format_duration(self.waited_s)}.", hint=hint)
-        self._clock.sleep(min(POLL_S, left_s))
+        self._clock.sleep(min(every_s, left_s))
