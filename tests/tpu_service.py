@@ -94,6 +94,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 def _bytes(message: Any) -> bytes:
+    if isinstance(message, bytes):
+        return message
     if isinstance(message, Message):
         return message.SerializeToString()
     return bytes(type(message).serialize(message))

@@ -18,18 +18,21 @@ LOGIN_COMMAND = "gcloud auth application-default login"
 
 @contextmanager
 def translated_errors(asked: Asked) -> Iterator[None]:
-    """Let nothing of Google's escape: whatever is raised inside becomes a TpuctlError."""
+    """Let nothing of Google's escape: whatever is raised inside becomes a TpuctlError.
+
+    The cause is cut off: it repeats the service's words, with whatever secrets are in them.
+    """
     try:
         yield
     except GoogleAPICallError as error:
-        raise translate(_fault_of_call(error), asked) from error
+        raise translate(_fault_of_call(error), asked) from None
     except google.auth.exceptions.TransportError as error:
-        raise translate(Fault(UNAVAILABLE, str(error)), asked) from error
+        raise translate(Fault(UNAVAILABLE, str(error)), asked) from None
     except google.auth.exceptions.GoogleAuthError as error:
         message = f"{asked.doing}: the login on this machine does not work: {_first_line(error)}"
-        raise NotLoggedInError(message, hint=LOGIN_COMMAND) from error
+        raise NotLoggedInError(message, hint=LOGIN_COMMAND) from None
     except requests.exceptions.RequestException as error:
-        raise translate(Fault(UNAVAILABLE, _first_line(error)), asked) from error
+        raise translate(Fault(UNAVAILABLE, _first_line(error)), asked) from None
 
 
 def error_of_status(status: status_pb2.Status, asked: Asked) -> TpuctlError:

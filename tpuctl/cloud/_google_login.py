@@ -37,7 +37,7 @@ def log_in(project: str | None) -> Login:
         credentials, found = _load(path, project)
     except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
         reason = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise _not_logged_in(f"the credentials cannot be used: {reason}") from error
+        raise _not_logged_in(f"the credentials cannot be used: {reason}") from None
     project = project or found or getattr(credentials, "quota_project_id", None)
     if not project:
         raise InvalidInputError(
