@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import Entry
 from tpuctl.cloud.models import Node
-from tpuctl.cloud.polling import POLL_S, Polling
+from tpuctl.cloud.polling import Polling
 from tpuctl.cloud.requesting import is_of
 from tpuctl.cloud.tpu import describe_node
 from tpuctl.errors import (
@@ -164,7 +164,7 @@ def follow(
     """
     left = list(contest)
     in_line = any(pending.entry.kind == "queued" for pending in contest)
-    polling = Polling(api.clock, timeout_s=timeout_s, every_s=QUEUE_POLL_S if in_line else POLL_S)
+    polling, look_every_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if in_line else 0
     # One that has been seen already, after a crash or a lost reply, may be ready by now.
     if not any(pending.entry.created for pending in contest):
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
@@ -181,7 +181,9 @@ def follow(
         if not left:
             return None
         try:
-            polling.pause("It is not ready", hint="To wait longer: --timeout")
+            polling.pause(
+                "It is not ready", hint="To wait longer: --timeout", at_least_s=look_every_s
+            )
         except DeadlineError as error:
             for pending in left:
                 on_lost(pending, error)

@@ -16,9 +16,8 @@ class Polling:
     A timeout of None waits for as long as it takes.
     """
 
-    def __init__(self, clock: Clock, *, timeout_s: float | None, every_s: float = POLL_S) -> None:
+    def __init__(self, clock: Clock, *, timeout_s: float | None) -> None:
         self._clock = clock
-        self._every_s = every_s
         self._start = clock.now()
         self._end = None if timeout_s is None else self._start + timedelta(seconds=timeout_s)
 
@@ -27,13 +26,13 @@ class Polling:
         """Seconds since the first look."""
         return (self._clock.now() - self._start).total_seconds()
 
-    def pause(self, still: str, *, hint: str) -> None:
+    def pause(self, still: str, *, hint: str, at_least_s: float = 0.0) -> None:
         """Wait until it is time to look again; raises DeadlineError, which says what is `still` so.
 
         There is one last look at the deadline itself.
         """
-        now, every_s = self._clock.now(), self._every_s
-        left_s = every_s if self._end is None else (self._end - now).total_seconds()
+        wait_s = max(POLL_S, at_least_s)
+        left_s = wait_s if self._end is None else (self._end - self._clock.now()).total_seconds()
         if left_s <= 0:
             raise DeadlineError(f"{still} after {format_duration(self.waited_s)}.", hint=hint)
-        self._clock.sleep(min(every_s, left_s))
+        self._clock.sleep(min(wait_s, left_s))

@@ -14,7 +14,13 @@ from tpuctl.cloud.models import Operation
 from tpuctl.cloud.parallel import attempt_all
 from tpuctl.cloud.polling import Polling
 from tpuctl.cloud.tpu import known_type, price_now
-from tpuctl.errors import NotFoundError, TpuctlError, TryAgainError, UnavailableError
+from tpuctl.errors import (
+    NotFoundError,
+    RateLimitedError,
+    TpuctlError,
+    TryAgainError,
+    UnavailableError,
+)
 from tpuctl.progress import OnProgress, Progress, silent
 
 TIMEOUT_S = 1800.0
@@ -152,18 +158,23 @@ def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
 def _remove(
     api: TpuApi, planned: Removal, polling: Polling, still_wanted: Callable[[Group], bool]
 ) -> tuple[Ending, str | None]:
-    is_sent = False
-    for _ in range(_MOST_SENDS):
+    sent = 0
+    while sent < _MOST_SENDS:
         now = _wait_while_deleting(api, planned, polling)
         if is_replaced(planned.group, now):
             reason = "another one bears the name by now, and was left alone"
-            return ("deleted" if is_sent else "replaced"), reason
+            return ("deleted" if sent else "replaced"), reason
         if not now.things:
-            return ("deleted" if is_sent else "already_deleted"), None
-        if not is_sent and not still_wanted(now):
+            return ("deleted" if sent else "already_deleted"), None
+        if not sent and not still_wanted(now):
             return "left_alone", f"it is {now.things[0].state} by now, and was left alone"
-        is_sent = True
-        if operation := _send(api, now):
+        try:
+            operation = _send(api, now)
+        except RateLimitedError as error:
+            _pause(planned, polling, at_least_s=error.retry_after_s)
+            continue
+        sent += 1
+        if operation:
             _follow(api, operation, planned, polling)
         else:
             _pause(planned, polling)
@@ -209,9 +220,10 @@ def _follow(api: TpuApi, operation: Operation, planned: Removal, polling: Pollin
         raise operation.error
 
 
-def _pause(planned: Removal, polling: Polling) -> None:
+def _pause(planned: Removal, polling: Polling, *, at_least_s: float | None = None) -> None:
     polling.pause(
         f"{planned.name} in {planned.zone} is not gone",
+        at_least_s=at_least_s or 0.0,
         hint="The deletion goes on without us; to follow it: "
         f"tpuctl wait {planned.name} --zone {planned.zone} --for gone",
     )
