@@ -17,6 +17,7 @@ from tpuctl.errors import (
     RateLimitedError,
     TpuctlError,
     UnavailableError,
+    WrongStateError,
 )
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.units import format_duration
@@ -29,6 +30,9 @@ QUEUE_POLL_S = 15.0
 
 LAND_S = 900.0
 """How long a request may be PROVISIONING, or CREATING, before it is given up for the next zone."""
+
+
+_AGAIN = "Nothing is broken: the same command again."
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Pending:
             self._operation = None
             return self._look_at_node()
         if operation.error:
-            return Sight("FAILED", lost=operation.error)
+            return Sight("FAILED", lost=self._reason(operation.error))
         if not operation.done:
             return Sight("CREATING")
         self._operation = None
@@ -132,13 +136,20 @@ class Pending:
                 pass
             else:
                 if operation.error:
-                    return operation.error
+                    return self._reason(operation.error)
         return self._taken_away("it vanished")
 
+    def _reason(self, error: TpuctlError) -> TpuctlError:
+        """What the error of an operation means: a state in which it cannot go on, that it is lost.
+
+        SkyPilot saw "update is not supported while in state PREEMPTED" (skypilot#1802).
+        """
+        if isinstance(error, (WrongStateError, NotFoundError)):
+            return PreemptedError(str(error), hint=_AGAIN)
+        return error
+
     def _taken_away(self, what: str) -> PreemptedError:
-        return PreemptedError(
-            self._failed(f"{what} while it was being created"), hint="The same command again."
-        )
+        return PreemptedError(self._failed(f"{what} while it was being created"), hint=_AGAIN)
 
     def _too_long(self) -> DeadlineError:
         return DeadlineError(
