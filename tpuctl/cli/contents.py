@@ -39,6 +39,41 @@ CONTENTS = (
         "Explain accelerator types: chips, workers, memory, zones and prices.",
     ),
     Entry(
+        "Cloud TPUs",
+        "create",
+        "Create a TPU in the first zone that has one, and wait until every worker is ready.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "list",
+        "List your TPUs in every zone: state, age, time left, and what they cost.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "show",
+        "Show one TPU: workers and addresses, health, what it costs, how long it may live.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "wait",
+        "Wait until a TPU is ready on all of its workers, or until it is gone.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "delete",
+        "Delete TPUs, exactly those that are shown, and wait until they are gone.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "gc",
+        "Find TPUs that are dead, out of time or forgotten; delete them with --yes.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "quota",
+        "Tell how many chips of which generation your project may have, zone by zone.",
+    ),
+    Entry(
         "Input pipelines",
         "profile",
         "Find the stage of an input pipeline that keeps the device waiting.",

@@ -133,7 +133,7 @@ def fail_full(error: OSError) -> None:
 
 def fail_interrupted() -> None:
     """Report Ctrl-C, and what the next command can build on."""
-    resumes = _mode.command in ("demo", "data presize")
+    resumes = _mode.command in ("demo", "data presize", "delete", "gc", "wait")
     hint = "The same command again goes on from what is complete." if resumes else None
     fail("interrupted", "Interrupted.", hint)
 

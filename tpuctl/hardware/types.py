@@ -175,6 +175,14 @@ def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> flo
     return price.spot if spot else price.on_demand
 
 
+def zones_of(generation: str) -> tuple[str, ...]:
+    """Every zone that has TPUs of a generation, of whatever size."""
+    families = (family for family in _families() if family["generation"] == generation)
+    return tuple(
+        dict.fromkeys(zone for f in families for entry in f["zones"] for zone in entry["zones"])
+    )
+
+
 def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
     """Why chips, cores and devices are different numbers."""
     cores, devices = chip["tensorcores_per_chip"], chip["devices_per_chip"]
