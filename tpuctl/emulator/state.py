@@ -57,7 +57,8 @@ def apply(world: World, call: Call, now: datetime) -> Document:
         else:
             answer = _READS[call.method](world, call)
     finally:
-        queued.settle(world)
+        # What is due at this very moment must not wait for somebody to look.
+        advance(world, now)
     if fault and fault.after_accept:
         raise _planned(world, call, fault)
     return answer
