@@ -82,7 +82,17 @@ def broken_rules(world: World) -> list[str]:
     held = {False: 0, True: 0}
     for node in world.nodes.values():
         held[node.spec.reserved] += node.chips * node.holds_chips
-    used = {spot: world.used_quota("p", ZONE, spot=spot) for spot in (False, True)}
+    owners = [node for node in world.nodes.values() if node.queued is None]
+    used = {False: 0, True: 0}
+    for node in owners:
+        used[node.spec.spot] += node.chips
+    for item in world.queued.values():
+        used[item.spot] += item.chips
+    counted = {spot: world.used_quota("p", ZONE, spot=spot) for spot in (False, True)}
+    free = {
+        False: LIMITS["capacity_chips"] - held[False],
+        True: LIMITS["reserved_chips"] - held[True],
+    }
     ready = [node for node in world.nodes.values() if node.state in ("READY", "REPAIRING")]
     idle = [node for node in world.nodes.values() if node.state in DEAD | {"STOPPED"}]
     active = [item for item in world.queued.values() if item.state == "ACTIVE"]
@@ -92,6 +102,8 @@ def broken_rules(world: World) -> list[str]:
         "reservation": held[True] <= LIMITS["reserved_chips"],
         "quota": used[False] <= LIMITS["quota_chips"],
         "spot quota": used[True] <= LIMITS["spot_quota_chips"],
+        "what is counted is what is there": counted == used
+        and all(world.free_chips(ZONE, reserved=pool) == free[pool] for pool in free),
         "who is READY holds chips": all(node.holds_chips for node in ready),
         "who is READY has an address for every worker": all(
             len(node.addresses) == node.spec.type.workers for node in ready
@@ -223,7 +235,7 @@ def _one_ready_node() -> World:
 def _overbook(world: World) -> None:
     call = Call("create_node", "p", ZONE, "b", {"node": _node("v5litepod-4", "")})
     apply(world, call, world.now)
-    next(node for node in world.nodes.values() if node.key.name == "b").holds_chips = True
+    world.hold(next(node for node in world.nodes.values() if node.key.name == "b"))
 
 
 def _lose_an_address(world: World) -> None:
@@ -234,11 +246,16 @@ def _die_without_release(world: World) -> None:
     next(iter(world.nodes.values())).state = "PREEMPTED"
 
 
+def _lose_without_counting(world: World) -> None:
+    world.nodes.clear()
+
+
 @pytest.mark.parametrize(
     ("break_it", "rule_name"),
     [
         (_overbook, "capacity"),
         (_lose_an_address, "who is READY has an address for every worker"),
+        (_lose_without_counting, "what is counted is what is there"),
         (_die_without_release, "the dead and stopped hold none"),
     ],
 )
