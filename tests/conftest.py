@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 
 from tpuctl.cli.app import app
 from tpuctl.launch.strategy import Choice
+
+if TYPE_CHECKING:
+    from tests.cloud_world import Worlds
 
 # These machines are shared: how long one example takes says nothing.
 hypothesis.settings.register_profile("shared", deadline=None)
@@ -99,3 +103,12 @@ def photos(tmp_path: Path) -> Path:
     from tests.pictures import fill
 
     return fill(tmp_path / "photos", 12, classes=3)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Worlds]":
+    """Clouds to practise on: `world(scenario).api` is the real API over gRPC to an emulator."""
+    from tests.cloud_world import Worlds
+
+    with ExitStack() as stack:
+        yield Worlds(stack, monkeypatch)
