@@ -112,3 +112,24 @@ def world(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Worlds]":
 
     with ExitStack() as stack:
         yield Worlds(stack, monkeypatch)
+
+
+@pytest.fixture
+def practice() -> Iterator[Callable[..., Any]]:
+    """Start emulators with a manual clock: `practice({"zones": ...})`; without, a small one."""
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    import grpc
+
+    from tests.emulator_world import SMALL, START, Practice
+    from tpuctl.clock import ManualClock
+    from tpuctl.emulator.server import serve
+
+    with ExitStack() as stack:
+
+        def start(scenario: dict[str, Any] | None = None, **options: Any) -> Practice:
+            clock = ManualClock(options.pop("start", START))
+            emulator = stack.enter_context(serve(scenario or SMALL, clock=clock, **options))
+            channel = stack.enter_context(grpc.insecure_channel(emulator.endpoint))
+            return Practice(emulator, clock, channel)
+
+        yield start

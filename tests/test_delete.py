@@ -124,9 +124,7 @@ def test_a_name_that_is_being_deleted_is_waited_for_and_not_deleted_again(
     assert sent(here, "delete_node") == ["t1"]
 
 
-def test_a_deletion_that_takes_too_long_goes_on_without_us(
-    world: Worlds, journal: Journal
-) -> None:
+def test_a_deletion_that_takes_too_long_goes_on_without_us(world: Worlds, journal: Journal) -> None:
     here = world({"delete_s": 600})
     ready(here, "t1")
     plan = planned(here, journal, "t1")
@@ -197,10 +195,8 @@ def test_a_queued_resource_that_waits_is_deleted(world: Worlds, journal: Journal
     queue(here, "q1")
     here.clock.sleep(60)
     removal = deleted(here, journal, "q1")
-    assert (removal.kind, removal.outcome, removal.usd_per_hour) == ("queued_resource",) + (
-        "deleted",
-        0,
-    )
+    ended = (removal.kind, removal.outcome, removal.usd_per_hour)
+    assert ended == ("queued_resource", "deleted", 0)
     assert here.emulator.look().queued == {}
 
 
@@ -293,7 +289,9 @@ def test_a_dry_run_deletes_nothing_and_asks_nothing(world: Worlds, tpuctl: Tpuct
     ready(here, "t1")
     result = tpuctl("delete", "t1", "--dry-run")
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"Would delete t1 in {HERE} (v5litepod-8, READY, $9.60 an hour)")
+    assert result.stdout.startswith(
+        f"Would delete t1 in {HERE} (v5litepod-8, READY, $9.60 an hour)"
+    )
     assert sent(here, "delete_node") == []
 
 

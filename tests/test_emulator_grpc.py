@@ -1,8 +1,5 @@
 """The gRPC face, through Google's own unmodified clients."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from datetime import datetime, timezone
 from typing import Any, cast
 
 import pytest
@@ -12,38 +9,8 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 import grpc
 from google.api_core import exceptions
 from google.cloud import tpu_v2
-from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
-from tpuctl.clock import ManualClock
-from tpuctl.emulator.server import Emulator, serve
-
-ZONE = "projects/p/locations/us-central1-a"
-SCENARIO = {"zones": {"us-central1-a": {"types": ["v5litepod-8", "v5e-16"], "capacity_chips": 16}}}
-
-
-class Practice:
-    """An emulator, its clock, and a client of Google's that talks to it."""
-
-    def __init__(self, emulator: Emulator, clock: ManualClock, channel: grpc.Channel) -> None:
-        self.emulator, self.clock, self.channel = emulator, clock, channel
-        self.client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
-
-    def create(self, name: str, type_: str = "v5litepod-8", **fields: Any) -> Any:
-        node = tpu_v2.Node(accelerator_type=type_, runtime_version="v2-alpha-tpuv5-lite", **fields)
-        return self.client.create_node(parent=ZONE, node_id=name, node=node)
-
-
-@pytest.fixture
-def practice() -> Iterator[Any]:
-    with ExitStack() as stack:
-
-        def start(scenario: dict[str, Any] | None = None) -> Practice:
-            clock = ManualClock(datetime(2026, 11, 20, 9, tzinfo=timezone.utc))
-            emulator = stack.enter_context(serve(scenario or SCENARIO, clock=clock))
-            channel = stack.enter_context(grpc.insecure_channel(emulator.endpoint))
-            return Practice(emulator, clock, channel)
-
-        yield start
+from tests.emulator_world import ZONE
 
 
 def test_a_node_is_created_and_its_finished_operation_carries_it(practice: Any) -> None:

@@ -1,6 +1,7 @@
 """`wait`: ready means every worker, gone means that one, and neither takes for ever."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +56,17 @@ def test_the_timeout_is_kept_and_says_how_to_go_on(world: Worlds) -> None:
     assert f"tpuctl wait t1 --zone {HERE} --for ready" in str(late.value.hint)
 
 
+@pytest.mark.parametrize("days", [-1, 1])
+def test_the_timeout_is_kept_by_a_laptop_whose_clock_is_wrong(world: Worlds, days: int) -> None:
+    here = world({"provision_s": 600})
+    ask(here, "t1")
+    for wait_until in (wait_until_ready, wait_until_gone):
+        began = here.clock.now()
+        with pytest.raises(DeadlineError, match="after 1m 35s"):
+            wait_until(here.connect(wrong_by=timedelta(days=days)), "t1", timeout_s=95)
+        assert (here.clock.now() - began).total_seconds() == pytest.approx(95, abs=1)
+
+
 def test_waiting_for_what_is_dead_ends_at_once(world: Worlds) -> None:
     here = world({"faults": [{"on": "node", "event": "preempt", "at_s": 200}]})
     ask(here, "t1", spot=True)
@@ -87,7 +99,7 @@ def test_waiting_for_a_failed_queued_resource_ends_with_the_reason(world: Worlds
     fault = {"on": "create_queued_resource", "error": "stockout", "where": "operation"}
     here = world({"faults": [fault]})
     queue(here, "q1")
-    with pytest.raises(WrongStateError, match="q1 in .* is FAILED"):
+    with pytest.raises(WrongStateError, match=f"q1 in {HERE} is FAILED"):
         wait_until_ready(here.api, "q1", timeout_s=1000)
 
 

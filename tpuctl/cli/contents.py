@@ -40,6 +40,11 @@ CONTENTS = (
     ),
     Entry(
         "Cloud TPUs",
+        "create",
+        "Create a TPU in the first zone that has one, and wait until every worker is ready.",
+    ),
+    Entry(
+        "Cloud TPUs",
         "list",
         "List your TPUs in every zone: state, age, time left, and what they cost.",
     ),

@@ -248,14 +248,15 @@ class _Creation:
         if landed is None:
             return None
         winner, node = landed
-        known = {"node_id": node.id, "created": node.created}
-        self.journal.update(winner.entry, phase="ready", outcome="ready", **known)
         losers = [p.entry for p in contest if p is not winner and self._is_under_way(p.entry)]
         self._give_up(losers, outcome="lost the race")
         for loser in losers:
             reason = f"cancelled: {node.zone} was first"
             self._note(Attempt(loser.zone, "cancelled", reason, winner.waited_s))
         self._note(Attempt(node.zone, "ready", "", winner.waited_s))
+        # Last of all: whoever is killed before has told nobody, and the same command goes on.
+        known = {"node_id": node.id, "created": node.created}
+        self.journal.update(winner.entry, phase="ready", outcome="ready", **known)
         return self._created(node)
 
     def _lose(self, pending: Pending, error: TpuctlError) -> None:

@@ -17,6 +17,7 @@ from tpuctl.errors import (
     RateLimitedError,
     TpuctlError,
     UnavailableError,
+    WrongStateError,
 )
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.units import format_duration
@@ -24,8 +25,14 @@ from tpuctl.units import format_duration
 FIRST_LOOK_S = 30.0
 """Capacity errors take up to half a minute to arrive, and no TPU is ready sooner."""
 
+QUEUE_POLL_S = 15.0
+"""Seconds between two looks at a queue, which may take hours."""
+
 LAND_S = 900.0
 """How long a request may be PROVISIONING, or CREATING, before it is given up for the next zone."""
+
+
+_AGAIN = "Nothing is broken: the same command again."
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Pending:
             self._operation = None
             return self._look_at_node()
         if operation.error:
-            return Sight("FAILED", lost=operation.error)
+            return Sight("FAILED", lost=self._reason(operation.error))
         if not operation.done:
             return Sight("CREATING")
         self._operation = None
@@ -129,13 +136,20 @@ class Pending:
                 pass
             else:
                 if operation.error:
-                    return operation.error
+                    return self._reason(operation.error)
         return self._taken_away("it vanished")
 
+    def _reason(self, error: TpuctlError) -> TpuctlError:
+        """What the error of an operation means: a state in which it cannot go on, that it is lost.
+
+        SkyPilot saw "update is not supported while in state PREEMPTED" (skypilot#1802).
+        """
+        if isinstance(error, (WrongStateError, NotFoundError)):
+            return PreemptedError(str(error), hint=_AGAIN)
+        return error
+
     def _taken_away(self, what: str) -> PreemptedError:
-        return PreemptedError(
-            self._failed(f"{what} while it was being created"), hint="The same command again."
-        )
+        return PreemptedError(self._failed(f"{what} while it was being created"), hint=_AGAIN)
 
     def _too_long(self) -> DeadlineError:
         return DeadlineError(
@@ -160,7 +174,8 @@ def follow(
     Past the timeout those that are left are lost as well.
     """
     left = list(contest)
-    polling = Polling(api.clock, timeout_s=timeout_s)
+    in_line = any(pending.entry.kind == "queued" for pending in contest)
+    polling, look_every_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if in_line else 0
     # One that has been seen already, after a crash or a lost reply, may be ready by now.
     if not any(pending.entry.created for pending in contest):
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
@@ -177,7 +192,9 @@ def follow(
         if not left:
             return None
         try:
-            polling.pause("It is not ready", hint="To wait longer: --timeout")
+            polling.pause(
+                "It is not ready", hint="To wait longer: --timeout", at_least_s=look_every_s
+            )
         except DeadlineError as error:
             for pending in left:
                 on_lost(pending, error)

@@ -8,7 +8,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.errors import TryAgainError, WriteError
-from tpuctl.storage.local import locked, write_atomically
+from tpuctl.storage.local import ensure_folder, locked, write_atomically
 
 Kind = Literal["node", "queued"]
 Phase = Literal["intended", "accepted", "ready", "abandoned", "closed"]
@@ -103,15 +103,19 @@ class Journal:
 
     @contextmanager
     def session(self) -> Iterator[str]:
-        """Keep others from settling the entries that carry the yielded name; a crash ends it."""
+        """Keep others from settling the entries that carry the yielded name; a crash ends it.
+
+        Raises WriteError where no journal can be kept.
+        """
         name = str(uuid.uuid4())
         path = self._lock(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ensure_folder(path.parent)
         with locked(path, wait_s=0, busy="This journal's session is taken."):
             try:
                 yield name
             finally:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
 
     def is_alive(self, session: str) -> bool:
         """Whether the process that opened a session still works on its entries."""

@@ -6,6 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.cloud.api import TpuApi
+from tpuctl.errors import TpuctlError
+from tpuctl.runtime.machine import Machine
 from tpuctl.units import format_usd
 
 DATA = Path(__file__).parent / "data" / "egress.json"
@@ -18,6 +21,22 @@ class Source:
 
     name: str
     location: str
+
+
+def find_traffic(
+    api: TpuApi, machine: Machine, zones: tuple[str, ...], *, bucket: str | None
+) -> tuple[str, ...]:
+    """Warn where a TPU would be far from a bucket or from this machine; never raises."""
+    sources, notes = [], []
+    if bucket:
+        address = f"gs://{bucket.removeprefix('gs://').partition('/')[0]}"
+        try:
+            sources.append(Source(address, api.bucket_location(address.removeprefix("gs://"))))
+        except TpuctlError as error:
+            notes.append(f"Where {address} is could not be found out: {error}")
+    if zone := machine.metadata("instance/zone"):
+        sources.append(Source("This machine", region_of(zone.rpartition("/")[2])))
+    return (*notes, *traffic_notes(zones, tuple(sources)))
 
 
 def traffic_notes(zones: tuple[str, ...], sources: tuple[Source, ...]) -> tuple[str, ...]:
@@ -55,7 +74,7 @@ def egress_usd_per_gib(location: str, region: str) -> float:
 
 def region_of(zone: str) -> str:
     """The region of a zone."""
-    return zone.rpartition("-")[0]
+    return zone.rpartition("-")[0] or zone
 
 
 def _covers(rate: dict[str, Any], ends: list[str]) -> bool:

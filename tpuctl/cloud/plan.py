@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tpuctl.cloud import guard, labels
 from tpuctl.cloud.models import NodeRequest
+from tpuctl.cloud.placement import region_of
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.hardware.generations import load_data
 from tpuctl.hardware.types import AcceleratorType, describe, usd_per_hour
@@ -14,7 +15,6 @@ from tpuctl.outcome import Outcome
 from tpuctl.units import format_duration, format_usd
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_ZONE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _MOST_LABELS = 61  # 64 for the service; three may be ours
@@ -60,7 +60,7 @@ class Offer:
     @property
     def region(self) -> str:
         """The region of the zone."""
-        return self.zone.rpartition("-")[0]
+        return region_of(self.zone)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _check_names(options: CreateOptions) -> None:
             hint="Lower-case letters, digits and '-', a letter first, no '-' last, 63 at most.",
         )
     for zone in options.zones:
-        if not _ZONE.fullmatch(zone):
+        if not _NAME.fullmatch(zone):
             raise InvalidInputError(
                 f"{zone!r} is no zone.", hint="A zone is written like us-central1-a."
             )

@@ -57,8 +57,9 @@ def reconcile(api: TpuApi, journal: Journal | None = None) -> Settled:
         for entry in unsettled
         if entry.zone in there
     ]
-    _forget_old(journal, journal.entries(api), now)
-    lost_races = {entry.race for entry in settled if entry.race and entry.phase == "ready"}
+    known = journal.entries(api)
+    _forget_old(journal, known, now)
+    lost_races = {entry.race for entry in known if entry.race and entry.phase == "ready"}
     given_up = [
         journal.update(entry, phase="abandoned", outcome="lost the race")
         if entry.is_open and entry.race in lost_races

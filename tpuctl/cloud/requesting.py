@@ -111,12 +111,22 @@ def _ask(api: TpuApi, entry: Entry, request: NodeRequest) -> Operation:
 
 
 def _adopt(journal: Journal, entry: Entry, there: Thing) -> Entry:
-    """Go on with the TPU of an interrupted create; raises AlreadyExistsError for any other."""
+    """Go on with what an interrupted create began, or one gave up but could not delete.
+
+    Raises AlreadyExistsError for any other TPU.
+    """
     earlier = journal.find(there.labels.get(labels.CREATE_ID, ""))
     if earlier and _is_interrupted(journal, earlier) and _is_alike(earlier, entry):
         journal.forget(entry)
-        phase = "accepted" if earlier.phase == "ready" else earlier.phase
-        return journal.update(earlier, phase=phase, session=entry.session, race=entry.race)
+        return journal.update(
+            earlier,
+            phase="accepted",
+            outcome=None,
+            missing_since=None,
+            created=there.created,
+            session=entry.session,
+            race=entry.race,
+        )
     command = f"{entry.name} --zone {entry.zone}"
     if there.is_dead:
         raise AlreadyExistsError(
@@ -131,8 +141,9 @@ def _adopt(journal: Journal, entry: Entry, there: Thing) -> Entry:
 
 
 def _is_interrupted(journal: Journal, entry: Entry) -> bool:
+    """Whether nobody follows it, and nobody was told that it is ready."""
     was_told = entry.phase == "ready" and entry.outcome != FOUND
-    return not (was_told or entry.phase == "abandoned" or journal.is_alive(entry.session))
+    return not was_told and not journal.is_alive(entry.session)
 
 
 def _is_alike(one: Entry, other: Entry) -> bool:

@@ -7,10 +7,13 @@ from functools import partial
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Quota
 from tpuctl.cloud.parallel import attempt, attempt_all
+from tpuctl.cloud.placement import find_traffic
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, Offer, offer_in, plan_create
 from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, ZoneHiddenError
 from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.runtime.live import live_machine
+from tpuctl.settings import load_settings
 
 _ZONES_AT_ONCE = 50
 
@@ -24,6 +27,14 @@ def plan_with_service(api: TpuApi, options: CreateOptions) -> CreatePlan:
     plan = plan_create(options)
     kind = describe(options.accelerator_type)
     return _check_zones(api, plan, kind) if options.zones else _find_zones(api, plan, kind)
+
+
+def with_traffic(api: TpuApi, plan: CreatePlan, *, bucket: str | None) -> CreatePlan:
+    """Add warnings where the TPU would be far from the bucket given or set, or from here."""
+    zones = tuple(offer.zone for offer in plan.to_try)
+    bucket = load_settings({"bucket": bucket})["bucket"]
+    notes = find_traffic(api, live_machine(), zones, bucket=bucket)
+    return replace(plan, notes=(*plan.notes, *notes))
 
 
 def rank(offers: Sequence[Offer]) -> tuple[Offer, ...]:

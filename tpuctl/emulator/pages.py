@@ -44,6 +44,6 @@ def _token_of(key: str) -> str:
 
 def _key_of(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token.encode()).decode()
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError) as error:
         raise bad_request(f'The page token "{token}" is not valid.') from error

@@ -1,76 +1,18 @@
-"""The emulator as a whole: one world, its faces, its clock and its memory."""
+"""The emulator as a whole: one world behind a gRPC and an HTTP port on loopback."""
 
 import secrets
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tpuctl.clock import Clock
-from tpuctl.emulator.limits import RateLimits
-from tpuctl.emulator.methods import Call, Document
+from tpuctl.emulator.desk import FrontDesk
 from tpuctl.emulator.scenario import Scenario, parse_scenario
-from tpuctl.emulator.state import advance, apply
+from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
-from tpuctl.emulator.world import World, timestamp
+from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
-
-TIME_HEADER = "tpuctl-emulator-time"
-SCALE_HEADER = "tpuctl-emulator-time-scale"
-
-
-class Emulator:
-    """A running emulator. `requests` are all that came: method, zone and name of each."""
-
-    def __init__(self, world: World, clock: Clock, store: Store | None) -> None:
-        self.state, self.clock = world, clock
-        self.requests: list[tuple[str, str, str]] = []
-        self.endpoint = ""
-        self.http = ""
-        self._store = store
-        self._limits = RateLimits(world.scenario.rate_limits_per_minute)
-        self._lock = threading.Lock()
-
-    @property
-    def scenario(self) -> Scenario:
-        """The scenario that is being played."""
-        return self.state.scenario
-
-    def now(self) -> datetime:
-        """The emulated time, which never goes back."""
-        return max(self.clock.now(), self.state.now)
-
-    def answer(self, call: Call) -> Document:
-        """Answer one request; raises Refusal, and WriteError when it cannot be remembered."""
-        time.sleep(self.scenario.latency_ms / 1000)
-        with self._lock:
-            self.requests.append((call.method, call.zone, call.name))
-            now = self.now()
-            self._limits.check(call, now)
-            before = self.state.revision
-            try:
-                return apply(self.state, call, now)
-            finally:
-                self._remember(call, now, left_a_trace=self.state.revision != before)
-
-    def look(self) -> World:
-        """The world as it is now."""
-        with self._lock:
-            advance(self.state, self.now())
-            return self.state
-
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """What every reply says about the time."""
-        return (TIME_HEADER, timestamp(self.now())), (SCALE_HEADER, str(self.scenario.time_scale))
-
-    def _remember(self, call: Call, now: datetime, *, left_a_trace: bool) -> None:
-        if self._store:
-            if left_a_trace:
-                self._store.record(call, now)
-            self._store.note_time(now)
 
 
 @contextmanager
@@ -80,6 +22,7 @@ def serve(
     clock: Clock,
     folder: Path | None = None,
     port: int = 0,
+    http_port: int = 0,
 ) -> Iterator[Emulator]:
     """Run an emulator on loopback, in threads of this process, for as long as the block lasts.
 
@@ -88,9 +31,8 @@ def serve(
     """
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
     store = Store(folder) if folder else None
-    world = open_world(plan, store, clock)
-    emulator = Emulator(world, clock, store)
-    with _grpc_face(emulator, port):
+    emulator = Emulator(open_world(plan, store, clock), clock, store)
+    with _faces(emulator, port, http_port):
         yield emulator
 
 
@@ -99,22 +41,38 @@ def open_world(scenario: Scenario, store: Store | None, clock: Clock) -> World:
     if store and store.has_world:
         return store.resume()
     seed, now = secrets.token_hex(8), clock.now()
-    return (
-        store.begin(scenario, seed=seed, now=now) if store else World(scenario, seed=seed, now=now)
-    )
+    if store:
+        return store.begin(scenario, seed=seed, now=now)
+    return World(scenario, seed=seed, now=now)
 
 
 @contextmanager
-def _grpc_face(emulator: Emulator, port: int) -> Iterator[None]:
+def _faces(emulator: Emulator, port: int, http_port: int) -> Iterator[None]:
     try:
         from tpuctl.emulator._grpc import serve_grpc
+        from tpuctl.emulator._rest import serve_rest
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
     server, bound = serve_grpc(emulator.answer, emulator.headers, port=port)
     if not bound:
-        raise InvalidInputError(f"Could not listen on 127.0.0.1:{port}: the port is taken.")
+        raise _taken(port)
+    try:
+        rest = serve_rest(FrontDesk(emulator), port=http_port)
+    except OSError as error:
+        server.stop(grace=None).wait()
+        raise _taken(http_port) from error
     emulator.endpoint = f"127.0.0.1:{bound}"
+    emulator.http = f"http://127.0.0.1:{rest.server_address[1]}"
     try:
         yield
     finally:
+        rest.shutdown()
+        rest.server_close()
         server.stop(grace=None).wait()
+
+
+def _taken(port: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"Could not listen on 127.0.0.1:{port}: the port is taken.",
+        hint="Choose another one, or 0 for any that is free.",
+    )
