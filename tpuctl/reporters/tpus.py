@@ -9,25 +9,26 @@ from rich.text import Text
 from tpuctl.cloud.listing import TpuList
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.cloud.waiting import Waited
+from tpuctl.reporters.columns import columns
 from tpuctl.units import format_duration, format_usd
 
 _EMULATED = "All of this comes from an emulator: nothing here is real, and nothing is billed."
 
 
-def listing(tpus: TpuList) -> RenderableType:
+def listing(tpus: TpuList) -> str:
     """Show everything in two tables, what it costs together, and what dead ones block."""
-    parts: list[RenderableType] = []
+    lines: list[str] = []
     if tpus.tpus:
-        parts += [_table_of_tpus(tpus.tpus), ""]
+        lines += [*_table_of_tpus(tpus.tpus), ""]
     if tpus.queued_resources:
-        parts += [_table_of_queued(tpus.queued_resources), ""]
-    parts.append(Text(_totals(tpus), style="bold"))
+        lines += [*_table_of_queued(tpus.queued_resources), ""]
+    lines.append(_totals(tpus))
     everything: tuple[Tpu | QueuedTpu, ...] = (*tpus.tpus, *tpus.queued_resources)
     if dead := [item for item in everything if item.is_dead]:
-        parts.append(Text(_waste(dead)))
+        lines.append(_waste(dead))
     if tpus.emulated:
-        parts.append(Text(_EMULATED))
-    return Group(*parts)
+        lines.append(_EMULATED)
+    return "\n".join(lines)
 
 
 def one(result: Tpu | QueuedTpu) -> RenderableType:
@@ -53,39 +54,45 @@ def waited(result: Waited) -> str:
     return f"{where} is ready on {_count(len(result.tpu.workers), 'worker')}, {after}."
 
 
-def _table_of_tpus(tpus: Sequence[Tpu]) -> Table:
-    table = _table("name", "zone", "type", "state", "age", "time left", "an hour", "so far")
-    for tpu in tpus:
-        table.add_row(
-            Text(tpu.name),
+def _table_of_tpus(tpus: Sequence[Tpu]) -> list[str]:
+    titles = ("name", "zone", "type", "state", "age", "time left", "an hour", "so far")
+    rows = [
+        (
+            tpu.name,
             tpu.zone,
             _type(tpu),
-            Text(_state(tpu), style="red" if tpu.is_dead else ""),
-            format_duration(tpu.age_s),
+            _state(tpu),
+            _age(tpu.age_s),
             _time_left(tpu),
             _usd(tpu.usd_per_hour),
             _usd(tpu.usd_so_far),
         )
-    return table
+        for tpu in tpus
+    ]
+    return columns(titles, rows)
 
 
-def _table_of_queued(queued: Sequence[QueuedTpu]) -> Table:
-    table = _table("queued resource", "zone", "type", "state", "age", "an hour", "nodes")
-    for item in queued:
-        table.add_row(
-            Text(item.name),
+def _table_of_queued(queued: Sequence[QueuedTpu]) -> list[str]:
+    titles = ("queued resource", "zone", "type", "state", "age", "an hour", "nodes")
+    rows = [
+        (
+            item.name,
             item.zone,
             _type(item),
-            Text(item.state, style="red" if item.is_dead else ""),
-            format_duration(item.age_s),
+            item.state,
+            _age(item.age_s),
             _usd(item.usd_per_hour),
-            Text(", ".join(item.nodes)),
+            ", ".join(item.nodes),
         )
-    return table
+        for item in queued
+    ]
+    return columns(titles, rows)
 
 
 def _table_of_workers(tpu: Tpu) -> Table:
-    table = _table("worker", "internal address", "external address", "state")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("worker", "internal address", "external address", "state"):
+        table.add_column(column)
     for worker in tpu.workers:
         table.add_row(
             str(worker.index), worker.internal_ip or "-", worker.external_ip or "-", worker.state
@@ -126,7 +133,7 @@ def _rows(tpu: Tpu) -> list[tuple[str, str]]:
         ("runtime version", tpu.runtime_version),
         ("queued resource", tpu.queued_resource or ""),
         ("data disks", ", ".join(tpu.data_disks)),
-        ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {format_duration(tpu.age_s)} ago"),
+        ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {_age(tpu.age_s)} ago"),
         ("time left", _time_left(tpu)),
         ("costs", f"{_usd(tpu.usd_per_hour)} an hour, {_so_far(tpu)}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted(tpu.labels.items()))),
@@ -143,11 +150,15 @@ def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:
         ("state", item.state),
         ("error", item.error or ""),
         ("nodes", ", ".join(item.nodes)),
-        ("created", f"{item.created:%Y-%m-%d %H:%M:%S} UTC, {format_duration(item.age_s)} ago"),
+        ("created", f"{item.created:%Y-%m-%d %H:%M:%S} UTC, {_age(item.age_s)} ago"),
         ("will cost", f"{_usd(item.usd_per_hour)} an hour"),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted(item.labels.items()))),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _age(age_s: float) -> str:
+    return format_duration(age_s) if age_s >= 1 else "0 s"
 
 
 def _so_far(tpu: Tpu) -> str:
@@ -165,7 +176,7 @@ def _time_left(tpu: Tpu) -> str:
 
 
 def _state(tpu: Tpu) -> str:
-    is_well = tpu.health in ("HEALTHY", "HEALTH_UNSPECIFIED", "")
+    is_well = tpu.health in ("HEALTHY", "UNKNOWN")
     return tpu.state if is_well or tpu.is_dead else f"{tpu.state}, {tpu.health}"
 
 
@@ -180,13 +191,6 @@ def _facts(rows: Sequence[tuple[str, str]]) -> Table:
     for name, value in rows:
         facts.add_row(name, Text(value))
     return facts
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _usd(value: float | None) -> str:
