@@ -1,13 +1,17 @@
 """The adapter against the emulator: what each part believes of the other, over real gRPC."""
 
+import logging
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
 
 from tests.cloud_world import MORNING, CrowdClock, Worlds
+from tpuctl.clock import ManualClock
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.errors import (
     AlreadyExistsError,
@@ -195,6 +199,40 @@ def test_a_rate_limit_is_kept_to_and_everything_is_done_once(world: Worlds) -> N
     assert refused < count / 4, "the first refusal stops all of them"
     assert clock.now() - MORNING < timedelta(minutes=8)
     assert len(cloud.api.list_nodes(ALL_ZONES).items) == count
+
+
+def test_an_emulator_that_is_killed_and_started_again_is_the_same(
+    world: Worlds, tmp_path: Path
+) -> None:
+    clock = ManualClock(MORNING)
+    with ExitStack() as first_life, pytest.MonkeyPatch.context() as patch:
+        before = Worlds(first_life, patch)(SMALL, clock=clock, folder=tmp_path)
+        started = before.api.create_node(request())
+        port = int(before.emulator.endpoint.rpartition(":")[2])
+    with pytest.raises(UnavailableError, match="Could not read operation"):
+        before.api.get_operation(started.name)
+    world(SMALL, clock=clock, folder=tmp_path, port=port)
+    clock.sleep(120)
+    ended = before.api.get_operation(started.name)
+    assert (ended.done, ended.node and ended.node.state) == (True, "READY")
+
+
+def test_secrets_that_we_send_come_back_in_no_error_and_no_log(
+    world: Worlds, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = "ya29.planted-secret-0123456789"
+    caplog.set_level(logging.DEBUG)
+    faults = [{"on": "get_node", "error": "internal", "every": True}]
+    api = world(SMALL | {"faults": faults}).api
+    api.create_node(request(metadata={"startup-script": f"export TOKEN={secret}"}))
+    with pytest.raises(UnavailableError) as caught:
+        api.get_node("t1", zone=ZONE)
+    with pytest.raises(TpuctlError) as refused:
+        api.create_node(request("t2", labels={"Bad": secret}))
+    shown = [f"{e.value} {e.value.hint} {e.value.__cause__}" for e in (caught, refused)]
+    everything = "".join((*shown, caplog.text, *capfd.readouterr()))
+    assert "Bad" in everything
+    assert "planted-secret" not in everything
 
 
 def test_a_crowd_clock_lets_two_minutes_of_two_threads_be_one() -> None:

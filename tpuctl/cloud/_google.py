@@ -1,7 +1,9 @@
 """The Cloud TPU API through Google's own client: the way from settings to an open port."""
 
-import socket
+import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import Clock, SteadyClock
@@ -15,7 +17,7 @@ from tpuctl.settings import load_settings
 if TYPE_CHECKING:
     from tpuctl.cloud._google_channel import Connection
 
-KNOCK_S = 2.0
+VERBOSITY = "GRPC_VERBOSITY"
 
 
 def connect_google(
@@ -27,8 +29,11 @@ def connect_google(
     """
     settings = load_settings({"project": project, "tpu_endpoint": endpoint})
     where = parse_endpoint(settings["tpu_endpoint"])
-    if where.is_local:
-        _knock(where)
+    if where.is_local and (reason := where.knock()):
+        raise UnavailableError(
+            f"No emulator answers at {where.address}: {reason}.",
+            hint="tpuctl emulator start (or unset TPUCTL_TPU_ENDPOINT to use Google's service)",
+        )
     _import_vendor()
     from tpuctl.cloud._google_api import GoogleTpuApi
 
@@ -50,25 +55,28 @@ def _connect(where: Endpoint, project: str | None, clock: Clock | None) -> "tupl
     return login.project, Connection(where, login.credentials, service_clock, is_paced)
 
 
-def _knock(where: Endpoint) -> None:
-    """Say at once that no emulator is there, instead of asking it for half a minute."""
-    host, _, port = where.address.rpartition(":")
+def _import_vendor() -> None:
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
-    except OSError as error:
-        raise UnavailableError(
-            f"No emulator answers at {where.address}: {error.strerror or error}.",
-            hint="tpuctl emulator start (or unset TPUCTL_TPU_ENDPOINT to use Google's service)",
+        with _quietly():
+            import google.cloud.tpu_v2  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
         ) from error
 
 
-def _import_vendor() -> None:
-    with warnings.catch_warnings():
-        # google-api-core warns about Python versions that will be dropped; not the user's concern.
-        warnings.simplefilter("ignore", FutureWarning)
-        try:
-            import google.cloud.tpu_v2  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError(
-                "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
-            ) from error
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep Google's libraries from writing on the user's terminal; they are told when loaded.
+
+    gRPC would log that a server went away, google-api-core warn about old versions of Python.
+    """
+    wanted = os.environ.get(VERBOSITY)
+    os.environ[VERBOSITY] = wanted or "NONE"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if wanted is None:
+            del os.environ[VERBOSITY]

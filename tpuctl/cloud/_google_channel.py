@@ -1,9 +1,8 @@
 """The gRPC channel: encrypted with a login to Google, in the clear without one to this machine."""
 
-import email.utils
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import google.auth.transport.grpc
@@ -11,19 +10,20 @@ import google.auth.transport.requests
 import grpc
 
 from tpuctl.cloud.endpoint import Endpoint
-from tpuctl.cloud.service_clock import ServiceClock
-
-EMULATED_TIME = "tpuctl-emulator-time"
-EMULATED_SCALE = "tpuctl-emulator-time-scale"
+from tpuctl.cloud.service_clock import ServiceClock, read_time
 
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # An emulator that was killed is there again before the default of a second has passed.
+]
+_LOCAL_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 100),
 ]
+RECONNECT_S = 2.0
 
 
 class TimeReader(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
@@ -39,13 +39,31 @@ class TimeReader(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         """Pass a call on, and look at what came with its reply."""
         sent = self._clock.local_now()
         call = continuation(details, request)
-        headers = _headers(call.initial_metadata(), call.trailing_metadata())
-        if exact := headers.get(EMULATED_TIME):
-            scale = 1.0 if self._is_paced else float(headers.get(EMULATED_SCALE, 1.0))
-            self._clock.observe(_parse_rfc3339(exact), sent=sent, scale=scale)
-        elif date := headers.get("date"):
-            told = email.utils.parsedate_to_datetime(date).astimezone(timezone.utc)
-            self._clock.observe(told, sent=sent, resolution_s=1.0)
+        told = read_time(_headers(call.initial_metadata(), call.trailing_metadata()))
+        if told:
+            self._clock.observe(replace(told, scale=1.0) if self._is_paced else told, sent=sent)
+        return call
+
+
+class Reconnector(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    """Waits for the channel to an emulator that is back after it was gone.
+
+    gRPC comes back by a schedule of real time; whoever repeats a call by emulated time would have
+    given up long before.
+    """
+
+    def __init__(self, channel: grpc.Channel, endpoint: Endpoint) -> None:
+        self._channel = channel
+        self._endpoint = endpoint
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        """Pass a call on; the next one after a failure finds an open channel, if there can be."""
+        call = continuation(details, request)
+        if call.code() is grpc.StatusCode.UNAVAILABLE and not self._endpoint.knock():
+            with suppress(grpc.FutureTimeoutError):
+                grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)
         return call
 
 
@@ -66,9 +84,10 @@ class Connection:
 
         An emulator has all services at one address. Nothing is sent before the first call.
         """
+        interceptors: list[Any] = [TimeReader(self.clock, is_paced=self.is_paced)]
         if self.endpoint.is_local:
-            options = [*_OPTIONS, ("grpc.enable_http_proxy", 0)]
-            channel = grpc.insecure_channel(self.endpoint.address, options)
+            channel = grpc.insecure_channel(self.endpoint.address, _LOCAL_OPTIONS)
+            interceptors.append(Reconnector(channel, self.endpoint))
         else:
             channel = google.auth.transport.grpc.secure_authorized_channel(
                 self.credentials,
@@ -76,12 +95,8 @@ class Connection:
                 google_address or self.endpoint.address,
                 options=_OPTIONS,
             )
-        return grpc.intercept_channel(channel, TimeReader(self.clock, is_paced=self.is_paced))
+        return grpc.intercept_channel(channel, *interceptors)
 
 
 def _headers(*metadata: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
     return {key: value for pairs in metadata for key, value in pairs or () if type(value) is str}
-
-
-def _parse_rfc3339(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import google.auth
-import google.auth.exceptions
 from google.auth import _cloud_sdk
 
 from tpuctl.cloud._google_errors import LOGIN_COMMAND
@@ -35,7 +34,7 @@ def log_in(project: str | None) -> Login:
         raise _not_logged_in("there are no credentials for Google Cloud")
     try:
         credentials, found = _load(path, project)
-    except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
+    except Exception as error:  # whatever a broken file makes Google's reader stumble over
         reason = str(error.args[0] if error.args else error).partition("\n")[0]
         raise _not_logged_in(f"the credentials cannot be used: {reason}") from None
     project = project or found or getattr(credentials, "quota_project_id", None)

@@ -2,12 +2,14 @@
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 
 from tpuctl.errors import InvalidInputError
 
 GOOGLE = "tpu.googleapis.com"
 PRACTICE_PROJECT = "practice"
+KNOCK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,15 @@ class Endpoint:
 
     address: str
     is_local: bool
+
+    def knock(self) -> str | None:
+        """Try whether anything listens there; gives the reason when nothing does."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
 
 
 def parse_endpoint(text: str | None) -> Endpoint:

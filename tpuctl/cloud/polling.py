@@ -13,7 +13,8 @@ POLL_S = 10.0
 class Polling:
     """How long we have waited on the service's clock, and when that is enough.
 
-    A timeout of None waits for as long as it takes.
+    A timeout of None waits for as long as it takes. Begin after the first reply: only then is it
+    known what time it is for the service.
     """
 
     def __init__(self, clock: Clock, *, timeout_s: float | None) -> None:

@@ -1,9 +1,41 @@
 """The service's time, learnt from its replies: a laptop's clock may be wrong by a day."""
 
+import email.utils
 import threading
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
 from tpuctl.clock import Clock
+
+EMULATED_TIME = "tpuctl-emulator-time"
+EMULATED_SCALE = "tpuctl-emulator-time-scale"
+
+_YEARS = range(1970, 3000)
+_FASTEST = 1e6
+
+
+@dataclass(frozen=True)
+class ToldTime:
+    """What a reply says about the time: cut to `resolution_s`, `scale` seconds in one of ours."""
+
+    time: datetime
+    resolution_s: float = 0.0
+    scale: float = 1.0
+
+
+def read_time(headers: Mapping[str, str]) -> ToldTime | None:
+    """Read the time from a reply's headers; None where they do not tell a time to believe."""
+    try:
+        if exact := headers.get(EMULATED_TIME):
+            time = datetime.fromisoformat(exact.replace("Z", "+00:00"))
+            told = ToldTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
+        else:
+            told = ToldTime(email.utils.parsedate_to_datetime(headers["date"]), resolution_s=1.0)
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+    is_time = told.time.tzinfo is not None and told.time.year in _YEARS
+    return told if is_time and 0 < told.scale <= _FASTEST else None
 
 
 class ServiceClock:
@@ -39,23 +71,16 @@ class ServiceClock:
         """This machine's time, to note when a request was sent."""
         return self._local.now()
 
-    def observe(
-        self, told: datetime, *, sent: datetime, resolution_s: float = 0.0, scale: float = 1.0
-    ) -> None:
-        """Learn from a reply to a request that was sent at that local time.
-
-        `told` is cut to a multiple of `resolution_s`; `scale` is how many of its seconds pass in
-        one of ours.
-        """
-        received = self._local.now()
+    def observe(self, told: ToldTime, *, sent: datetime) -> None:
+        """Learn from a reply to a request that was sent at that local time."""
+        received, time = self._local.now(), told.time.astimezone(timezone.utc)
         with self._lock:
-            if scale != self._scale:
+            if told.scale != self._scale:
                 self._elapsed_s = self._elapsed_at(received)
-                self._scale, self._anchor, self._since = scale, told, received
+                self._scale, self._anchor, self._since = told.scale, time, received
                 return
-            resolution = timedelta(seconds=resolution_s)
-            earliest = told - self._at(received)
-            latest = told + resolution - self._at(sent)
+            earliest = time - self._at(received)
+            latest = time + timedelta(seconds=told.resolution_s) - self._at(sent)
             self._anchor += max(earliest, min(latest, timedelta(0)))
 
     def _elapsed_at(self, local: datetime) -> float:

@@ -39,8 +39,8 @@ def wait_until_ready(
     Raises DeadlineError; WrongStateError where that cannot happen any more; NotFoundError where
     there is nothing that could become ready.
     """
-    polling = Polling(api.clock, timeout_s=timeout_s)
     seen = find(api, name, zone)
+    polling = Polling(api.clock, timeout_s=timeout_s)
     while True:
         if isinstance(seen, Node):
             tpu = describe_node(seen, now=api.clock.now(), emulated=api.emulated)
@@ -74,11 +74,11 @@ def wait_until_gone(
 
     Another one that bears its name by then does not count. Raises DeadlineError.
     """
-    polling = Polling(api.clock, timeout_s=timeout_s)
     try:
         first = find(api, name, zone)
     except NotFoundError:
-        return Waited(name, zone, "gone", polling.waited_s, None)
+        return Waited(name, zone, "gone", 0.0, None)
+    polling = Polling(api.clock, timeout_s=timeout_s)
     seen: Thing | None = first
     while seen is not None and identity(seen) == identity(first):
         on_progress(_progress(seen, polling))

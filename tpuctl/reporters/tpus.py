@@ -61,7 +61,7 @@ def _table_of_tpus(tpus: Sequence[Tpu]) -> Table:
             tpu.zone,
             _type(tpu),
             Text(_state(tpu), style="red" if tpu.is_dead else ""),
-            format_duration(tpu.age_s),
+            _age(tpu.age_s),
             _time_left(tpu),
             _usd(tpu.usd_per_hour),
             _usd(tpu.usd_so_far),
@@ -77,7 +77,7 @@ def _table_of_queued(queued: Sequence[QueuedTpu]) -> Table:
             item.zone,
             _type(item),
             Text(item.state, style="red" if item.is_dead else ""),
-            format_duration(item.age_s),
+            _age(item.age_s),
             _usd(item.usd_per_hour),
             Text(", ".join(item.nodes)),
         )
@@ -126,7 +126,7 @@ def _rows(tpu: Tpu) -> list[tuple[str, str]]:
         ("runtime version", tpu.runtime_version),
         ("queued resource", tpu.queued_resource or ""),
         ("data disks", ", ".join(tpu.data_disks)),
-        ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {format_duration(tpu.age_s)} ago"),
+        ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {_age(tpu.age_s)} ago"),
         ("time left", _time_left(tpu)),
         ("costs", f"{_usd(tpu.usd_per_hour)} an hour, {_so_far(tpu)}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted(tpu.labels.items()))),
@@ -143,11 +143,15 @@ def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:
         ("state", item.state),
         ("error", item.error or ""),
         ("nodes", ", ".join(item.nodes)),
-        ("created", f"{item.created:%Y-%m-%d %H:%M:%S} UTC, {format_duration(item.age_s)} ago"),
+        ("created", f"{item.created:%Y-%m-%d %H:%M:%S} UTC, {_age(item.age_s)} ago"),
         ("will cost", f"{_usd(item.usd_per_hour)} an hour"),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted(item.labels.items()))),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _age(age_s: float) -> str:
+    return format_duration(age_s) if age_s >= 1 else "0 s"
 
 
 def _so_far(tpu: Tpu) -> str:
@@ -165,7 +169,7 @@ def _time_left(tpu: Tpu) -> str:
 
 
 def _state(tpu: Tpu) -> str:
-    is_well = tpu.health in ("HEALTHY", "HEALTH_UNSPECIFIED", "")
+    is_well = tpu.health in ("HEALTHY", "UNKNOWN")
     return tpu.state if is_well or tpu.is_dead else f"{tpu.state}, {tpu.health}"
 
 
