@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 
 from tpuctl.cli.app import app
 from tpuctl.launch.strategy import Choice
+
+if TYPE_CHECKING:
+    from tests.cloud_world import Worlds
 
 # These machines are shared: how long one example takes says nothing.
 hypothesis.settings.register_profile("shared", deadline=None)
@@ -99,3 +103,33 @@ def photos(tmp_path: Path) -> Path:
     from tests.pictures import fill
 
     return fill(tmp_path / "photos", 12, classes=3)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Worlds]":
+    """Clouds to practise on: `world(scenario).api` is the real API over gRPC to an emulator."""
+    from tests.cloud_world import Worlds
+
+    with ExitStack() as stack:
+        yield Worlds(stack, monkeypatch)
+
+
+@pytest.fixture
+def practice() -> Iterator[Callable[..., Any]]:
+    """Start emulators with a manual clock: `practice({"zones": ...})`; without, a small one."""
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    import grpc
+
+    from tests.emulator_world import SMALL, START, Practice
+    from tpuctl.clock import ManualClock
+    from tpuctl.emulator.server import serve
+
+    with ExitStack() as stack:
+
+        def start(scenario: dict[str, Any] | None = None, **options: Any) -> Practice:
+            clock = ManualClock(options.pop("start", START))
+            emulator = stack.enter_context(serve(scenario or SMALL, clock=clock, **options))
+            channel = stack.enter_context(grpc.insecure_channel(emulator.endpoint))
+            return Practice(emulator, clock, channel)
+
+        yield start

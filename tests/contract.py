@@ -51,6 +51,22 @@ PRESIZE: Shape = {
     ),
     "[quarantined]": keys("path reason"),
 }
+TPU: Shape = {
+    **keys(
+        "name zone accelerator_type generation chips state health spot queued_resource"
+        " runtime_version created expires labels usd_per_hour usd_so_far emulated id"
+    ),
+    "[workers]": keys("index internal_ip external_ip state"),
+}
+TPU_LIST: Shape = {
+    "[tpus]": TPU,
+    "[queued_resources]": keys("name zone state accelerator_type nodes created usd_per_hour"),
+    "unreachable_zones": None,
+}
+LEFTOVERS: Shape = {
+    "[found]": keys("kind name zone reason usd_per_hour chips action"),
+    **keys("freed_chips saved_usd_per_hour"),
+}
 PLAN = keys("script argv env framework strategy devices workers because")
 
 

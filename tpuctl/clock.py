@@ -28,6 +28,22 @@ class WallClock:
         time.sleep(seconds)
 
 
+class SteadyClock:
+    """The time of this machine when it was made, and from then on no correction of it."""
+
+    def __init__(self) -> None:
+        self._start = datetime.now(timezone.utc)
+        self._began = time.monotonic()
+
+    def now(self) -> datetime:
+        """The time, in UTC."""
+        return self._start + timedelta(seconds=time.monotonic() - self._began)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for real."""
+        time.sleep(seconds)
+
+
 class ManualClock:
     """A clock that only moves when somebody sleeps on it: an hour takes no time."""
 

@@ -25,15 +25,17 @@
     │   │   └── CommandNotFoundError 127  a worker has no such command
     │   └── CommandKilledError  1  a command was ended by a signal: by the kernel, or by somebody
     ├── UsageError              2  the command line itself is wrong
+    ├── StoppedError          130  Ctrl-C, and what was under way has been settled
     └── TryAgainError           3  nothing is broken: the same command may work later
         ├── NoCapacityError     3  the zone has no free TPU of this type right now
         ├── RateLimitedError    3  too many requests a minute
         ├── UnavailableError    3  the service did not answer, or not in time
         ├── WorkerUnreachableError 3  no SSH connection to a worker came about
-        └── DeadlineError       3  it took longer than we were told to wait
+        ├── DeadlineError       3  it took longer than we were told to wait
+        └── PreemptedError      3  the TPU was taken away while it was being created
 
 A message says what we were doing, to which object, where; the hint is the next command.
-130 (Ctrl-C) has no class: it is Python's own KeyboardInterrupt.
+Ctrl-C that leaves nothing to say is Python's own KeyboardInterrupt, and 130 as well.
 """
 
 EXIT_INTERRUPTED = 130
@@ -203,6 +205,13 @@ class UsageError(TpuctlError):
     code = "usage"
 
 
+class StoppedError(TpuctlError):
+    """Ctrl-C ended it; the message says what was cancelled and what was left."""
+
+    exit_code = EXIT_INTERRUPTED
+    code = "interrupted"
+
+
 class TryAgainError(TpuctlError):
     """Nothing is broken; the same command may work later."""
 
@@ -238,6 +247,12 @@ class DeadlineError(TryAgainError):
     """It took longer than we were told to wait."""
 
     code = "deadline"
+
+
+class PreemptedError(TryAgainError):
+    """The TPU was taken away, or vanished, while it was being created."""
+
+    code = "preempted"
 
 
 class WorkerUnreachableError(TryAgainError):

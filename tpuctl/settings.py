@@ -39,6 +39,7 @@ class Key:
 KEYS = (
     Key("project", "Google Cloud project of your TPUs"),
     Key("zone", "zone to use when none is given"),
+    Key("bucket", "bucket with your data, to warn of traffic between regions"),
     Key("cache_dir", "where demo photographs and compilations are kept"),
     Key("state_dir", "where the journal of TPUs that we asked for is kept"),
     Key("tpu_endpoint", "address of a Cloud TPU emulator, instead of Google's"),

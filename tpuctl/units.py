@@ -82,7 +82,7 @@ def format_rate(per_s: float, unit: str) -> str:
 
 def format_usd(amount_usd: float) -> str:
     """Write an amount of money; fractions of a cent are kept below one dollar."""
-    return f"${amount_usd:,.2f}" if abs(amount_usd) >= 1 else f"${amount_usd:.4f}"
+    return f"${amount_usd:,.2f}" if abs(amount_usd) >= 1 or not amount_usd else f"${amount_usd:.4f}"
 
 
 def format_fraction(fraction: float | None) -> str:

@@ -39,6 +39,40 @@ CONTENTS = (
         "Explain accelerator types: chips, workers, memory, zones and prices.",
     ),
     Entry(
+        "Cloud TPUs",
+        "create",
+        "Create a TPU in the first zone that has one, and wait until every worker is ready.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "list",
+        "List your TPUs in every zone: state, age, time left, and what they cost.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "show",
+        "Show one TPU: workers and addresses, health, what it costs, how long it may live.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "wait",
+        "Wait until a TPU is ready on all of its workers, or until it is gone.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "delete",
+        "Delete TPUs, exactly those that are shown, and wait until they are gone.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "gc",
+        "Find TPUs that are dead, out of time or forgotten; delete them with --yes.",
+    ),
+    Entry(
+        "Cloud TPUs",
+        "quota",
+        "Tell how many chips of which generation your project may have, zone by zone.",
+    ),
         "Workers",
         "run",
         "Run a command on every worker at once, and see all they print in one place.",
@@ -76,6 +110,12 @@ CONTENTS = (
         "Training",
         "templates",
         "Training scripts worth copying: list, read, write one into your folder.",
+        is_group=True,
+    ),
+    Entry(
+        "Practice",
+        "emulator",
+        "Practise on a Cloud TPU service of your own: real API, no TPU, no bill.",
         is_group=True,
     ),
     Entry("Practice", "demo", "Run the whole day on this machine in minutes, and write a report."),

@@ -1,9 +1,16 @@
-"""Options that every command has."""
+"""Options that every command has, and those that the commands for Cloud TPUs share."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a TPU.")]
+Project = Annotated[str | None, typer.Option(help="Google Cloud project, if not the one set.")]
+Zone = Annotated[str | None, typer.Option(help="Zone, if not the one set; - for all of them.")]
+Timeout = Annotated[str | None, typer.Option(help="Longest wait, such as 90s or 1h30m.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, do nothing.")]
 
 _common = typer.Typer(add_completion=False)
 

@@ -18,8 +18,7 @@ STDERR = 2
 
 _GOES_ON = "The same command again goes on from what is complete."
 _AFTER_CTRL_C = {
-    "demo": _GOES_ON,
-    "data presize": _GOES_ON,
+    **dict.fromkeys(("demo", "data presize", "delete", "gc", "wait"), _GOES_ON),
     "logs": "The job goes on; tpuctl stop ends it.",
 }
 

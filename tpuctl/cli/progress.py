@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.cli import output
 from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.units import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -35,6 +36,25 @@ def bars() -> Iterator[OnProgress]:
         yield _Bars(live)
 
 
+@contextmanager
+def states() -> Iterator[OnProgress]:
+    """Show the state of what is waited for; where there is no terminal, a line for each change."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield silent if output.as_json() else _Changes()
+        return
+    seen: dict[str, str] = {}
+    with console.status("Asked for") as status:
+
+        def show(progress: Progress) -> None:
+            seen[progress.task] = _state(progress)
+            status.update("; ".join(seen.values()))
+
+        yield show
+
+
 class _Bars:
     def __init__(self, live: "Bars") -> None:
         self._live = live
@@ -61,6 +81,20 @@ class _Lines:
         if finished and progress.task not in self._finished:
             self._finished.add(progress.task)
             output.note(f"{progress.task}: {_amount(progress)}")
+
+
+class _Changes:
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        if self._last.get(progress.task) != progress.note:
+            self._last[progress.task] = progress.note
+            output.note(_state(progress))
+
+
+def _state(progress: Progress) -> str:
+    return f"{progress.task}: {progress.note} ({format_duration(progress.done)})"
 
 
 def _amount(progress: Progress) -> str:

@@ -9,6 +9,12 @@ from tpuctl.cloud.models import Listing, Node, NodeRequest, Operation, QueuedRes
 class TpuApi(Protocol):
     """One request each, no waiting for what it starts; raises only TpuctlErrors.
 
+    What `connect` gives repeats a request where that cannot do harm, and sends none faster than
+    the service takes them. UnavailableError from `create_node` or a delete means that it is not
+    known whether the work was done: read, then decide. A delete is sent once and at once; for
+    RateLimitedError wait `retry_after_s`, make sure that the same thing still bears the name, and
+    ask again.
+
     `zone` may be `models.ALL_ZONES` where something is listed. `clock` tells the service's time,
     whatever the clock of this machine says; `emulated` is whether no real TPU is behind it.
     """

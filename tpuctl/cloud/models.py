@@ -136,3 +136,11 @@ class Quota:
     place: str
     limit: int
     counts: str
+
+    @property
+    def pool(self) -> str:
+        """What is limited, wherever: of a pool the limits of zone and region both hold.
+
+        A generation may have several, such as one for single hosts and one for pods.
+        """
+        return self.id.partition("PerProject")[0]

@@ -156,11 +156,31 @@ def all_types() -> TypeTable:
     )
 
 
+def types_by_zone() -> dict[str, tuple[str, ...]]:
+    """Name every type that each zone has, as far as is known: whole hosts and powers of two."""
+    found: dict[str, list[str]] = {}
+    for family in _families():
+        per_chip = _chip(family["generation"])["tensorcores_per_chip"]
+        factor = per_chip if family["counts"] == "cores" else 1
+        for chips in (2**power for power in range(14)):
+            for zone in _zones(family, chips) if _exists(family, chips) else ():
+                found.setdefault(zone, []).append(f"{family['prefix']}-{chips * factor}")
+    return {zone: tuple(names) for zone, names in sorted(found.items())}
+
+
 def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> float | None:
     """The list price of a whole TPU in a zone, US dollars an hour; None is not known."""
     generation, chips = parse_type(accelerator_type)
     price = _times(_price(generation, zone, chips), chips)
     return price.spot if spot else price.on_demand
+
+
+def zones_of(generation: str) -> tuple[str, ...]:
+    """Every zone that has TPUs of a generation, of whatever size."""
+    families = (family for family in _families() if family["generation"] == generation)
+    return tuple(
+        dict.fromkeys(zone for f in families for entry in f["zones"] for zone in entry["zones"])
+    )
 
 
 def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:

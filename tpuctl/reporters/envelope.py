@@ -5,6 +5,7 @@ import enum
 import json
 import math
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import PurePath
 from typing import Any
 
@@ -30,10 +31,10 @@ def failure(command: str, code: str, message: str, hint: str | None) -> str:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Reduce dataclasses, enums, paths and collections to what JSON knows.
+    """Reduce dataclasses, enums, dates, paths and collections to what JSON knows.
 
     A number that is not finite is unknown, and unknown is null. A field whose metadata says
-    `internal` stays inside.
+    `internal` stays inside. A date is ISO 8601 in UTC.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
@@ -44,6 +45,8 @@ def to_jsonable(value: Any) -> Any:
         return [to_jsonable(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value) if isinstance(value, PurePath) else value

@@ -1,0 +1,439 @@
+"""Create against the emulator, over real gRPC: what is made, what is tried, what is left behind."""
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloud_world import CloudWorld, CrowdClock, Worlds
+from tpuctl.cloud._google import connect_google
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.creating import Created, NotCreated, create
+from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
+from tpuctl.cloud.plan import CreateOptions
+from tpuctl.cloud.searching import plan_with_service
+from tpuctl.errors import InvalidInputError, QuotaExceededError, WriteError
+from tpuctl.progress import Progress
+
+A, B, C = "us-west4-a", "us-central1-a", "us-central1-b"
+ZONE = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
+ONE = {A: ZONE}
+TWO = {A: ZONE, B: ZONE}
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "creates")
+
+
+def ask(
+    api: TpuApi,
+    journal: Journal,
+    name: str = "t1",
+    *,
+    kind: str = "v5e-8",
+    zones: tuple[str, ...] = (A, B),
+    how: dict[str, Any] | None = None,
+    **options: Any,
+) -> Created | NotCreated:
+    plan = plan_with_service(api, CreateOptions(name, kind, zones=zones, **options))
+    return create(api, plan, journal=journal, **(how or {}))
+
+
+def outcomes(result: Created | NotCreated) -> list[tuple[str, str]]:
+    return [(attempt.zone, attempt.outcome) for attempt in result.attempts]
+
+
+def there(world: CloudWorld) -> list[tuple[str, str, str]]:
+    """Everything that exists, and so may be billed."""
+    nodes = world.api.list_nodes(ALL_ZONES).items
+    queued = world.api.list_queued_resources(ALL_ZONES).items
+    return [("node", n.zone, n.name) for n in nodes] + [("queued", q.zone, q.name) for q in queued]
+
+
+def phases(world: CloudWorld, journal: Journal) -> list[str]:
+    return sorted(entry.phase for entry in journal.entries(world.api))
+
+
+def test_a_two_minute_create_takes_fewer_than_twelve_requests(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE, "provision_s": 120})
+    result = ask(here.api, journal, zones=(A,))
+    assert isinstance(result, Created)
+    assert (result.state, result.is_usable, result.emulated) == ("READY", True, True)
+    assert outcomes(result) == [(A, "ready")]
+    assert here.requests["create_node"] == 1
+    assert sum(here.requests.values()) < 12
+    (entry,) = journal.entries(here.api)
+    assert (entry.phase, entry.node_id, entry.created) == ("ready", result.id, result.created)
+
+
+def test_a_queued_create_takes_fewer_than_twelve_requests_as_well(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE, "provision_s": 120})
+    result = ask(here.api, journal, zones=(A,), queued=True)
+    assert isinstance(result, Created)
+    assert result.queued_resource == "t1"
+    assert sum(here.requests.values()) < 12
+
+
+def test_every_worker_of_a_slice_has_an_address(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": ONE})
+    result = ask(here.api, journal, kind="v5e-16", zones=(A,))
+    assert isinstance(result, Created)
+    assert [bool(worker.internal_ip) for worker in result.workers] == [True] * 4
+
+
+def test_a_stockout_in_the_operation_leads_to_the_next_zone(
+    world: Worlds, journal: Journal
+) -> None:
+    stockout = {"on": "create_node", "zone": A, "error": "stockout", "after_s": 20}
+    here = world({"zones": TWO, "faults": [stockout]})
+    result = ask(here.api, journal)
+    assert outcomes(result) == [(A, "no_capacity"), (B, "ready")]
+    assert "no more capacity" in result.attempts[0].reason
+    assert there(here) == [("node", B, "t1")]
+    assert phases(here, journal) == ["closed", "ready"]
+
+
+def test_without_capacity_anywhere_the_exit_code_says_later(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": {A: {**ZONE, "capacity_chips": 0}, B: {**ZONE, "capacity_chips": 0}}})
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "no_capacity"), (B, "no_capacity")]
+    assert (result.exit_code, result.error.code) == (3, "no_capacity")
+    assert "in any of 2 zones: 2 no_capacity" in str(result.error)
+    assert there(here) == []
+
+
+def test_quota_is_not_retried_and_waiting_is_not_advised(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": {A: {**ZONE, "quota_chips": 0}}})
+    result = ask(here.api, journal, zones=(A,))
+    assert isinstance(result, NotCreated)
+    assert (result.exit_code, result.error.code) == (1, "quota_exceeded")
+    assert here.requests["create_node"] == 1
+    assert there(here) == []
+
+
+class QuotaOfTheRegion:
+    """The real API, whose quota happens to count for a region."""
+
+    def __init__(self, api: TpuApi, region: str) -> None:
+        self._api, self._region = api, region
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def create_node(self, request: NodeRequest) -> Operation:
+        self.asked.append(request.zone)
+        if request.zone.startswith(self._region):
+            raise QuotaExceededError(
+                "Could not create TPU t1: Quota limit 'TPUV5sLitepodPerProjectPerRegionForTPUAPI' "
+                f"has been exceeded. Limit: 0 in region {self._region}."
+            )
+        return self._api.create_node(request)
+
+
+def test_a_quota_of_the_region_skips_its_other_zones(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": {A: ZONE, B: ZONE, C: ZONE}})
+    api: Any = QuotaOfTheRegion(here.api, "us-central1")
+    result = ask(api, journal, zones=(B, C, A))
+    assert outcomes(result) == [(B, "quota_exceeded"), (C, "quota_exceeded"), (A, "ready")]
+    assert api.asked == [B, A]
+    assert "counts for all of its zones" in result.attempts[1].reason
+
+
+def test_auto_tries_the_cheapest_zone_first_and_none_without_quota(
+    world: Worlds, journal: Journal
+) -> None:
+    zones = {
+        "us-west4-a": ZONE,
+        "us-central1-a": {**ZONE, "capacity_chips": 0},
+        "us-west1-c": {**ZONE, "spot_quota_chips": 0},
+        "us-central2-b": {"types": ["v4-8"]},
+    }
+    here = world({"zones": zones})
+    result = ask(here.api, journal, zones=(), spot=True)
+    assert outcomes(result) == [
+        ("us-west1-c", "not_tried"),
+        ("us-central1-a", "no_capacity"),
+        ("us-west4-a", "ready"),
+    ]
+    assert "quota 0 chips" in result.attempts[0].reason
+
+
+def test_auto_says_so_when_no_zone_has_the_type(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": {A: {"types": ["v4-8"]}}})
+    with pytest.raises(InvalidInputError, match="No zone that this project can see has v5litepod"):
+        ask(here.api, journal, zones=())
+
+
+def test_a_zone_that_our_facts_do_not_know_is_asked(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": {"mars-north1-a": ZONE}})
+    assert isinstance(ask(here.api, journal, zones=("mars-north1-a",)), Created)
+    with pytest.raises(InvalidInputError, match="has no v4-8; it has v5litepod-16, v5litepod-8"):
+        ask(here.api, journal, kind="v4-8", zones=("mars-north1-a",))
+
+
+def test_a_name_that_is_still_being_deleted_is_waited_for(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": ONE, "delete_s": 90})
+    first = ask(here.api, journal, zones=(A,))
+    here.api.delete_node("t1", zone=A)
+    second = ask(here.api, journal, zones=(A,))
+    assert isinstance(first, Created)
+    assert isinstance(second, Created)
+    assert second.id != first.id
+
+
+@pytest.mark.parametrize("event", ["vanish", "preempt"])
+def test_what_is_taken_away_while_it_is_created_leads_to_the_next_zone(
+    world: Worlds, journal: Journal, event: str
+) -> None:
+    fault = {"on": "node", "zone": A, "name": "t1", "event": event, "at_s": 60}
+    here = world({"zones": TWO, "faults": [fault]})
+    result = ask(here.api, journal)
+    assert outcomes(result) == [(A, "preempted"), (B, "ready")]
+    assert there(here) == [("node", B, "t1")]
+
+
+@pytest.mark.parametrize("after_accept", [True, False])
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_lost_reply_makes_one_tpu_and_not_two(
+    world: Worlds, journal: Journal, queued: bool, after_accept: bool
+) -> None:
+    method = "create_queued_resource" if queued else "create_node"
+    lost = {"on": method, "error": "unavailable", "after_accept": after_accept, "where": "rpc"}
+    here = world({"zones": ONE, "faults": [lost]})
+    result = ask(here.api, journal, zones=(A,), queued=queued)
+    assert outcomes(result) == [(A, "ready")]
+    expected = [("node", A, "t1")] + ([("queued", A, "t1")] if queued else [])
+    assert there(here) == expected
+    assert phases(here, journal) == ["ready"]
+
+
+def test_a_service_that_never_answers_leaves_an_entry_that_says_so(
+    world: Worlds, journal: Journal
+) -> None:
+    down = {"on": "create_node", "error": "unavailable", "every": True}
+    here = world({"zones": TWO, "faults": [down]})
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert (result.exit_code, result.error.code) == (3, "unavailable")
+    assert "is not known" in str(result.error)
+    assert outcomes(result) == [(A, "unavailable")]
+    assert phases(here, journal) == ["intended"]
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_laptop_whose_clock_is_wrong_by_a_day_changes_nothing(
+    world: Worlds, journal: Journal, days: int
+) -> None:
+    here = world({"zones": ONE})
+    api = here.connect(wrong_by=timedelta(days=days))
+    result = ask(api, journal, zones=(A,), ttl_s=3600.0)
+    assert isinstance(result, Created)
+    assert result.expires == result.created + timedelta(hours=1)
+    assert abs((here.clock.now() - result.created).total_seconds()) < 200
+    assert 100 < result.attempts[0].seconds < 200
+    assert result.usd_so_far is not None
+    assert 0 < result.usd_so_far < 1
+    slow = world({"zones": ONE, "provision_s": 5000})
+    late = ask(slow.connect(wrong_by=timedelta(days=days)), journal, zones=(A,))
+    assert outcomes(late) == [(A, "deadline")]
+
+
+def test_past_the_deadline_a_request_is_cancelled_and_the_next_zone_tried(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": TWO, "provision_s": 600})
+    result = ask(here.api, journal, how={"timeout_s": 100.0})
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "deadline"), (B, "deadline")]
+    assert result.exit_code == 3
+    assert there(here) == []
+    assert phases(here, journal) == ["closed", "closed"]
+
+
+def test_the_first_of_a_race_wins_and_the_others_are_cancelled(
+    world: Worlds, journal: Journal
+) -> None:
+    zones = {A: {**ZONE, "capacity_chips": 0}, B: ZONE, C: {**ZONE, "capacity_chips": 0}}
+    here = world({"zones": zones})
+    result = ask(here.api, journal, zones=(A, B, C), queued=True)
+    assert outcomes(result) == [(A, "cancelled"), (C, "cancelled"), (B, "ready")]
+    assert there(here) == [("node", B, "t1"), ("queued", B, "t1")]
+    assert phases(here, journal) == ["closed", "closed", "ready"]
+
+
+def test_a_race_is_not_ended_by_one_that_fails(world: Worlds, journal: Journal) -> None:
+    quota = {"on": "create_queued_resource", "zone": A, "error": "quota", "where": "rpc"}
+    here = world({"zones": TWO, "faults": [quota]})
+    result = ask(here.api, journal, queued=True)
+    assert outcomes(result) == [(A, "quota_exceeded"), (B, "ready")]
+
+
+def test_a_queue_that_gives_nothing_in_time_is_left_by_all(world: Worlds, journal: Journal) -> None:
+    full = {**ZONE, "capacity_chips": 0}
+    here = world({"zones": {A: full, B: full}})
+    result = ask(here.api, journal, queued=True, how={"timeout_s": 4000.0})
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "deadline"), (B, "deadline")]
+    assert there(here) == []
+
+
+def test_a_dead_tpu_of_that_name_is_named_with_the_command_that_removes_it(
+    world: Worlds, journal: Journal
+) -> None:
+    fault = {"on": "node", "event": "preempt", "at_s": 300}
+    here = world({"zones": TWO, "faults": [fault]})
+    ask(here.api, journal, zones=(A,))
+    here.clock.sleep(600)
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert result.error.code == "already_exists"
+    assert "is PREEMPTED: it is dead" in str(result.error)
+    assert result.error.hint == f"tpuctl delete t1 --zone {A}"
+    assert outcomes(result) == [(A, "already_exists")]
+
+
+def test_a_tpu_of_somebody_else_is_left_alone(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": TWO})
+    kind, version = "v5litepod-8", "v2-alpha-tpuv5-lite"
+    here.api.create_node(NodeRequest("t1", A, kind, version, "theirs"))
+    before = here.api.get_node("t1", zone=A)
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert result.error.code == "already_exists"
+    assert there(here) == [("node", A, "t1")]
+    assert here.api.get_node("t1", zone=A).id == before.id
+
+
+def test_a_name_that_is_taken_ends_a_race_everywhere(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": TWO})
+    first = ask(here.api, journal, zones=(B,), queued=True)
+    assert isinstance(first, Created)
+    result = ask(here.api, Journal(journal.folder / "other laptop"), queued=True)
+    assert isinstance(result, NotCreated)
+    assert result.error.code == "already_exists"
+    assert there(here) == [("node", B, "t1"), ("queued", B, "t1")]
+
+
+def test_without_waiting_the_accepted_request_is_shown_and_journalled(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": TWO})
+    result = ask(here.api, journal, how={"wait": False})
+    assert isinstance(result, Created)
+    assert (result.state, outcomes(result)) == ("CREATING", [(A, "accepted")])
+    queued = ask(here.api, journal, "t2", queued=True, how={"wait": False})
+    assert isinstance(queued, Created)
+    assert outcomes(queued) == [(A, "accepted"), (B, "accepted")]
+    assert queued.queued_resource == "t2"
+    assert phases(here, journal) == ["accepted", "accepted", "accepted"]
+
+
+def test_where_the_journal_cannot_be_written_nothing_is_asked_for(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE})
+    plan = plan_with_service(here.api, CreateOptions("t1", "v5e-8", zones=(A,)))
+    journal.folder.write_text("in the way")
+    with pytest.raises(WriteError):
+        create(here.api, plan, journal=journal)
+    assert here.requests["create_node"] == 0
+
+
+EMULATOR = """
+import json, sys
+from pathlib import Path
+from tpuctl.emulator.clock import ScaledClock
+from tpuctl.emulator.server import serve
+from tests.cloud_world import MORNING
+scenario, folder, port = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+clock = ScaledClock(MORNING, scenario["time_scale"])
+with serve(scenario, clock=clock, folder=folder, port=port) as emulator:
+    print(emulator.endpoint, flush=True)
+    sys.stdin.read()
+"""
+
+
+class KillableEmulator:
+    """An emulator in a process of its own, that can be killed and started again."""
+
+    def __init__(self, scenario: dict[str, Any], folder: Path) -> None:
+        self._scenario, self._folder = scenario, folder
+        self.kills, self._port = 0, 0
+        self.start()
+
+    def start(self) -> None:
+        words = [json.dumps(self._scenario), str(self._folder), str(self._port)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", EMULATOR, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        self.endpoint = self._process.stdout.readline().strip()
+        self._port = int(self.endpoint.rpartition(":")[2])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self.kills += 1
+
+
+def test_an_emulator_that_is_killed_in_mid_create_is_waited_for(
+    journal: Journal, tmp_path: Path
+) -> None:
+    scenario = {"zones": ONE, "provision_s": 400, "time_scale": 1000}
+    emulator = KillableEmulator(scenario, tmp_path / "emulator")
+
+    def kill_once(_: Progress) -> None:
+        if not emulator.kills:
+            emulator.kill()
+            emulator.start()
+
+    api = connect_google(None, endpoint=emulator.endpoint)
+    how = {"on_progress": kill_once, "timeout_s": 1e6}
+    result = ask(api, journal, zones=(A,), how=how)
+    emulator.kill()
+    assert emulator.kills == 2
+    assert isinstance(result, Created)
+    assert outcomes(result) == [(A, "ready")]
+    assert [entry.phase for entry in journal.entries(api)] == ["ready"]
+
+
+@pytest.mark.slow
+def test_two_hundred_creates_at_once_all_end_in_a_known_state(
+    world: Worlds, journal: Journal
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    many = {**ZONE, "capacity_chips": 8 * 150, "quota_chips": 8 * 300}
+    clock = CrowdClock()
+    here = world({"zones": {A: many}, "rate_limits_per_minute": {"create_node": 60}}, clock=clock)
+
+    def one(number: int) -> Created | NotCreated:
+        try:
+            return ask(here.api, journal, f"t{number}", zones=(A,))
+        finally:
+            clock.leave()
+
+    with clock.members(200), ThreadPoolExecutor(200) as pool:
+        results = list(pool.map(one, range(200)))
+    ready = [result for result in results if isinstance(result, Created)]
+    assert len(ready) == 150
+    assert {r.error.code for r in results if isinstance(r, NotCreated)} == {"no_capacity"}
+    assert len(there(here)) == 150
+    assert phases(here, journal) == ["closed"] * 50 + ["ready"] * 150

@@ -1,0 +1,27 @@
+"""`tpuctl gc`."""
+
+import typer
+
+from tpuctl.cli import output
+from tpuctl.cli.options import DryRun, Project, Yes, Zone
+from tpuctl.cli.progress import bars
+from tpuctl.cloud.leftovers import find_leftovers, remove_leftovers
+from tpuctl.cloud.opening import open_cloud
+from tpuctl.reporters import deletions as report
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def gc(
+    yes: Yes = False, dry_run: DryRun = False, zone: Zone = None, project: Project = None
+) -> None:
+    """Find TPUs that are dead, out of time or forgotten; delete them with --yes."""
+    cloud = open_cloud(project)
+    leftovers = find_leftovers(cloud.api, journal=cloud.journal, zone=zone)
+    if yes and not dry_run:
+        with bars() as on_progress:
+            leftovers = remove_leftovers(
+                cloud.api, leftovers, journal=cloud.journal, on_progress=on_progress
+            )
+    output.show(leftovers, report.leftovers)

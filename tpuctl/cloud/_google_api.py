@@ -1,0 +1,193 @@
+"""The port over Google's own, unmodified clients: one request each, with a deadline of its own."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from google.cloud import tpu_v2
+from google.cloud.location import locations_pb2
+from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+from google.longrunning import operations_pb2
+
+from tpuctl.clock import Clock
+from tpuctl.cloud import _google_protos as protos
+from tpuctl.cloud._google_channel import Connection
+from tpuctl.cloud._google_errors import translated_errors
+from tpuctl.cloud.faults import Asked
+from tpuctl.cloud.models import (
+    ALL_ZONES,
+    Listing,
+    Node,
+    NodeRequest,
+    Operation,
+    QueuedResource,
+    Quota,
+)
+from tpuctl.cloud.patience import Patience
+from tpuctl.cloud.quiet import quietly
+
+PAGE_SIZE = 500
+
+
+class GoogleTpuApi:
+    """The v2 Cloud TPU API through google-cloud-tpu."""
+
+    def __init__(self, connection: Connection, *, project: str, patience: Patience) -> None:
+        self.project = protos.segment("project", project)
+        self.endpoint = connection.endpoint.address
+        self.emulated = connection.endpoint.is_local
+        self.clock: Clock = connection.clock
+        self._connection = connection
+        self._read_s, self._write_s = patience.read_deadline_s, patience.write_deadline_s
+        self._client = tpu_v2.TpuClient(
+            transport=TpuGrpcTransport(channel=connection.open_channel())
+        )
+
+    def create_node(self, request: NodeRequest) -> Operation:
+        """Ask for a node. A repeat of the same request raises AlreadyExistsError."""
+        message = tpu_v2.CreateNodeRequest(
+            parent=self._zone(request.zone),
+            node_id=protos.segment("TPU", request.name),
+            node=protos.node_message(request),
+        )
+        with self._doing("create TPU", request.name, request.zone):
+            started = self._client.create_node(message, timeout=self._write_s)
+        return protos.operation_of(started.operation, self.project)
+
+    def get_node(self, name: str, *, zone: str) -> Node:
+        """Read a node; raises NotFoundError when there is none."""
+        path = self._node(name, zone)
+        with self._doing("read TPU", name, zone):
+            return protos.node_of(tpu_v2.Node.pb(self._client.get_node(name=path, **self._read)))
+
+    def list_nodes(self, zone: str) -> Listing[Node]:
+        """List the nodes of a zone, or of all."""
+        request = tpu_v2.ListNodesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
+        with self._doing("list the TPUs", "", zone):
+            pages = self._client.list_nodes(request, **self._read).pages
+            messages = [tpu_v2.ListNodesResponse.pb(page) for page in pages]
+        nodes = (node for message in messages for node in message.nodes)
+        return Listing(tuple(protos.node_of(node) for node in nodes), _unreachable(messages))
+
+    def delete_node(self, name: str, *, zone: str) -> Operation:
+        """Ask for the deletion of whatever bears this name now."""
+        path = self._node(name, zone)
+        with self._doing("delete TPU", name, zone):
+            started = self._client.delete_node(name=path, timeout=self._write_s)
+        return protos.operation_of(started.operation, self.project)
+
+    def create_queued_resource(
+        self, request: NodeRequest, *, valid_for_s: float | None = None
+    ) -> Operation:
+        """Get in line for a node of that name; a repeat with the same id makes no second."""
+        parent = self._zone(request.zone)
+        message = tpu_v2.CreateQueuedResourceRequest(
+            parent=parent,
+            queued_resource_id=protos.segment("queued resource", request.name),
+            queued_resource=protos.queued_resource_message(
+                request, parent=parent, valid_for_s=valid_for_s
+            ),
+            request_id=protos.request_id(request.create_id),
+        )
+        with self._doing("create queued resource", request.name, request.zone):
+            started = self._client.create_queued_resource(message, timeout=self._write_s)
+        return protos.operation_of(started.operation, self.project)
+
+    def get_queued_resource(self, name: str, *, zone: str) -> QueuedResource:
+        """Read a queued resource; raises NotFoundError when there is none."""
+        path = self._queued_resource(name, zone)
+        with self._doing("read queued resource", name, zone):
+            queued = self._client.get_queued_resource(name=path, **self._read)
+        return protos.queued_resource_of(tpu_v2.QueuedResource.pb(queued))
+
+    def list_queued_resources(self, zone: str) -> Listing[QueuedResource]:
+        """List the queued resources of a zone, or of all."""
+        request = tpu_v2.ListQueuedResourcesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
+        with self._doing("list the queued resources", "", zone):
+            pages = self._client.list_queued_resources(request, **self._read).pages
+            messages = [tpu_v2.ListQueuedResourcesResponse.pb(page) for page in pages]
+        found = (queued for message in messages for queued in message.queued_resources)
+        return Listing(
+            tuple(protos.queued_resource_of(queued) for queued in found), _unreachable(messages)
+        )
+
+    def delete_queued_resource(self, name: str, *, zone: str, force: bool) -> Operation:
+        """Ask for the deletion of a queued resource, with `force` of its nodes too."""
+        request = tpu_v2.DeleteQueuedResourceRequest(
+            name=self._queued_resource(name, zone), force=force
+        )
+        with self._doing("delete queued resource", name, zone):
+            started = self._client.delete_queued_resource(request, timeout=self._write_s)
+        return protos.operation_of(started.operation, self.project)
+
+    def get_operation(self, name: str) -> Operation:
+        """Read an operation by its full name."""
+        request = operations_pb2.GetOperationRequest(name=name)
+        with self._doing("read operation", protos.last(name), protos.zone_of(name)):
+            operation = self._client.get_operation(request, **self._read)
+        return protos.operation_of(operation, self.project)
+
+    def list_zones(self) -> tuple[str, ...]:
+        """Name every zone that the project can see."""
+        zones: list[str] = []
+        request = locations_pb2.ListLocationsRequest(name=f"projects/{self.project}")
+        while not zones or request.page_token:
+            with self._doing("list the zones of project", self.project):
+                page = self._client.list_locations(request, **self._read)
+            zones += [location.location_id for location in page.locations]
+            request.page_token = page.next_page_token
+            if not page.locations:
+                break
+        return tuple(zones)
+
+    def list_accelerator_types(self, zone: str) -> tuple[str, ...]:
+        """Name the types that a zone has; raises ZoneHiddenError for one we may not see."""
+        request = tpu_v2.ListAcceleratorTypesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
+        with self._doing("list the accelerator types", "", zone):
+            kinds = list(self._client.list_accelerator_types(request, **self._read))
+        return tuple(kind.type_ or protos.last(kind.name) for kind in kinds)
+
+    def list_quotas(self) -> tuple[Quota, ...]:
+        """Read how many chips the project may have, and where."""
+        with quietly():
+            from tpuctl.cloud._google_quotas import read_quotas
+
+        with self._doing("read the TPU quotas of project", self.project):
+            return read_quotas(self._connection, self.project, deadline_s=self._read_s)
+
+    def bucket_location(self, bucket: str) -> str:
+        """Where a storage bucket is: a region, a dual region or a multi-region, in lower case."""
+        with quietly():
+            from tpuctl.cloud._google_storage import read_bucket_location
+
+        with self._doing("read the location of bucket", protos.segment("bucket", bucket)):
+            return read_bucket_location(
+                bucket, self.project, self._connection, deadline_s=self._read_s
+            )
+
+    @property
+    def _read(self) -> dict[str, Any]:
+        return {"timeout": self._read_s, "retry": None}
+
+    def _zone(self, zone: str) -> str:
+        zone = zone if zone == ALL_ZONES else protos.segment("zone", zone)
+        return f"projects/{self.project}/locations/{zone}"
+
+    def _node(self, name: str, zone: str) -> str:
+        return f"{self._zone(zone)}/nodes/{protos.segment('TPU', name)}"
+
+    def _queued_resource(self, name: str, zone: str) -> str:
+        return f"{self._zone(zone)}/queuedResources/{protos.segment('queued resource', name)}"
+
+    def _doing(self, what: str, name: str, zone: str = "") -> AbstractContextManager[None]:
+        """Name what is being done in every error of the call inside."""
+        where = {"": "", ALL_ZONES: " of all zones"}.get(zone, f" in {zone}")
+        doing = f"Could not {what}{' ' if name else ''}{name}{where}"
+        return translated_errors(
+            Asked(doing, project=self.project, zone=zone or "ZONE", name=name or "NAME")
+        )
+
+
+def _unreachable(messages: list[Any]) -> tuple[str, ...]:
+    """The zones that did not answer; on the wire each is a zone or a full location name."""
+    found = {protos.last(location) for message in messages for location in message.unreachable}
+    return tuple(sorted(found))

@@ -1,0 +1,69 @@
+"""Where the API is: Google's own service with a login, or an emulator on this machine without."""
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+
+from tpuctl.errors import InvalidInputError
+
+GOOGLE = "tpu.googleapis.com"
+PRACTICE_PROJECT = "practice"
+KNOCK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An address, and whether it is on this machine and so spoken to in the clear."""
+
+    address: str
+    is_local: bool
+
+    def knock(self) -> str | None:
+        """Try whether anything listens there; gives the reason when nothing does."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
+
+
+def parse_endpoint(text: str | None) -> Endpoint:
+    """Understand an endpoint; nothing is Google's.
+
+    Raises InvalidInputError for what is neither Google's nor on this machine: a login sent there
+    would be stolen.
+    """
+    if not text:
+        return Endpoint(f"{GOOGLE}:443", is_local=False)
+    address = text.strip().removeprefix("http://").removeprefix("https://").rstrip("/")
+    host, colon, port = address.rpartition(":")
+    if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise _refusal(text, "its port is not a number from 1 to 65535")
+    if not colon:
+        host, port = address, ""
+    if re.fullmatch(r"([a-z0-9-]+\.)+googleapis\.com", host):
+        return Endpoint(f"{host}:{port or 443}", is_local=False)
+    if not _is_loopback(host):
+        raise _refusal(text, "it is neither Google's nor on this machine")
+    if not port:
+        raise _refusal(text, "it has no port")
+    return Endpoint(address, is_local=True)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _refusal(text: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Cannot use the Cloud TPU endpoint {text!r}: {why}.",
+        hint="For an emulator: the address that `tpuctl emulator start` prints, such as "
+        "127.0.0.1:8471. For Google's: leave TPUCTL_TPU_ENDPOINT unset.",
+    )

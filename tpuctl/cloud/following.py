@@ -1,0 +1,206 @@
+"""Following requests until one has become a TPU that can be used, looking no more than needed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.journal import Entry
+from tpuctl.cloud.models import Node
+from tpuctl.cloud.polling import Polling
+from tpuctl.cloud.requesting import is_of
+from tpuctl.cloud.tpu import describe_node
+from tpuctl.errors import (
+    DeadlineError,
+    NoCapacityError,
+    NotFoundError,
+    PreemptedError,
+    RateLimitedError,
+    TpuctlError,
+    UnavailableError,
+    WrongStateError,
+)
+from tpuctl.progress import OnProgress, Progress
+from tpuctl.units import format_duration
+
+FIRST_LOOK_S = 30.0
+"""Capacity errors take up to half a minute to arrive, and no TPU is ready sooner."""
+
+QUEUE_POLL_S = 15.0
+"""Seconds between two looks at a queue, which may take hours."""
+
+LAND_S = 900.0
+"""How long a request may be PROVISIONING, or CREATING, before it is given up for the next zone."""
+
+
+_AGAIN = "Nothing is broken: the same command again."
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a look at a request showed: `node` when it is usable, `lost` when it never will be."""
+
+    state: str
+    node: Node | None = None
+    lost: TpuctlError | None = None
+
+
+class Pending:
+    """One accepted request."""
+
+    def __init__(self, api: TpuApi, entry: Entry) -> None:
+        self.entry = entry
+        self._api = api
+        self._since = self._last = api.clock.now()
+        self._provisioning_s = 0.0
+        self._operation = entry.operation
+        self._turn = 0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since it was accepted."""
+        return (self._api.clock.now() - self._since).total_seconds()
+
+    def look(self) -> Sight:
+        """Look once; a service that does not answer has shown nothing."""
+        try:
+            sight = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
+        except (UnavailableError, RateLimitedError) as error:
+            return Sight(f"unknown, {error.code}")
+        now = self._api.clock.now()
+        if sight.state == "PROVISIONING":
+            self._provisioning_s += (now - self._last).total_seconds()
+        self._last = now
+        if self._provisioning_s > LAND_S and not sight.node and not sight.lost:
+            return Sight(sight.state, lost=self._too_long())
+        return sight
+
+    def _look_in_turn(self) -> Sight:
+        """Look at the operation, which carries errors, or the node, which can vanish without."""
+        self._turn += 1
+        if self._operation is None or self._turn % 2 == 0:
+            return self._look_at_node()
+        try:
+            operation = self._api.get_operation(self._operation)
+        except NotFoundError:
+            self._operation = None
+            return self._look_at_node()
+        if operation.error:
+            return Sight("FAILED", lost=self._reason(operation.error))
+        if not operation.done:
+            return Sight("CREATING")
+        self._operation = None
+        return self._sight_of(operation.node) if operation.node else self._look_at_node()
+
+    def _look_at_node(self) -> Sight:
+        try:
+            node = self._api.get_node(self.entry.name, zone=self.entry.zone)
+        except NotFoundError:
+            return Sight("GONE", lost=self._why_gone())
+        return self._sight_of(node)
+
+    def _sight_of(self, node: Node) -> Sight:
+        if not is_of(node, self.entry):
+            return Sight("GONE", lost=self._why_gone())
+        if node.is_dead or node.state == "DELETING":
+            return Sight(node.state, lost=self._taken_away(f"it was {node.state}"))
+        tpu = describe_node(node, now=self._api.clock.now(), emulated=self._api.emulated)
+        reached = sum(1 for worker in tpu.workers if worker.state == "READY")
+        if tpu.is_usable:
+            return Sight("READY", node=node)
+        if node.state == "READY":
+            return Sight(f"READY, {reached} of {len(tpu.workers)} workers have an address")
+        return Sight(node.state)
+
+    def _look_at_queue(self) -> Sight:
+        entry = self.entry
+        try:
+            queued = self._api.get_queued_resource(entry.name, zone=entry.zone)
+        except NotFoundError:
+            return Sight("GONE", lost=self._why_gone())
+        if not is_of(queued, entry):
+            return Sight("GONE", lost=self._why_gone())
+        if queued.state == "ACTIVE":
+            return self._look_at_node()
+        if queued.state == "FAILED":
+            return Sight("FAILED", lost=queued.error or NoCapacityError(self._failed("it FAILED")))
+        if queued.is_dead or queued.state == "DELETING":
+            return Sight(queued.state, lost=self._taken_away(f"it was {queued.state}"))
+        return Sight(queued.state)
+
+    def _why_gone(self) -> TpuctlError:
+        """Ask the operation, where it is known, why there is nothing any more."""
+        if self.entry.operation:
+            try:
+                operation = self._api.get_operation(self.entry.operation)
+            except NotFoundError:
+                pass
+            else:
+                if operation.error:
+                    return self._reason(operation.error)
+        return self._taken_away("it vanished")
+
+    def _reason(self, error: TpuctlError) -> TpuctlError:
+        """What the error of an operation means: a state in which it cannot go on, that it is lost.
+
+        SkyPilot saw "update is not supported while in state PREEMPTED" (skypilot#1802).
+        """
+        if isinstance(error, (WrongStateError, NotFoundError)):
+            return PreemptedError(str(error), hint=_AGAIN)
+        return error
+
+    def _taken_away(self, what: str) -> PreemptedError:
+        return PreemptedError(self._failed(f"{what} while it was being created"), hint=_AGAIN)
+
+    def _too_long(self) -> DeadlineError:
+        return DeadlineError(
+            self._failed(f"it has been PROVISIONING for {format_duration(self._provisioning_s)}"),
+            hint="Another zone may be faster: --zone auto",
+        )
+
+    def _failed(self, why: str) -> str:
+        return f"Could not create {self.entry.name} in {self.entry.zone}: {why}."
+
+
+def follow(
+    api: TpuApi,
+    contest: Sequence[Pending],
+    *,
+    timeout_s: float | None,
+    on_lost: Callable[[Pending, TpuctlError], None],
+    on_progress: OnProgress,
+) -> tuple[Pending, Node] | None:
+    """Look at all of them until the first is ready; None when all are lost.
+
+    Past the timeout those that are left are lost as well.
+    """
+    left = list(contest)
+    in_line = any(pending.entry.kind == "queued" for pending in contest)
+    polling, look_every_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if in_line else 0
+    # One that has been seen already, after a crash or a lost reply, may be ready by now.
+    if not any(pending.entry.created for pending in contest):
+        api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
+    while True:
+        for pending in tuple(left):
+            sight = pending.look()
+            if sight.node:
+                return pending, sight.node
+            if sight.lost:
+                left.remove(pending)
+                on_lost(pending, sight.lost)
+            else:
+                on_progress(_progress(pending, sight))
+        if not left:
+            return None
+        try:
+            polling.pause(
+                "It is not ready", hint="To wait longer: --timeout", at_least_s=look_every_s
+            )
+        except DeadlineError as error:
+            for pending in left:
+                on_lost(pending, error)
+            return None
+
+
+def _progress(pending: Pending, sight: Sight) -> Progress:
+    entry = pending.entry
+    return Progress(f"{entry.name} in {entry.zone}", pending.waited_s, unit="s", note=sight.state)

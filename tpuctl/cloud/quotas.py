@@ -1,0 +1,116 @@
+"""`quota`: how many chips the project may have, where; 0 means that no request can ever succeed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.models import Quota
+from tpuctl.hardware.generations import generation as find_generation
+from tpuctl.hardware.types import AcceleratorType, describe, zones_of
+from tpuctl.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class ZoneLimit:
+    """The chips of one generation that the project may have in a zone; None is not known.
+
+    `on_demand_fits` and `spot_fits` say whether one TPU of the type asked for may exist there.
+    """
+
+    generation: str
+    zone: str
+    on_demand_chips: int | None
+    spot_chips: int | None
+    on_demand_fits: bool | None = None
+    spot_fits: bool | None = None
+
+
+@dataclass(frozen=True)
+class QuotaTable(Outcome):
+    """The limits of the project. They say nothing about what is used, or what is free."""
+
+    project: str
+    accelerator_type: str | None
+    chips: int | None
+    limits: tuple[ZoneLimit, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That a type can be had nowhere."""
+        if self.accelerator_type is None or any(
+            limit.on_demand_fits or limit.spot_fits for limit in self.limits
+        ):
+            return ()
+        return (f"No zone has quota for a {self.accelerator_type} that we know of.",)
+
+
+def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
+    """Tell the limits for every generation, or where one TPU of a type may exist.
+
+    Raises UsageError for an unknown type, and what the quota service refuses with.
+    """
+    kind = describe(accelerator_type) if accelerator_type else None
+    quotas = api.list_quotas()
+    known = sorted({quota.generation for quota in quotas}) if kind is None else [kind.generation]
+    limits = (
+        _limit(quotas, generation, zone, kind)
+        for generation in known
+        for zone in _zones(quotas, generation, kind)
+    )
+    return QuotaTable(
+        project=api.project,
+        accelerator_type=kind.accelerator_type if kind else None,
+        chips=kind.chips if kind else None,
+        limits=tuple(sorted(limits, key=_best_first)),
+    )
+
+
+def chips_allowed(quotas: Sequence[Quota], generation: str, zone: str, *, spot: bool) -> int | None:
+    """The chips that may exist in a zone; None where nothing is known.
+
+    In a pool the limits of zone and region both hold. Which of its pools a generation draws on is
+    the service's secret, so that the best of them counts: 0 must mean that it is hopeless.
+    """
+    pools: dict[str, int] = {}
+    for quota in quotas:
+        is_here = quota.place in (zone, zone.rpartition("-")[0])
+        if is_here and quota.generation == generation and quota.spot == spot:
+            pools[quota.pool] = min(_chips(quota), pools.get(quota.pool, _chips(quota)))
+    return max(pools.values(), default=None)
+
+
+def places_allowed(quotas: Sequence[Quota], generation: str, *, spot: bool) -> tuple[str, ...]:
+    """The zones and regions with a limit above 0."""
+    found = (q for q in quotas if q.generation == generation and q.spot == spot and q.limit > 0)
+    return tuple(sorted({quota.place for quota in found}))
+
+
+def _chips(quota: Quota) -> int:
+    generation = find_generation(quota.generation)
+    per_chip = generation.tensorcores_per_chip if generation and quota.counts == "cores" else 1
+    return quota.limit // per_chip
+
+
+def _zones(
+    quotas: Sequence[Quota], generation: str, kind: AcceleratorType | None
+) -> tuple[str, ...]:
+    """The zones that have it, and places with a limit of their own beyond those."""
+    zones = set(kind.zones if kind else zones_of(generation))
+    covered = zones | {zone.rpartition("-")[0] for zone in zones}
+    places = {quota.place for quota in quotas if quota.generation == generation}
+    return tuple(zones | (places - covered))
+
+
+def _limit(
+    quotas: Sequence[Quota], generation: str, zone: str, kind: AcceleratorType | None
+) -> ZoneLimit:
+    on_demand = chips_allowed(quotas, generation, zone, spot=False)
+    spot = chips_allowed(quotas, generation, zone, spot=True)
+    if kind is None:
+        return ZoneLimit(generation, zone, on_demand, spot)
+    fits = (None if chips is None else chips >= kind.chips for chips in (on_demand, spot))
+    return ZoneLimit(generation, zone, on_demand, spot, *fits)
+
+
+def _best_first(limit: ZoneLimit) -> tuple[str, int, str]:
+    return limit.generation, -max(limit.on_demand_chips or 0, limit.spot_chips or 0), limit.zone

@@ -1,0 +1,90 @@
+"""The service's time, learnt from its replies: a laptop's clock may be wrong by a day."""
+
+import email.utils
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from tpuctl.clock import Clock
+
+EMULATED_TIME = "tpuctl-emulator-time"
+EMULATED_SCALE = "tpuctl-emulator-time-scale"
+
+_YEARS = range(1970, 3000)
+_FASTEST = 1e6
+
+
+@dataclass(frozen=True)
+class ToldTime:
+    """What a reply says about the time: cut to `resolution_s`, `scale` seconds in one of ours."""
+
+    time: datetime
+    resolution_s: float = 0.0
+    scale: float = 1.0
+
+
+def read_time(headers: Mapping[str, str]) -> ToldTime | None:
+    """Read the time from a reply's headers; None where they do not tell a time to believe."""
+    try:
+        if exact := headers.get(EMULATED_TIME):
+            time = datetime.fromisoformat(exact.replace("Z", "+00:00"))
+            told = ToldTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
+        else:
+            told = ToldTime(email.utils.parsedate_to_datetime(headers["date"]), resolution_s=1.0)
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+    is_time = told.time.tzinfo is not None and told.time.year in _YEARS
+    return told if is_time and 0 < told.scale <= _FASTEST else None
+
+
+class ServiceClock:
+    """What time it is for the service; before its first reply, what this machine believes.
+
+    Each reply bounds the difference between the two clocks: the service wrote its time after the
+    request left and before the reply arrived. As long as the difference lies within the bounds it
+    is kept, so that time does not jump with every reply.
+    """
+
+    def __init__(self, local: Clock) -> None:
+        self._local = local
+        self._scale = 1.0
+        self._elapsed_s = 0.0
+        self._anchor = self._since = local.now()
+        self._lock = threading.Lock()
+
+    def now(self) -> datetime:
+        """The service's time, in UTC."""
+        with self._lock:
+            return self._at(self._local.now())
+
+    def sleep(self, seconds: float) -> None:
+        """Let that much of the service's time pass."""
+        self._local.sleep(seconds / self._scale)
+
+    def elapsed_s(self) -> float:
+        """Seconds of the service's time since we began, whatever time we learn that it is."""
+        with self._lock:
+            return self._elapsed_at(self._local.now())
+
+    def local_now(self) -> datetime:
+        """This machine's time, to note when a request was sent."""
+        return self._local.now()
+
+    def observe(self, told: ToldTime, *, sent: datetime) -> None:
+        """Learn from a reply to a request that was sent at that local time."""
+        received, time = self._local.now(), told.time.astimezone(timezone.utc)
+        with self._lock:
+            if told.scale != self._scale:
+                self._elapsed_s = self._elapsed_at(received)
+                self._scale, self._anchor, self._since = told.scale, time, received
+                return
+            earliest = time - self._at(received)
+            latest = time + timedelta(seconds=told.resolution_s) - self._at(sent)
+            self._anchor += max(earliest, min(latest, timedelta(0)))
+
+    def _elapsed_at(self, local: datetime) -> float:
+        return self._elapsed_s + (local - self._since).total_seconds() * self._scale
+
+    def _at(self, local: datetime) -> datetime:
+        return self._anchor + (local - self._since) * self._scale

@@ -1,0 +1,218 @@
+"""A TPU as its owner sees it: what the API says, and what that costs until when."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+
+from tpuctl.cloud import labels
+from tpuctl.cloud.models import DEAD_NODE_STATES, DEAD_QUEUED_STATES, Node, QueuedResource
+from tpuctl.errors import UsageError
+from tpuctl.hardware.types import AcceleratorType, describe, usd_per_hour
+from tpuctl.outcome import Outcome
+
+NO_ADDRESS = "NO_ADDRESS"
+"""The state of a worker that cannot be reached yet."""
+
+_FREE_STATES = DEAD_NODE_STATES | {"STOPPED"}
+_MOST_TTL_S = 100 * 365 * 86400
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One host of a TPU; its state is the TPU's own once it has an address."""
+
+    index: int
+    internal_ip: str | None
+    external_ip: str | None
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tpu(Outcome):
+    """The TPU object of the contract, as of a moment of the service's own time.
+
+    `usd_per_hour` is what it costs now: the list price while it runs, 0 when it is dead or stopped,
+    None where no price is known. `usd_so_far` is None as well where nobody knows since when it has
+    been dead. `generation` and `chips` are None for a type we do not know.
+    """
+
+    name: str
+    zone: str
+    accelerator_type: str
+    generation: str | None
+    chips: int | None
+    workers: tuple[Worker, ...]
+    state: str
+    health: str
+    spot: bool
+    queued_resource: str | None
+    runtime_version: str
+    created: datetime
+    expires: datetime | None
+    labels: dict[str, str]
+    usd_per_hour: float | None
+    usd_so_far: float | None
+    emulated: bool
+    id: str
+    as_of: datetime
+    health_description: str = ""
+    symptoms: tuple[str, ...] = ()
+    data_disks: tuple[str, ...] = ()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it will never be usable again."""
+        return self.state in DEAD_NODE_STATES
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is READY and every worker can be reached: the barrier of `create`."""
+        reachable = all(worker.state != NO_ADDRESS for worker in self.workers)
+        return self.state == "READY" and bool(self.workers) and reachable
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was asked for."""
+        return max(0.0, (self.as_of - self.created).total_seconds())
+
+    @property
+    def ttl_left_s(self) -> float | None:
+        """Seconds until it has to be gone, negative when that is over; None without a limit."""
+        return None if self.expires is None else (self.expires - self.as_of).total_seconds()
+
+    @property
+    def why_no_cost(self) -> str | None:
+        """Why `usd_so_far` is not known, where it is not."""
+        if self.usd_so_far is not None:
+            return None
+        if self.state in _FREE_STATES:
+            return f"it is {self.state}, and since when is not known"
+        return f"no price of {self.accelerator_type} in {self.zone} is known"
+
+
+@dataclass(frozen=True)
+class QueuedTpu(Outcome):
+    """A queued resource as its owner sees it; `usd_per_hour` is what its TPU would cost."""
+
+    name: str
+    zone: str
+    state: str
+    accelerator_type: str
+    generation: str | None
+    chips: int | None
+    nodes: tuple[str, ...]
+    spot: bool
+    created: datetime
+    labels: dict[str, str]
+    usd_per_hour: float | None
+    error: str | None
+    stopped_by: str | None
+    as_of: datetime
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it will never give a TPU again."""
+        return self.state in DEAD_QUEUED_STATES
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was asked for."""
+        return max(0.0, (self.as_of - self.created).total_seconds())
+
+
+def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
+    """Say what a node is and costs; `now` is the service's time, not this machine's."""
+    kind = known_type(node.accelerator_type)
+    price = price_now(node)
+    hours = max(0.0, (now - node.created).total_seconds()) / 3600
+    return Tpu(
+        name=node.name,
+        zone=node.zone,
+        accelerator_type=node.accelerator_type,
+        generation=kind.generation if kind else None,
+        chips=kind.chips if kind else None,
+        workers=_workers(node, kind.workers if kind else 0),
+        state=node.state,
+        health=node.health,
+        spot=node.spot,
+        queued_resource=node.queued_resource,
+        runtime_version=node.runtime_version,
+        created=node.created,
+        expires=expires_at(node),
+        labels=node.labels,
+        usd_per_hour=price,
+        usd_so_far=round(price * hours, 4) if price else None,
+        emulated=emulated,
+        id=node.id,
+        as_of=now,
+        health_description=node.health_description,
+        symptoms=node.symptoms,
+        data_disks=node.data_disks,
+    )
+
+
+def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
+    """Say what a queued resource waits for, and what that will cost."""
+    kind = known_type(queued.accelerator_type)
+    price = _price(queued.accelerator_type, queued.zone, spot=queued.spot)
+    return QueuedTpu(
+        name=queued.name,
+        zone=queued.zone,
+        state=queued.state,
+        accelerator_type=queued.accelerator_type,
+        generation=kind.generation if kind else None,
+        chips=kind.chips * max(1, len(queued.nodes)) if kind else None,
+        nodes=queued.nodes,
+        spot=queued.spot,
+        created=queued.created,
+        labels=queued.labels,
+        usd_per_hour=None if price is None else round(price * max(1, len(queued.nodes)), 4),
+        error=str(queued.error) if queued.error else None,
+        stopped_by=queued.stopped_by,
+        as_of=now,
+    )
+
+
+def expires_at(node: Node) -> datetime | None:
+    """When a TPU has to be gone: its life time counts from the service's own create time."""
+    text = node.labels.get(labels.TTL_S, "")
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
+        return None
+    return node.created + timedelta(seconds=min(int(text), _MOST_TTL_S))
+
+
+def price_now(node: Node) -> float | None:
+    """What a node costs an hour as it is: nothing when it is dead or stopped; None is unknown."""
+    if node.state in _FREE_STATES:
+        return 0.0
+    return _price(node.accelerator_type, node.zone, spot=node.spot)
+
+
+@cache
+def known_type(accelerator_type: str) -> AcceleratorType | None:
+    """What the facts say about a type; None for one that is newer than they are."""
+    try:
+        return describe(accelerator_type)
+    except UsageError:
+        return None
+
+
+@cache
+def _price(accelerator_type: str, zone: str, *, spot: bool) -> float | None:
+    if known_type(accelerator_type) is None:
+        return None
+    return usd_per_hour(accelerator_type, zone, spot=spot)
+
+
+def _workers(node: Node, expected: int) -> tuple[Worker, ...]:
+    found = tuple(
+        Worker(
+            index,
+            endpoint.internal_ip,
+            endpoint.external_ip,
+            node.state if endpoint.internal_ip or endpoint.external_ip else NO_ADDRESS,
+        )
+        for index, endpoint in enumerate(node.endpoints)
+    )
+    missing = range(len(found), expected)
+    return (*found, *(Worker(index, None, None, NO_ADDRESS) for index in missing))

@@ -1,0 +1,94 @@
+"""The methods of the API that the emulator has, and one call of one of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TPU = "google.cloud.tpu.v2.Tpu"
+OPERATIONS = "google.longrunning.Operations"
+LOCATIONS = "google.cloud.location.Locations"
+QUOTAS = "google.api.cloudquotas.v1.CloudQuotas"
+
+Document = dict[str, Any]
+"""A message of the API in the spelling of its JSON."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method: its name here and on the wire, and the field that says where it acts.
+
+    `permission` is what the caller must be allowed; `starts` is whether it starts an operation.
+    """
+
+    name: str
+    service: str
+    rpc: str
+    where: str
+    permission: str
+    starts: bool = False
+
+
+def _tpu(name: str, rpc: str, where: str, permission: str, *, starts: bool = False) -> Method:
+    return Method(name, TPU, rpc, where, f"tpu.{permission}", starts)
+
+
+_ALL = (
+    _tpu("create_node", "CreateNode", "parent", "nodes.create", starts=True),
+    _tpu("get_node", "GetNode", "name", "nodes.get"),
+    _tpu("list_nodes", "ListNodes", "parent", "nodes.list"),
+    _tpu("delete_node", "DeleteNode", "name", "nodes.delete", starts=True),
+    _tpu("stop_node", "StopNode", "name", "nodes.stop", starts=True),
+    _tpu("start_node", "StartNode", "name", "nodes.start", starts=True),
+    _tpu("update_node", "UpdateNode", "node.name", "nodes.update", starts=True),
+    _tpu(
+        "create_queued_resource",
+        "CreateQueuedResource",
+        "parent",
+        "queuedResources.create",
+        starts=True,
+    ),
+    _tpu("get_queued_resource", "GetQueuedResource", "name", "queuedResources.get"),
+    _tpu("list_queued_resources", "ListQueuedResources", "parent", "queuedResources.list"),
+    _tpu(
+        "delete_queued_resource",
+        "DeleteQueuedResource",
+        "name",
+        "queuedResources.delete",
+        starts=True,
+    ),
+    _tpu(
+        "reset_queued_resource", "ResetQueuedResource", "name", "queuedResources.reset", starts=True
+    ),
+    _tpu("list_accelerator_types", "ListAcceleratorTypes", "parent", "acceleratortypes.list"),
+    _tpu("get_accelerator_type", "GetAcceleratorType", "name", "acceleratortypes.get"),
+    _tpu("list_runtime_versions", "ListRuntimeVersions", "parent", "runtimeversions.list"),
+    _tpu("get_runtime_version", "GetRuntimeVersion", "name", "runtimeversions.get"),
+    _tpu("get_guest_attributes", "GetGuestAttributes", "name", "nodes.getGuestAttributes"),
+    _tpu(
+        "generate_service_identity",
+        "GenerateServiceIdentity",
+        "parent",
+        "locations.generateServiceIdentity",
+    ),
+    Method("get_operation", OPERATIONS, "GetOperation", "name", "tpu.operations.get"),
+    Method("list_operations", OPERATIONS, "ListOperations", "name", "tpu.operations.list"),
+    Method("list_locations", LOCATIONS, "ListLocations", "name", "tpu.locations.list"),
+    Method("get_location", LOCATIONS, "GetLocation", "name", "tpu.locations.get"),
+    Method("list_quota_infos", QUOTAS, "ListQuotaInfos", "parent", "cloudquotas.quotas.get"),
+)
+METHODS = {method.name: method for method in _ALL}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: a method, where it acts, and the message itself.
+
+    `name` is the id of the node, queued resource, operation, type or version it is about, "" where
+    there is none; `zone` may be `-` in a list, and is "" where a method is about the project.
+    """
+
+    method: str
+    project: str
+    zone: str
+    name: str = ""
+    body: Mapping[str, Any] = field(default_factory=dict)

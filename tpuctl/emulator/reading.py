@@ -1,0 +1,109 @@
+"""Reading a JSON object strictly: a wrong type or an unknown key is an error with its place."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tpuctl.errors import InvalidInputError
+
+_SHOWN = 60
+
+
+class Reader:
+    """One object of a document, and where in the document it is."""
+
+    def __init__(self, value: Any, source: str, place: str = "") -> None:
+        self._source, self._place = source, place
+        if not isinstance(value, dict):
+            raise self.error("", f"must be an object, not {_short(value)}")
+        self._values: dict[str, Any] = value
+
+    def error(self, key: str, problem: str) -> InvalidInputError:
+        """Say what is wrong with the value of a key, or with the object itself."""
+        place = ".".join(part for part in (self._place, key) if part)
+        where = f"{self._source}: {place}" if place else self._source
+        return InvalidInputError(f"{where} {problem}.", hint="The keys are in docs/emulator.md.")
+
+    def allow(self, names: str) -> None:
+        """Refuse every key that is not among these."""
+        known = names.split()
+        for key in self._values:
+            if key not in known:
+                raise self.error(key, f"is no key here; keys are {', '.join(known)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def has(self, key: str) -> bool:
+        """Whether a key is there."""
+        return key in self._values
+
+    def text(self, key: str, default: str | None) -> str | None:
+        """Read a text that is not empty."""
+        value = self._values.get(key, default)
+        if value is not default and not (isinstance(value, str) and value):
+            raise self.error(key, f"must be text, not {_short(value)}")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """Read a list of texts."""
+        value = self._values[key]
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, f"must be a list of texts, not {_short(value)}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Read true or false; false when it is not there."""
+        value = self._values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.error(key, f"must be true or false, not {_short(value)}")
+        return value
+
+    def number(self, key: str, default: float, *, above: float | None = None) -> float:
+        """Read a number that is not negative, or larger than `above`."""
+        value = self._values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(key, f"must be a number, not {_short(value)}")
+        if not math.isfinite(value) or value < 0 or (above is not None and value <= above):
+            wanted = "at least 0" if above is None else f"larger than {above}"
+            raise self.error(key, f"must be {wanted}, not {_short(value)}")
+        return float(value)
+
+    def count(self, key: str, default: int, *, least: int = 0) -> int:
+        """Read a whole number."""
+        value = self._values.get(key, default)
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not whole or value < least:
+            raise self.error(
+                key, f"must be a whole number of at least {least}, not {_short(value)}"
+            )
+        return int(value)
+
+    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+        """Read one of several words."""
+        value = self._values.get(key, default)
+        if value is None:
+            raise self.error(key, f"is missing; it is one of {', '.join(options)}")
+        if value not in options:
+            raise self.error(key, f"is one of {', '.join(options)}, not {_short(value)}")
+        return str(value)
+
+    def object(self, key: str) -> "Reader":
+        """Read an object below this one; empty when it is not there."""
+        place = f"{self._place}.{key}" if self._place else key
+        return Reader(self._values.get(key, {}), self._source, place)
+
+    def objects(self, key: str) -> "list[Reader]":
+        """Read a list of objects; empty when it is not there."""
+        value = self._values.get(key, [])
+        if not isinstance(value, list):
+            raise self.error(key, f"must be a list, not {_short(value)}")
+        return [Reader(item, self._source, f"{key}[{index}]") for index, item in enumerate(value)]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,66 @@
+"""One running emulator: its world, its clock, its memory, and who may ask."""
+
+import threading
+import time
+from datetime import datetime
+
+from tpuctl.clock import Clock
+from tpuctl.emulator.limits import RateLimits
+from tpuctl.emulator.methods import Call, Document
+from tpuctl.emulator.scenario import Scenario
+from tpuctl.emulator.state import advance, apply
+from tpuctl.emulator.store import Store
+from tpuctl.emulator.world import World, timestamp
+
+TIME_HEADER = "tpuctl-emulator-time"
+SCALE_HEADER = "tpuctl-emulator-time-scale"
+
+
+class Emulator:
+    """A running emulator. `requests` are all that came: method, zone and name of each."""
+
+    def __init__(self, world: World, clock: Clock, store: Store | None) -> None:
+        self.state, self.clock = world, clock
+        self.requests: list[tuple[str, str, str]] = []
+        self.endpoint = ""
+        self.http = ""
+        self._store = store
+        self._limits = RateLimits(world.scenario.rate_limits_per_minute)
+        self._lock = threading.Lock()
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario that is being played."""
+        return self.state.scenario
+
+    def now(self) -> datetime:
+        """The emulated time, which never goes back."""
+        return max(self.clock.now(), self.state.now)
+
+    def answer(self, call: Call) -> Document:
+        """Answer one request; raises Refusal, and WriteError when it cannot be remembered."""
+        time.sleep(self.scenario.latency_ms / 1000)
+        with self._lock:
+            self.requests.append((call.method, call.zone, call.name))
+            now = self.now()
+            self._limits.check(call, now)
+            before = self.state.revision
+            try:
+                return apply(self.state, call, now)
+            finally:
+                if self._store and self.state.revision != before:
+                    self._store.record(call, now)
+
+    def look(self) -> World:
+        """The world as it is now."""
+        with self._lock:
+            advance(self.state, self.now())
+            return self.state
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """What every reply says about the time; a later emulator never tells an earlier one."""
+        with self._lock:
+            now = self.now()
+            if self._store:
+                self._store.note_time(now)
+        return (TIME_HEADER, timestamp(now)), (SCALE_HEADER, str(self.scenario.time_scale))

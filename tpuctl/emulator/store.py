@@ -1,0 +1,112 @@
+"""What survives the end of the emulator: every request that left a trace, and the time.
+
+The state machine is deterministic, so the requests and their times are the state. A line that a
+crash tore apart was never answered, and is dropped.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tpuctl.emulator.methods import Call
+from tpuctl.emulator.refusals import Refusal
+from tpuctl.emulator.scenario import Scenario, parse_scenario
+from tpuctl.emulator.state import apply
+from tpuctl.emulator.world import World
+from tpuctl.errors import InvalidInputError
+from tpuctl.storage.local import append_line, ensure_folder, translated_write_errors
+
+FORMAT = 1
+_CLOCK_BYTES = 32
+
+
+class Store:
+    """The log of one world, and the last time that anybody was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log, self._clock = folder / "requests.jsonl", folder / "time"
+        ensure_folder(folder)
+
+    @property
+    def has_world(self) -> bool:
+        """Whether there is a world to go on with."""
+        return any(True for _ in self._lines())
+
+    def begin(self, scenario: Scenario, *, seed: str, now: datetime) -> World:
+        """Start a new world in the place of the old one."""
+        with translated_write_errors(self._log):
+            self._log.unlink(missing_ok=True)
+        header = {
+            "format": FORMAT,
+            "seed": seed,
+            "began": now.isoformat(),
+            "scenario": dict(scenario.document),
+        }
+        append_line(self._log, json.dumps(header))
+        return World(scenario, seed=seed, now=now)
+
+    def resume(self) -> World:
+        """Bring the world back as it was; raises InvalidInputError for a log that is damaged."""
+        lines = self._lines()
+        try:
+            header = next(lines)
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']}, not {FORMAT}")
+            scenario = parse_scenario(header["scenario"], source=str(self._log))
+            began = datetime.fromisoformat(header["began"])
+            world = World(scenario, seed=header["seed"], now=began)
+            for line in lines:
+                _repeat(world, Call(**line["call"]), datetime.fromisoformat(line["at"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInputError(
+                f"Could not go on from the emulator's state in {self._log}: {error}.",
+                hint="Begin anew: tpuctl emulator start --fresh",
+            ) from error
+        self._drop_torn_line()
+        return world
+
+    def last_time(self, world: World) -> datetime:
+        """The last time that anybody was told, at or after the world's own."""
+        try:
+            told = datetime.fromisoformat(self._clock.read_text(encoding="ascii").strip())
+        except (OSError, ValueError):
+            return world.now
+        return max(told, world.now)
+
+    def record(self, call: Call, at: datetime) -> None:
+        """Have a request on the disk before it is answered; raises WriteError."""
+        append_line(self._log, json.dumps({"at": at.isoformat(), "call": asdict(call)}))
+
+    def note_time(self, now: datetime) -> None:
+        """Remember what time it was; in one small write, which a kill cannot tear."""
+        with translated_write_errors(self._clock):
+            descriptor = os.open(self._clock, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(descriptor, now.isoformat().ljust(_CLOCK_BYTES).encode(), 0)
+            finally:
+                os.close(descriptor)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        if not self._log.exists():
+            return
+        with self._log.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+    def _drop_torn_line(self) -> None:
+        with translated_write_errors(self._log), self._log.open("r+b") as file:
+            whole = file.read().rpartition(b"\n")[0]
+            file.truncate(len(whole) + 1)
+
+
+def _repeat(world: World, call: Call, at: datetime) -> None:
+    try:
+        apply(world, call, at)
+    except Refusal:
+        # It was refused the first time as well, and counted all the same.
+        return
