@@ -14,7 +14,7 @@ from tests.cloud_world import CloudWorld, Worlds
 from tests.conftest import Tpuctl
 from tpuctl.cloud import labels
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.models import ALL_ZONES
+from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 
 A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
@@ -112,6 +112,12 @@ def unknown(here: CloudWorld, journal: Journal) -> list[str]:
     return [thing.name for thing in things(here) if thing.labels[labels.CREATE_ID] not in known]
 
 
+def test_the_check_would_find_what_nobody_knows_of(world: Worlds, tmp_path: Path) -> None:
+    here = world({"zones": {A: ZONE}})
+    here.api.create_node(NodeRequest("t1", A, "v5litepod-8", "v2-alpha-tpuv5-lite", "nobody-knows"))
+    assert unknown(here, Journal(tmp_path)) == ["t1"]
+
+
 SEARCH = {
     "zones": {A: ZONE, B: ZONE},
     "faults": [{"on": "create_node", "zone": A, "error": "stockout", "after_s": 20}],
@@ -122,6 +128,7 @@ SLOW = {"zones": {A: ZONE, B: ZONE}, **FAST, "provision_s": 1e6}
 OPTIONS = {"name": "t1", "accelerator_type": "v5e-8", "zones": [A, B]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "options", "timeout_s", "lands"),
     [

@@ -1,6 +1,8 @@
 """Create against the emulator, over real gRPC: what is made, what is tried, what is left behind."""
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, CrowdClock, Worlds
+from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.creating import Created, NotCreated, create
 from tpuctl.cloud.journal import Journal
@@ -15,6 +18,7 @@ from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.searching import plan_with_service
 from tpuctl.errors import InvalidInputError, QuotaExceededError, WriteError
+from tpuctl.progress import Progress
 
 A, B, C = "us-west4-a", "us-central1-a", "us-central1-b"
 ZONE = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
@@ -349,13 +353,65 @@ def test_where_the_journal_cannot_be_written_nothing_is_asked_for(
     assert here.requests["create_node"] == 0
 
 
-def test_an_emulator_that_restarts_in_mid_create_is_waited_for(
-    world: Worlds, journal: Journal, tmp_path: Path
+EMULATOR = """
+import json, sys
+from pathlib import Path
+from tpuctl.emulator.clock import ScaledClock
+from tpuctl.emulator.server import serve
+from tests.cloud_world import MORNING
+scenario, folder, port = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+clock = ScaledClock(MORNING, scenario["time_scale"])
+with serve(scenario, clock=clock, folder=folder, port=port) as emulator:
+    print(emulator.endpoint, flush=True)
+    sys.stdin.read()
+"""
+
+
+class KillableEmulator:
+    """An emulator in a process of its own, that can be killed and started again."""
+
+    def __init__(self, scenario: dict[str, Any], folder: Path) -> None:
+        self._scenario, self._folder = scenario, folder
+        self.kills, self._port = 0, 0
+        self.start()
+
+    def start(self) -> None:
+        words = [json.dumps(self._scenario), str(self._folder), str(self._port)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", EMULATOR, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        self.endpoint = self._process.stdout.readline().strip()
+        self._port = int(self.endpoint.rpartition(":")[2])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self.kills += 1
+
+
+def test_an_emulator_that_is_killed_in_mid_create_is_waited_for(
+    journal: Journal, tmp_path: Path
 ) -> None:
-    restart: list[Callable[[], None]] = []
-    here = world({"zones": ONE}, folder=tmp_path / "emulator")
-    result = ask(here.api, journal, zones=(A,), how={"on_progress": lambda _: restart.pop()()})
+    scenario = {"zones": ONE, "provision_s": 400, "time_scale": 1000}
+    emulator = KillableEmulator(scenario, tmp_path / "emulator")
+
+    def kill_once(_: Progress) -> None:
+        if not emulator.kills:
+            emulator.kill()
+            emulator.start()
+
+    api = connect_google(None, endpoint=emulator.endpoint)
+    how = {"on_progress": kill_once, "timeout_s": 1e6}
+    result = ask(api, journal, zones=(A,), how=how)
+    emulator.kill()
+    assert emulator.kills == 2
     assert isinstance(result, Created)
+    assert outcomes(result) == [(A, "ready")]
+    assert [entry.phase for entry in journal.entries(api)] == ["ready"]
 
 
 @pytest.mark.slow
