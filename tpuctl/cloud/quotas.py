@@ -66,14 +66,17 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
 
 
 def chips_allowed(quotas: Sequence[Quota], generation: str, zone: str, *, spot: bool) -> int | None:
-    """The chips that may exist in a zone: the least of the limits that count there, or None."""
-    places = (zone, zone.rpartition("-")[0])
-    found = [
-        _chips(quota)
-        for quota in quotas
-        if quota.generation == generation and quota.spot == spot and quota.place in places
-    ]
-    return min(found, default=None)
+    """The chips that may exist in a zone; None where nothing is known.
+
+    In a pool the limits of zone and region both hold. Which of its pools a generation draws on is
+    the service's secret, so that the best of them counts: 0 must mean that it is hopeless.
+    """
+    pools: dict[str, int] = {}
+    for quota in quotas:
+        is_here = quota.place in (zone, zone.rpartition("-")[0])
+        if is_here and quota.generation == generation and quota.spot == spot:
+            pools[quota.pool] = min(_chips(quota), pools.get(quota.pool, _chips(quota)))
+    return max(pools.values(), default=None)
 
 
 def places_allowed(quotas: Sequence[Quota], generation: str, *, spot: bool) -> tuple[str, ...]:
