@@ -187,12 +187,9 @@ def test_an_emulator_that_is_not_there_is_said_at_once() -> None:
     assert "tpuctl emulator start" in (error.value.hint or "")
 
 
-def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    import os
-
+def run(code: str, *, warnings: str = "ignore") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error::FutureWarning", "-c", code],
-        env=os.environ | env,
+        [sys.executable, "-W", f"{warnings}::FutureWarning", "-c", code],
         capture_output=True,
         text=True,
         check=False,
@@ -217,6 +214,13 @@ def test_the_port_loads_nothing_of_googles_before_it_is_opened() -> None:
     assert run(code).stdout.strip() == "[]"
     twin = run(code.replace("tpuctl.cloud.patience", "tpuctl.cloud._google_api"))
     assert "'grpc'" in twin.stdout
+
+
+def test_googles_warnings_about_old_pythons_are_not_for_our_users() -> None:
+    write_login(well_known())
+    code = "from tpuctl.cloud.api import connect; print(connect('p').endpoint)"
+    done = run(code, warnings="error")
+    assert (done.stdout.strip(), done.stderr) == ("tpu.googleapis.com:443", "")
 
 
 def test_a_server_that_goes_away_leaves_nothing_on_the_terminal() -> None:

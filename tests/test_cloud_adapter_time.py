@@ -122,7 +122,7 @@ def test_a_time_that_is_none_is_not_believed(date: str, time: str, scale: str) -
 
 
 def test_the_services_time_may_be_in_any_zone() -> None:
-    told = read_time({EMULATED_TIME: "2026-11-20T14:00:00.5+02:00"})
+    told = read_time({EMULATED_TIME: "2026-11-20T14:00:00.500000+02:00"})
     assert told is not None
     assert told.time == NOON + timedelta(seconds=0.5)
 

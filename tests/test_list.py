@@ -92,13 +92,13 @@ def test_a_dead_tpu_is_shown_with_what_it_still_blocks(world: Worlds, golden: Go
     queue(here, "q1", zone=FAR, kind="v5e-16")
     here.clock.sleep(7200)
     ask(here, "t3", zone=FAR)
-    golden("list.txt", printed(report.listing(list_tpus(here.api))))
+    golden("list.txt", report.listing(list_tpus(here.api)) + "\n")
 
 
 def test_nothing_is_said_to_be_nothing(world: Worlds) -> None:
     here = world()
-    assert "No TPUs in any zone." in printed(report.listing(list_tpus(here.api)))
-    assert f"No TPUs in {HERE}." in printed(report.listing(list_tpus(here.api, zone=HERE)))
+    assert "No TPUs in any zone." in report.listing(list_tpus(here.api)) + "\n"
+    assert f"No TPUs in {HERE}." in report.listing(list_tpus(here.api, zone=HERE))
 
 
 def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) -> None:

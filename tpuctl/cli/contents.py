@@ -92,6 +92,12 @@ CONTENTS = (
         "Training scripts worth copying: list, read, write one into your folder.",
         is_group=True,
     ),
+    Entry(
+        "Practice",
+        "emulator",
+        "Practise on a Cloud TPU service of your own: real API, no TPU, no bill.",
+        is_group=True,
+    ),
     Entry("Practice", "demo", "Run the whole day on this machine in minutes, and write a report."),
     Entry("Set up", "config", "Show every setting and where its value came from."),
 )

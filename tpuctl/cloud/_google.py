@@ -1,23 +1,18 @@
 """The Cloud TPU API through Google's own client: the way from settings to an open port."""
 
-import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import Clock, SteadyClock
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.endpoint import PRACTICE_PROJECT, Endpoint, parse_endpoint
 from tpuctl.cloud.patience import PatientTpuApi, load_patience
+from tpuctl.cloud.quiet import quietly
 from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.errors import MissingExtraError, UnavailableError
 from tpuctl.settings import load_settings
 
 if TYPE_CHECKING:
     from tpuctl.cloud._google_channel import Connection
-
-VERBOSITY = "GRPC_VERBOSITY"
 
 
 def connect_google(
@@ -57,26 +52,9 @@ def _connect(where: Endpoint, project: str | None, clock: Clock | None) -> "tupl
 
 def _import_vendor() -> None:
     try:
-        with _quietly():
+        with quietly():
             import google.cloud.tpu_v2  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(
             "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
         ) from error
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep Google's libraries from writing on the user's terminal; they are told when loaded.
-
-    gRPC would log that a server went away, google-api-core warn about old versions of Python.
-    """
-    wanted = os.environ.get(VERBOSITY)
-    os.environ[VERBOSITY] = wanted or "NONE"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        if wanted is None:
-            del os.environ[VERBOSITY]

@@ -23,6 +23,7 @@ from tpuctl.cloud.models import (
     Quota,
 )
 from tpuctl.cloud.patience import Patience
+from tpuctl.cloud.quiet import quietly
 
 PAGE_SIZE = 500
 
@@ -147,14 +148,16 @@ class GoogleTpuApi:
 
     def list_quotas(self) -> tuple[Quota, ...]:
         """Read how many chips the project may have, and where."""
-        from tpuctl.cloud._google_quotas import read_quotas
+        with quietly():
+            from tpuctl.cloud._google_quotas import read_quotas
 
         with self._doing("read the TPU quotas of project", self.project):
             return read_quotas(self._connection, self.project, deadline_s=self._read_s)
 
     def bucket_location(self, bucket: str) -> str:
         """Where a storage bucket is: a region, a dual region or a multi-region, in lower case."""
-        from tpuctl.cloud._google_storage import read_bucket_location
+        with quietly():
+            from tpuctl.cloud._google_storage import read_bucket_location
 
         with self._doing("read the location of bucket", protos.segment("bucket", bucket)):
             return read_bucket_location(

@@ -49,6 +49,8 @@ def _quotas_of(info: Any) -> Iterator[Quota]:
         return
     named = {place for entry in info.dimensions_infos if (place := _place(entry))}
     for entry in info.dimensions_infos:
+        if entry.details.value < 0:
+            continue  # no limit
         place = _place(entry)
         for where in [place] if place else sorted(set(entry.applicable_locations) - named):
             yield Quota(

@@ -144,7 +144,7 @@ def why_unneeded(group: Group, *, now: datetime, given_up: frozenset[str]) -> st
 
 def _why_node(node: Node, now: datetime, given_up: frozenset[str]) -> str | None:
     if node.is_dead:
-        return f"{node.state}: it never comes back, and holds its name and quota"
+        return f"{node.state}: never comes back, holds its name and quota"
     if node.labels.get(labels.CREATE_ID) in given_up:
         return "it came after its create had been given up"
     expires = expires_at(node)
@@ -156,7 +156,7 @@ def _why_node(node: Node, now: datetime, given_up: frozenset[str]) -> str | None
 def _why_queued(queued: QueuedResource, given_up: frozenset[str]) -> str | None:
     if queued.is_dead:
         why = f" ({queued.error})" if queued.error else ""
-        return f"queued resource {queued.state}: it gives no TPU any more, and holds quota{why}"
+        return f"queued resource {queued.state}: gives no TPU any more, holds quota{why}"
     if queued.labels.get(labels.CREATE_ID) in given_up:
         return "its create was given up"
     return None

@@ -27,7 +27,7 @@ class ZoneLimit:
 
 @dataclass(frozen=True)
 class QuotaTable(Outcome):
-    """The limits of the project. They say nothing about what is used, or what is free."""
+    """The limits of the project, where any is known. They say nothing about what is used or free."""
 
     project: str
     accelerator_type: str | None
@@ -57,23 +57,27 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
         for generation in known
         for zone in _zones(quotas, generation, kind)
     )
+    told = (lim for lim in limits if (lim.on_demand_chips, lim.spot_chips) != (None, None))
     return QuotaTable(
         project=api.project,
         accelerator_type=kind.accelerator_type if kind else None,
         chips=kind.chips if kind else None,
-        limits=tuple(sorted(limits, key=_best_first)),
+        limits=tuple(sorted(told, key=_best_first)),
     )
 
 
 def chips_allowed(quotas: Sequence[Quota], generation: str, zone: str, *, spot: bool) -> int | None:
-    """The chips that may exist in a zone: the least of the limits that count there, or None."""
-    places = (zone, zone.rpartition("-")[0])
-    found = [
-        _chips(quota)
-        for quota in quotas
-        if quota.generation == generation and quota.spot == spot and quota.place in places
-    ]
-    return min(found, default=None)
+    """The chips that may exist in a zone; None where nothing is known.
+
+    In a pool the limits of zone and region both hold. Which of its pools a generation draws on is
+    the service's secret, so that the best of them counts: 0 must mean that it is hopeless.
+    """
+    pools: dict[str, int] = {}
+    for quota in quotas:
+        is_here = quota.place in (zone, zone.rpartition("-")[0])
+        if is_here and quota.generation == generation and quota.spot == spot:
+            pools[quota.pool] = min(_chips(quota), pools.get(quota.pool, _chips(quota)))
+    return max(pools.values(), default=None)
 
 
 def places_allowed(quotas: Sequence[Quota], generation: str, *, spot: bool) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
 from tpuctl.cloud import labels
 from tpuctl.cloud.models import DEAD_NODE_STATES, DEAD_QUEUED_STATES, Node, QueuedResource
@@ -187,6 +188,7 @@ def price_now(node: Node) -> float | None:
     return _price(node.accelerator_type, node.zone, spot=node.spot)
 
 
+@cache
 def known_type(accelerator_type: str) -> AcceleratorType | None:
     """What the facts say about a type; None for one that is newer than they are."""
     try:
@@ -195,6 +197,7 @@ def known_type(accelerator_type: str) -> AcceleratorType | None:
         return None
 
 
+@cache
 def _price(accelerator_type: str, zone: str, *, spot: bool) -> float | None:
     if known_type(accelerator_type) is None:
         return None

@@ -7,8 +7,8 @@ from typing import Any
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.records import NodeSpec
 from tpuctl.emulator.refusals import bad_request, load_data, refusal
-from tpuctl.emulator.scenario import ZonePlan
-from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.emulator.scenario import ZonePlan, known_type
+from tpuctl.hardware.types import AcceleratorType
 
 _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUEUED_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,63}")
@@ -118,7 +118,7 @@ def _type_of(zone: ZonePlan, spec: Document) -> AcceleratorType:
         raise bad_request("One of accelerator_type and accelerator_config is required.")
     wanted = name or f"{config.get('type')} {config.get('topology')}"
     for known in zone.types:
-        kind = describe(known)
+        kind = known_type(known)
         if (known if name else _config_of(kind)) == wanted:
             return kind
     raise refusal("bad_type", type=wanted, zone=zone.name, types=", ".join(zone.types))

@@ -4,17 +4,16 @@ from tpuctl.emulator.documents import accelerator_config
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.pages import page
 from tpuctl.emulator.refusals import load_data, not_found, project_number
-from tpuctl.emulator.scenario import ZonePlan, quota_id
+from tpuctl.emulator.scenario import ZonePlan, known_type, quota_id
 from tpuctl.emulator.world import World, per_chip
-from tpuctl.hardware.types import describe
 
 _SERVICE = "tpu.googleapis.com"
 
 
 def list_locations(world: World, call: Call) -> Document:
     """List the zones that a project can see: all of the scenario's."""
-    found = [(zone, _location(call.project, zone)) for zone in sorted(world.scenario.zones)]
-    return page("locations", found, call)
+    found = [(zone, zone) for zone in sorted(world.scenario.zones)]
+    return page("locations", found, call, lambda zone: _location(call.project, zone))
 
 
 def get_location(world: World, call: Call) -> Document:
@@ -25,8 +24,8 @@ def get_location(world: World, call: Call) -> Document:
 def list_types(world: World, call: Call) -> Document:
     """List the accelerator types of a zone."""
     zone = world.zone(call.project, call.zone)
-    found = [(name, _type(call, name)) for name in zone.types]
-    return page("acceleratorTypes", sorted(found, key=lambda item: item[0]), call)
+    found = [(name, name) for name in sorted(zone.types)]
+    return page("acceleratorTypes", found, call, lambda name: _type(call, name))
 
 
 def get_type(world: World, call: Call) -> Document:
@@ -39,8 +38,8 @@ def get_type(world: World, call: Call) -> Document:
 def list_versions(world: World, call: Call) -> Document:
     """List the runtime versions, which are the same everywhere."""
     world.zone(call.project, call.zone)
-    found = [(name, _version(call, name)) for name in sorted(_versions())]
-    return page("runtimeVersions", found, call)
+    found = [(name, name) for name in sorted(_versions())]
+    return page("runtimeVersions", found, call, lambda name: _version(call, name))
 
 
 def get_version(world: World, call: Call) -> Document:
@@ -56,13 +55,14 @@ def list_quotas(world: World, call: Call) -> Document:
     zones = world.scenario.zones.values() if call.name == _SERVICE else ()
     found: dict[str, Document] = {}
     for zone in zones:
-        for generation in dict.fromkeys(describe(name).generation for name in zone.types):
+        for generation in dict.fromkeys(known_type(name).generation for name in zone.types):
             for spot in (False, True):
                 info = found.setdefault(
                     quota_id(generation, spot=spot), _quota(call, generation, spot=spot)
                 )
                 info["dimensionsInfos"].append(_limit(zone, generation, spot=spot))
-    return page("quotaInfos", sorted(found.items()), call)
+    items = sorted(found.items(), key=lambda item: item[0])
+    return page("quotaInfos", items, call, lambda info: info)
 
 
 def service_identity(world: World, call: Call) -> Document:
@@ -90,7 +90,7 @@ def _quota(call: Call, generation: str, *, spot: bool) -> Document:
 
 
 def _limit(zone: ZonePlan, generation: str, *, spot: bool) -> Document:
-    kind = next(kind for kind in map(describe, zone.types) if kind.generation == generation)
+    kind = next(kind for kind in map(known_type, zone.types) if kind.generation == generation)
     chips = zone.spot_quota_chips if spot else zone.quota_chips
     return {
         "dimensions": {"zone": zone.name},
@@ -105,7 +105,7 @@ def _location(project: str, zone: str) -> Document:
 
 
 def _type(call: Call, name: str) -> Document:
-    config = accelerator_config(describe(name))
+    config = accelerator_config(known_type(name))
     return {
         "name": f"{_place(call)}/acceleratorTypes/{name}",
         "type": name,

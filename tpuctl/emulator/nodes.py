@@ -32,7 +32,7 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
     if missing and failure is None:
         kind = "reservation" if spec.reserved else "stockout"
         failure = Failure(STOCKOUT_S, refusal(kind, zone=key.zone))
-    node = add(world, key, spec, holds_chips=failure is None)
+    node = add(world, key, spec, has_chips=failure is None)
     return operations.begin(
         world,
         "create",
@@ -44,13 +44,23 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
     )
 
 
-def add(world: World, key: Key, spec: NodeSpec, *, holds_chips: bool) -> Node:
+def add(
+    world: World,
+    key: Key,
+    spec: NodeSpec,
+    *,
+    has_chips: bool,
+    queued: Key | None = None,
+    multislice: bool = False,
+) -> Node:
     """Let a node come into being, and plan what will happen to it."""
     world.changes += 1
     identity = int(world.digest(f"node {world.number()}")[:15], 16)
     own = replace(spec, document=copy.deepcopy(spec.document))
-    node = Node(key, identity, world.now, own, holds_chips)
-    world.nodes[key] = node
+    node = Node(key, identity, world.now, own, queued, multislice)
+    world.keep(node)
+    if has_chips:
+        world.hold(node)
     for event in world.faults.of_node(key):
         world.after(event.at_s, strike, node, event)
     return node
@@ -136,7 +146,8 @@ def start(world: World, call: Call, failure: Failure | None) -> Document:
     ):
         failure = Failure(STOCKOUT_S, refusal("stockout", zone=node.key.zone))
     node.before, node.state = node.state, "STARTING"
-    node.holds_chips = failure is None
+    if failure is None:
+        world.hold(node)
     return operations.begin(
         world, "start", node, lasts_s=START_S, done=become_ready, undone=_go_back, failure=failure
     )
@@ -285,7 +296,6 @@ def _go_back(world: World, node: Node) -> None:
     if node.state in ("STOPPING", "STARTING"):
         node.state = node.before
         node.health = "HEALTHY" if node.state == "READY" else None
-        node.holds_chips = node.state == "READY"
 
 
 def _stay(world: World, node: Node) -> None:

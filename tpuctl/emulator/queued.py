@@ -35,7 +35,7 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
     world.require_quota(key, list(parts.values()))
     world.changes += 1
     queued = Queued(key, world.number(), world.now, document, parts, opens, closes)
-    world.queued[key] = queued
+    world.keep_queued(queued)
     if closes:
         world.after((closes - world.now).total_seconds(), _expire, queued)
     operation = operations.begin(
@@ -157,8 +157,8 @@ def _provision(world: World, queued: Queued) -> None:
         return
     queued.state, queued.initiator = "PROVISIONING", None
     for key, spec in queued.parts.items():
-        node = nodes.add(world, key, spec, holds_chips=True)
-        node.queued, node.multislice = queued.key, len(queued.parts) > 1
+        several = len(queued.parts) > 1
+        node = nodes.add(world, key, spec, has_chips=True, queued=queued.key, multislice=several)
         world.after(world.scenario.provision_s, nodes.become_ready, node)
 
 
@@ -226,8 +226,7 @@ def _fail_by_operation(world: World, queued: Queued) -> None:
 def _be_gone(world: World, queued: Queued) -> None:
     for node in world.nodes_of(queued):
         world.forget(node)
-    if world.queued.get(queued.key) is queued:
-        del world.queued[queued.key]
+    world.forget_queued(queued)
 
 
 def _restore(world: World, queued: Queued) -> None:

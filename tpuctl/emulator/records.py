@@ -60,9 +60,9 @@ class Node:
     id: int
     created: datetime
     spec: NodeSpec
-    holds_chips: bool
     queued: Key | None = None
     multislice: bool = False
+    holds_chips: bool = False
     state: str = "CREATING"
     before: str = "CREATING"
     health: str | None = None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tpuctl.emulator.methods import METHODS
 from tpuctl.emulator.reading import Reader
 from tpuctl.emulator.refusals import load_data
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
-from tpuctl.hardware.types import describe, types_by_zone
+from tpuctl.hardware.types import AcceleratorType, describe, types_by_zone
 from tpuctl.storage.local import open_regular
 
 ERRORS = (
@@ -137,6 +138,12 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     )
 
 
+@cache
+def known_type(name: str) -> AcceleratorType:
+    """Describe a type that a scenario has; asked for again and again, so remembered."""
+    return describe(name)
+
+
 def quota_id(generation: str, *, spot: bool) -> str:
     """The id under which Google's quota of a generation is known."""
     entry: dict[str, str] = load_data("service")["generations"][generation]
@@ -169,7 +176,7 @@ def _types(zone: Reader) -> tuple[str, ...]:
     found = []
     for index, text in enumerate(zone.texts("types")):
         try:
-            known = describe(text)
+            known = known_type(text)
         except UsageError as error:
             raise zone.error(f"types[{index}]", f"is no accelerator type: {error}") from error
         if known.generation not in load_data("service")["generations"]:
@@ -183,7 +190,7 @@ def _known_types(zone: str) -> tuple[str, ...]:
     by_zone = types_by_zone()
     names = by_zone.get(zone) or dict.fromkeys(name for names in by_zone.values() for name in names)
     generations = load_data("service")["generations"]
-    return tuple(name for name in names if describe(name).generation in generations)
+    return tuple(name for name in names if known_type(name).generation in generations)
 
 
 def _default_zones() -> dict[str, ZonePlan]:

@@ -1,8 +1,8 @@
 """The emulator as a whole: one world behind a gRPC and an HTTP port on loopback."""
 
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
 
+class PortTakenError(InvalidInputError):
+    """Somebody else listens there."""
+
+
 @contextmanager
 def serve(
     scenario: Scenario | Mapping[str, Any] | None = None,
@@ -22,17 +26,33 @@ def serve(
     clock: Clock,
     folder: Path | None = None,
     port: int = 0,
-    http_port: int = 0,
 ) -> Iterator[Emulator]:
     """Run an emulator on loopback, in threads of this process, for as long as the block lasts.
 
     With a folder it goes on from where the last one in that folder ended, however it ended.
-    Raises MissingExtraError, and InvalidInputError for a port that is taken.
+    Raises MissingExtraError, and PortTakenError.
     """
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
     store = Store(folder) if folder else None
-    emulator = Emulator(open_world(plan, store, clock), clock, store)
-    with _faces(emulator, port, http_port):
+    world = open_world(plan, store, clock)
+    with serve_world(world, clock=clock, store=store, ports=[(port, 0)]) as emulator:
+        yield emulator
+
+
+@contextmanager
+def serve_world(
+    world: World, *, clock: Clock, store: Store | None, ports: Sequence[tuple[int, int]]
+) -> Iterator[Emulator]:
+    """Put a world behind the first pair of ports (gRPC, HTTP) that is free; 0 is any."""
+    emulator = Emulator(world, clock, store)
+    with ExitStack() as stack:
+        for index, pair in enumerate(ports):
+            try:
+                stack.enter_context(_faces(emulator, *pair))
+                break
+            except PortTakenError:
+                if index == len(ports) - 1:
+                    raise
         yield emulator
 
 
@@ -71,8 +91,8 @@ def _faces(emulator: Emulator, port: int, http_port: int) -> Iterator[None]:
         server.stop(grace=None).wait()
 
 
-def _taken(port: int) -> InvalidInputError:
-    return InvalidInputError(
+def _taken(port: int) -> PortTakenError:
+    return PortTakenError(
         f"Could not listen on 127.0.0.1:{port}: the port is taken.",
         hint="Choose another one, or 0 for any that is free.",
     )

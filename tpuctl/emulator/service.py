@@ -48,7 +48,8 @@ class Emulator:
             try:
                 return apply(self.state, call, now)
             finally:
-                self._remember(call, now, left_a_trace=self.state.revision != before)
+                if self._store and self.state.revision != before:
+                    self._store.record(call, now)
 
     def look(self) -> World:
         """The world as it is now."""
@@ -57,11 +58,9 @@ class Emulator:
             return self.state
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What every reply says about the time."""
-        return (TIME_HEADER, timestamp(self.now())), (SCALE_HEADER, str(self.scenario.time_scale))
-
-    def _remember(self, call: Call, now: datetime, *, left_a_trace: bool) -> None:
-        if self._store:
-            if left_a_trace:
-                self._store.record(call, now)
-            self._store.note_time(now)
+        """What every reply says about the time; a later emulator never tells an earlier one."""
+        with self._lock:
+            now = self.now()
+            if self._store:
+                self._store.note_time(now)
+        return (TIME_HEADER, timestamp(now)), (SCALE_HEADER, str(self.scenario.time_scale))

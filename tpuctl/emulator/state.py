@@ -12,8 +12,9 @@ ACTIVE -> SUSPENDING -> SUSPENDED      when its nodes are lost or deleted
 pending -> FAILED                      not provisioned in time
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import TypeVar
 
 from tpuctl.emulator import catalog, nodes, queued
 from tpuctl.emulator.documents import node_document, operation_document, queued_document
@@ -22,11 +23,12 @@ from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.pages import page
 from tpuctl.emulator.records import Key
 from tpuctl.emulator.refusals import Refusal, not_found, planned_refusal, refusal
-from tpuctl.emulator.scenario import CallFault, quota_id
+from tpuctl.emulator.scenario import CallFault, known_type, quota_id
 from tpuctl.emulator.world import World
-from tpuctl.hardware.types import describe
 
 ALL_ZONES = "-"
+
+T = TypeVar("T")
 
 _STARTS: dict[str, Callable[[World, Call, Failure | None], Document]] = {
     "create_node": nodes.create,
@@ -57,7 +59,8 @@ def apply(world: World, call: Call, now: datetime) -> Document:
         else:
             answer = _READS[call.method](world, call)
     finally:
-        queued.settle(world)
+        # What is due at this very moment must not wait for somebody to look.
+        advance(world, now)
     if fault and fault.after_accept:
         raise _planned(world, call, fault)
     return answer
@@ -84,7 +87,7 @@ def _planned(world: World, call: Call, fault: CallFault) -> Refusal:
     zone = world.scenario.zones.get(call.zone)
     types = zone.types if zone else ()
     kind = next((name for name in types if name == body.get("acceleratorType")), None)
-    generation = describe(kind or next(iter(types), "v5e-8")).generation
+    generation = known_type(kind or next(iter(types), "v5e-8")).generation
     spot = bool(body.get("schedulingConfig", {}).get("spot"))
     return planned_refusal(fault.error, call, quota=quota_id(generation, spot=spot), limit=0)
 
@@ -102,26 +105,22 @@ def _check_place(world: World, call: Call) -> None:
 
 
 def _list_nodes(world: World, call: Call) -> Document:
-    found = (
-        (key, node_document(node)) for key, node in world.nodes.items() if _is_listed(key, call)
-    )
-    return _listing(world, call, "nodes", list(found))
+    return _listing(world, call, "nodes", world.nodes, node_document)
 
 
 def _list_queued(world: World, call: Call) -> Document:
-    found = (
-        (key, queued_document(item)) for key, item in world.queued.items() if _is_listed(key, call)
-    )
-    return _listing(world, call, "queuedResources", list(found))
+    return _listing(world, call, "queuedResources", world.queued, queued_document)
 
 
-def _listing(world: World, call: Call, field: str, found: list[tuple[Key, Document]]) -> Document:
+def _listing(
+    world: World, call: Call, field: str, known: Mapping[Key, T], show: Callable[[T], Document]
+) -> Document:
     """One page of what there is in a zone, or in all of those that answer."""
     lost: set[str] = set()
     if call.zone == ALL_ZONES:
         lost = world.faults.unreachable(call, world.scenario.zones)
-    reached = sorted((f"{k.zone}/{k.name}", item) for k, item in found if k.zone not in lost)
-    answer = page(field, reached, call)
+    reached = ((key, item) for key, item in known.items() if key.zone not in lost)
+    answer = page(field, _sorted(reached, call), call, show)
     places = (f"projects/{call.project}/locations/{zone}" for zone in sorted(lost))
     return {**answer, "unreachable": list(places)}
 
@@ -134,16 +133,18 @@ def _get_operation(world: World, call: Call) -> Document:
 
 
 def _list_operations(world: World, call: Call) -> Document:
-    found = [
-        (f"{key.zone}/{key.name}", operation_document(operation))
-        for key, operation in world.operations.items()
-        if _is_listed(key, call)
-    ]
-    return page("operations", sorted(found, key=lambda item: item[0]), call)
+    found = _sorted(world.operations.items(), call)
+    return page("operations", found, call, operation_document)
 
 
-def _is_listed(key: Key, call: Call) -> bool:
-    return key.project == call.project and call.zone in (key.zone, ALL_ZONES)
+def _sorted(found: Iterable[tuple[Key, T]], call: Call) -> list[tuple[str, T]]:
+    """What a call lists of all there is, by zone and name."""
+    listed = (
+        (f"{key.zone}/{key.name}", item)
+        for key, item in found
+        if key.project == call.project and call.zone in (key.zone, ALL_ZONES)
+    )
+    return sorted(listed, key=lambda item: item[0])
 
 
 _READS: dict[str, Callable[[World, Call], Document]] = {

@@ -2,6 +2,7 @@
 
 import hashlib
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -40,6 +41,8 @@ class World:
         self.queued: dict[Key, Queued] = {}
         self.operations: dict[Key, Operation] = {}
         self.requests: dict[tuple[str, str, str], tuple[str, str, Operation]] = {}
+        self._held_chips: Counter[tuple[str, bool]] = Counter()
+        self._quota_chips: Counter[tuple[str, str, bool]] = Counter()
         self.touched: set[Key] = set()
         self.freed: set[str] = set()
         self.changes = 0
@@ -100,24 +103,12 @@ class World:
     def free_chips(self, zone: str, *, reserved: bool) -> int:
         """How many chips nobody holds, in the reservation or outside of it."""
         plan = self.scenario.zones[zone]
-        held = sum(
-            node.chips
-            for node in self.nodes.values()
-            if node.holds_chips and node.key.zone == zone and node.spec.reserved == reserved
-        )
-        return (plan.reserved_chips if reserved else plan.capacity_chips) - held
+        chips = plan.reserved_chips if reserved else plan.capacity_chips
+        return chips - self._held_chips[zone, reserved]
 
     def used_quota(self, project: str, zone: str, *, spot: bool) -> int:
         """How many chips count against the quota: also dead ones, and those that only wait."""
-        place = (project, zone)
-        alone = (node for node in self.nodes.values() if node.queued is None)
-        return sum(
-            node.chips for node in alone if node.key[:2] == place and node.spec.spot == spot
-        ) + sum(
-            queued.chips
-            for queued in self.queued.values()
-            if queued.key[:2] == place and queued.spot == spot
-        )
+        return self._quota_chips[project, zone, spot]
 
     def require_quota(self, key: Key, specs: list[NodeSpec]) -> None:
         """Refuse what the project may not have here."""
@@ -139,16 +130,44 @@ class World:
         if key in self.nodes:
             raise refusal("already_exists", resource=key.path("nodes"))
 
+    def keep(self, node: Node) -> None:
+        """Let a node be there; under a queued resource its quota is that one's."""
+        self.nodes[node.key] = node
+        if node.queued is None:
+            self._quota_chips[node.key.project, node.key.zone, node.spec.spot] += node.chips
+
     def forget(self, node: Node) -> None:
-        """Let a node be gone: its name, its chips."""
-        if self.nodes.get(node.key) is node:
-            del self.nodes[node.key]
-            self.release(node)
+        """Let a node be gone: its name, its chips, its quota."""
+        if self.nodes.get(node.key) is not node:
+            return
+        del self.nodes[node.key]
+        self.release(node)
+        if node.queued is None:
+            self._quota_chips[node.key.project, node.key.zone, node.spec.spot] -= node.chips
+
+    def keep_queued(self, queued: Queued) -> None:
+        """Let a queued resource be there, and the quota of all of its nodes be used."""
+        self.queued[queued.key] = queued
+        self._quota_chips[queued.key.project, queued.key.zone, queued.spot] += queued.chips
+
+    def forget_queued(self, queued: Queued) -> None:
+        """Let a queued resource be gone, and its quota be free."""
+        if self.queued.get(queued.key) is queued:
+            del self.queued[queued.key]
+            self._quota_chips[queued.key.project, queued.key.zone, queued.spot] -= queued.chips
+
+    def hold(self, node: Node) -> None:
+        """Give a node its chips."""
+        if not node.holds_chips:
+            node.holds_chips = True
+            self._held_chips[node.key.zone, node.spec.reserved] += node.chips
 
     def release(self, node: Node) -> None:
-        """Give the chips of a node back, and have what depends on them looked at again."""
-        node.holds_chips = False
-        self.freed.add(node.key.zone)
+        """Take the chips of a node back, and have what depends on them looked at again."""
+        if node.holds_chips:
+            node.holds_chips = False
+            self._held_chips[node.key.zone, node.spec.reserved] -= node.chips
+            self.freed.add(node.key.zone)
         self.touch(node)
 
     def touch(self, node: Node) -> None:

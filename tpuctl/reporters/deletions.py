@@ -1,12 +1,9 @@
 """What is to be deleted, as a question; what was, as an answer."""
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from tpuctl.cloud.deleting import Deletion
 from tpuctl.cloud.leftovers import Leftovers
 from tpuctl.cloud.removing import Removal
+from tpuctl.reporters.columns import columns
 from tpuctl.units import format_duration, format_usd
 
 _ENDINGS = {
@@ -39,28 +36,26 @@ def deletion(result: Deletion) -> str:
     return "\n".join(lines)
 
 
-def leftovers(result: Leftovers) -> RenderableType:
+def leftovers(result: Leftovers) -> str:
     """Show what nobody needs, and what its end frees."""
     if not result.found:
-        return Text("Nothing is left over: no dead TPUs, none out of time, none forgotten.")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "zone", "what", "an hour", "chips", "reason"):
-        table.add_column(column, overflow="fold")
-    if result.acted:
-        table.add_column("action")
-    for find in result.found:
-        row = [
+        return "Nothing is left over: no dead TPUs, none out of time, none forgotten."
+    titles = ("name", "zone", "what", "an hour", "chips", "action", "reason")
+    rows = [
+        (
             find.name,
             find.zone,
             find.kind.replace("_", " "),
             _usd(find.usd_per_hour),
             "unknown" if find.chips is None else str(find.chips),
+            find.action.replace("_", " "),
             find.reason,
-        ]
-        table.add_row(*(Text(cell) for cell in row), *([find.action] if result.acted else []))
+        )
+        for find in result.found
+    ]
     total = _sum(result.freed_chips, result.saved_usd_per_hour, acted=result.acted)
-    following = [] if result.acted else [Text("To delete them: tpuctl gc --yes")]
-    return Group(table, "", Text(total, style="bold"), *following)
+    following = [] if result.acted else ["To delete: tpuctl gc --yes"]
+    return "\n".join([*columns(titles, rows), "", total, *following])
 
 
 def _line(removal: Removal) -> str:

@@ -9,25 +9,26 @@ from rich.text import Text
 from tpuctl.cloud.listing import TpuList
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.cloud.waiting import Waited
+from tpuctl.reporters.columns import columns
 from tpuctl.units import format_duration, format_usd
 
 _EMULATED = "All of this comes from an emulator: nothing here is real, and nothing is billed."
 
 
-def listing(tpus: TpuList) -> RenderableType:
+def listing(tpus: TpuList) -> str:
     """Show everything in two tables, what it costs together, and what dead ones block."""
-    parts: list[RenderableType] = []
+    lines: list[str] = []
     if tpus.tpus:
-        parts += [_table_of_tpus(tpus.tpus), ""]
+        lines += [*_table_of_tpus(tpus.tpus), ""]
     if tpus.queued_resources:
-        parts += [_table_of_queued(tpus.queued_resources), ""]
-    parts.append(Text(_totals(tpus), style="bold"))
+        lines += [*_table_of_queued(tpus.queued_resources), ""]
+    lines.append(_totals(tpus))
     everything: tuple[Tpu | QueuedTpu, ...] = (*tpus.tpus, *tpus.queued_resources)
     if dead := [item for item in everything if item.is_dead]:
-        parts.append(Text(_waste(dead)))
+        lines.append(f"{_waste(dead)} To free them: tpuctl gc --yes")
     if tpus.emulated:
-        parts.append(Text(_EMULATED))
-    return Group(*parts)
+        lines.append(_EMULATED)
+    return "\n".join(lines)
 
 
 def one(result: Tpu | QueuedTpu) -> RenderableType:
@@ -38,7 +39,8 @@ def one(result: Tpu | QueuedTpu) -> RenderableType:
     if result.workers:
         parts += ["", _table_of_workers(result)]
     if result.is_dead:
-        parts += ["", Text(_waste([result]))]
+        following = f"tpuctl delete {result.name} --zone {result.zone}"
+        parts += ["", Text(f"{_waste([result])} To free them: {following}")]
     if result.emulated:
         parts += ["", Text(_EMULATED)]
     return Group(*parts)
@@ -53,39 +55,45 @@ def waited(result: Waited) -> str:
     return f"{where} is ready on {_count(len(result.tpu.workers), 'worker')}, {after}."
 
 
-def _table_of_tpus(tpus: Sequence[Tpu]) -> Table:
-    table = _table("name", "zone", "type", "state", "age", "time left", "an hour", "so far")
-    for tpu in tpus:
-        table.add_row(
-            Text(tpu.name),
+def _table_of_tpus(tpus: Sequence[Tpu]) -> list[str]:
+    titles = ("name", "zone", "type", "state", "age", "time left", "an hour", "so far")
+    rows = [
+        (
+            tpu.name,
             tpu.zone,
             _type(tpu),
-            Text(_state(tpu), style="red" if tpu.is_dead else ""),
+            _state(tpu),
             _age(tpu.age_s),
             _time_left(tpu),
             _usd(tpu.usd_per_hour),
             _usd(tpu.usd_so_far),
         )
-    return table
+        for tpu in tpus
+    ]
+    return columns(titles, rows)
 
 
-def _table_of_queued(queued: Sequence[QueuedTpu]) -> Table:
-    table = _table("queued resource", "zone", "type", "state", "age", "an hour", "nodes")
-    for item in queued:
-        table.add_row(
-            Text(item.name),
+def _table_of_queued(queued: Sequence[QueuedTpu]) -> list[str]:
+    titles = ("queued resource", "zone", "type", "state", "age", "an hour", "nodes")
+    rows = [
+        (
+            item.name,
             item.zone,
             _type(item),
-            Text(item.state, style="red" if item.is_dead else ""),
+            item.state,
             _age(item.age_s),
             _usd(item.usd_per_hour),
-            Text(", ".join(item.nodes)),
+            ", ".join(item.nodes),
         )
-    return table
+        for item in queued
+    ]
+    return columns(titles, rows)
 
 
 def _table_of_workers(tpu: Tpu) -> Table:
-    table = _table("worker", "internal address", "external address", "state")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("worker", "internal address", "external address", "state"):
+        table.add_column(column)
     for worker in tpu.workers:
         table.add_row(
             str(worker.index), worker.internal_ip or "-", worker.external_ip or "-", worker.state
@@ -98,7 +106,7 @@ def _totals(tpus: TpuList) -> str:
     if tpus.unreachable_zones and not tpus.zone:
         where = "in any zone that answered"
     if not tpus.tpus and not tpus.queued_resources:
-        return f"No TPUs {where}."
+        return f"No TPUs {where}." + (" Every zone: tpuctl list --all-zones" if tpus.zone else "")
     alive = [tpu for tpu in tpus.tpus if not tpu.is_dead]
     chips = sum(tpu.chips or 0 for tpu in alive)
     amounts = f"{format_usd(tpus.usd_per_hour)} an hour, {format_usd(tpus.usd_so_far)} so far"
@@ -110,24 +118,24 @@ def _waste(dead: Sequence[Tpu | QueuedTpu]) -> str:
     names = ", ".join(item.name for item in dead[:8]) + (", …" if len(dead) > 8 else "")
     chips = sum(item.chips or 0 for item in dead)
     what = f"holding {'its name' if len(dead) == 1 else 'their names'} and the quota of"
-    return f"Dead, but still {what} {_count(chips, 'chip')}: {names}. To delete: tpuctl gc --yes"
+    return f"Dead, but still {what} {_count(chips, 'chip')}: {names}."
 
 
 def _rows(tpu: Tpu) -> list[tuple[str, str]]:
-    health = f"{tpu.health}: {tpu.health_description}" if tpu.health_description else tpu.health
+    health = ": ".join(word for word in (tpu.health, tpu.health_description) if word)
     chips = "unknown" if tpu.chips is None else str(tpu.chips)
     rows = [
         ("name", tpu.name),
         ("zone", tpu.zone),
         ("type", f"{_type(tpu)} ({chips} chips)"),
         ("state", tpu.state),
-        ("health", health),
+        ("health", "" if health == "UNKNOWN" else health),
         ("symptoms", "; ".join(tpu.symptoms)),
         ("runtime version", tpu.runtime_version),
         ("queued resource", tpu.queued_resource or ""),
         ("data disks", ", ".join(tpu.data_disks)),
         ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {_age(tpu.age_s)} ago"),
-        ("time left", _time_left(tpu)),
+        ("time left", "" if tpu.is_dead else _time_left(tpu)),
         ("costs", f"{_usd(tpu.usd_per_hour)} an hour, {_so_far(tpu)}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted(tpu.labels.items()))),
         ("id", tpu.id),
@@ -184,13 +192,6 @@ def _facts(rows: Sequence[tuple[str, str]]) -> Table:
     for name, value in rows:
         facts.add_row(name, Text(value))
     return facts
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _usd(value: float | None) -> str:
