@@ -66,7 +66,7 @@ class Pending:
         try:
             sight = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
         except (UnavailableError, RateLimitedError) as error:
-            return Sight(f"unknown, {error.code}")
+            sight = Sight(f"{self.state.partition(',')[0]}, no news: {error.code}")
         self.state, now = sight.state, self._api.clock.now()
         if sight.state == "PROVISIONING":
             self._provisioning_s += (now - self._last).total_seconds()
@@ -180,6 +180,8 @@ def follow(
     polling, look_every_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if in_line else 0
     # One that has been seen already, after a crash or a lost reply, may be ready by now.
     if not any(pending.entry.created for pending in contest):
+        for pending in contest:
+            on_progress(_progress(pending))
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
     while True:
         for pending in tuple(left):
@@ -190,7 +192,7 @@ def follow(
                 left.remove(pending)
                 on_lost(pending, sight.lost)
             else:
-                on_progress(_progress(pending, sight))
+                on_progress(_progress(pending))
         if not left:
             return None
         try:
@@ -201,6 +203,6 @@ def follow(
             return None
 
 
-def _progress(pending: Pending, sight: Sight) -> Progress:
-    entry = pending.entry
-    return Progress(f"{entry.name} in {entry.zone}", pending.waited_s, unit="s", note=sight.state)
+def _progress(pending: Pending) -> Progress:
+    where = f"{pending.entry.name} in {pending.entry.zone}"
+    return Progress(where, pending.waited_s, unit="s", note=pending.state)
