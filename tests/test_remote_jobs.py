@@ -111,7 +111,7 @@ def test_following_goes_on_where_a_connection_broke(own: Slice) -> None:
 
 def test_a_connection_that_dies_without_a_word_is_noticed_and_replaced(own: Slice) -> None:
     start(own, "sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two")
-    cable = Cable(own.running[0].address, own.running[0].port)
+    cable = Cable(own.running[0].addresses[0], own.running[0].port)
     heard = Heard()
 
     def sink(stream: int, data: bytes) -> None:

@@ -176,11 +176,9 @@ def test_a_key_that_is_not_accepted_is_an_error_of_its_own(own: Slice, tmp_path:
 
 
 def test_another_host_key_is_refused_and_the_hint_forgets_the_old_one(own: Slice) -> None:
-    from tpuctl.emulator._ssh_server import new_host_key
-
     assert run(own, "true").exit_code == 0
     own.refuse(2)
-    own.come_back(2, host_key=new_host_key())
+    own.come_back(2, host_key=own.root / "another")
     result = run(own, "touch", "started")
     assert result.failures[0].code == "host_key_changed"
     assert not (own.folder(0) / "started").exists()
@@ -190,13 +188,12 @@ def test_another_host_key_is_refused_and_the_hint_forgets_the_old_one(own: Slice
 
 
 def test_a_host_key_that_the_users_own_file_contradicts_is_refused(own: Slice) -> None:
-    from tpuctl.emulator._ssh_server import new_host_key
-
-    other = new_host_key().export_public_key().decode().strip()
+    new_key(own.root / "another")
+    other = (own.root / "another.pub").read_text().strip()
     ssh = Path.home() / ".ssh"
     ssh.mkdir()
     worker = own.running[0]
-    (ssh / "known_hosts").write_text(f"[{worker.address}]:{worker.port} {other}\n")
+    (ssh / "known_hosts").write_text(f"[{worker.addresses[0]}]:{worker.port} {other}\n")
     result = run_command(own.hosts[:1], plan_command(["true"]), own.access, sink=Heard())
     assert result.failures[0].code == "host_key_changed"
 

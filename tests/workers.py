@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tpuctl.emulator._ssh_server import EmulatedWorker, WorkerServers, new_host_key
+import asyncssh
+
+from tpuctl.emulator._ssh_server import EmulatedWorker, WorkerServers
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Patience
 from tpuctl.remote.host_keys import HostKeys
@@ -19,7 +21,7 @@ IMPATIENT = Patience(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
 
 def new_key(path: Path) -> None:
     """Make a key pair: FILE and FILE.pub."""
-    key = new_host_key()
+    key = asyncssh.generate_private_key("ssh-ed25519")
     path.write_bytes(key.export_private_key())
     path.chmod(0o600)
     path.with_suffix(".pub").write_bytes(key.export_public_key())
@@ -31,7 +33,6 @@ class Slice:
     def __init__(self, servers: WorkerServers, root: Path, count: int, homes: Path) -> None:
         self._servers, self.root, self._homes = servers, root, homes
         self.key = root / "key"
-        self.host_key = new_host_key()
         root.mkdir(exist_ok=True)
         new_key(self.key)
         self.running: list[EmulatedWorker] = []
@@ -42,16 +43,17 @@ class Slice:
         self,
         index: int,
         port: int = 0,
-        host_key: Any = None,
+        host_key: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> EmulatedWorker:
+        public = self.key.with_suffix(".pub").read_text()
         return self._servers.start(
-            f"127.0.3.{index + 1}",
+            [f"127.0.3.{index + 1}"],
             port,
             folder=self.folder(index),
             env={"TPU_WORKER_ID": str(index), **(env or {})},
-            host_key=host_key or self.host_key,
-            authorized_keys=[self.key.with_suffix(".pub").read_text()],
+            host_key=host_key or self.root / "host_key",
+            authorized_keys=lambda user: [public] if user == "me" else [],
         )
 
     def folder(self, index: int) -> Path:
@@ -60,7 +62,7 @@ class Slice:
     @property
     def option(self) -> str:
         """What --host is given."""
-        return ",".join(f"me@{worker.address}:{worker.port}" for worker in self.running)
+        return ",".join(f"me@{worker.addresses[0]}:{worker.port}" for worker in self.running)
 
     @property
     def hosts(self) -> tuple[Host, ...]:

@@ -73,6 +73,7 @@ CONTENTS = (
         "quota",
         "Tell how many chips of which generation your project may have, zone by zone.",
     ),
+    Entry(
         "Workers",
         "run",
         "Run a command on every worker at once, and see all they print in one place.",

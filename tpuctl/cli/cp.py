@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output, workers
+from tpuctl.cli.options import Project, Zone
 from tpuctl.cli.progress import bars
 from tpuctl.remote.copies import plan_copy
 from tpuctl.remote.copy import copy
@@ -21,10 +22,14 @@ def cp(
     worker: workers.Workers = "all",
     key: workers.Key = None,
     jump: workers.Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: workers.InternalIp = False,
 ) -> None:
     """Copy a folder or a file to every worker, or from them; only what has changed is sent."""
     plan = plan_copy(source, target, has_hosts=host is not None)
-    found = workers.find(plan.name, host, worker)
+    where = workers.Where(plan.name, host, worker, key, jump, zone, project, internal_ip)
+    found, access = where.reach()
     with bars() as on_progress:
-        result = copy(found, workers.reach(key, jump), plan, on_progress=on_progress)
+        result = copy(found, access, plan, on_progress=on_progress)
     output.show(result, report.copied)

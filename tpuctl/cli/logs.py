@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output, workers
+from tpuctl.cli.options import Project, Zone
 from tpuctl.remote.jobs import list_jobs
 from tpuctl.remote.logs import read_logs
 from tpuctl.reporters import workers as report
@@ -27,9 +28,13 @@ def logs(
     all_jobs: Annotated[bool, typer.Option("--list", help="List the jobs instead.")] = False,
     key: workers.Key = None,
     jump: workers.Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: workers.InternalIp = False,
 ) -> None:
     """Show what a detached job prints on every worker; follow it across lost connections."""
-    found, access = workers.find(name, host, worker), workers.reach(key, jump)
+    where = workers.Where(name, host, worker, key, jump, zone, project, internal_ip)
+    found, access = where.reach()
     if all_jobs:
         output.show(list_jobs(found, access), report.jobs)
         return

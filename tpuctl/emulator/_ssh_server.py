@@ -6,7 +6,7 @@ import pty
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 16
 class EmulatedWorker:
     """An SSH server that listens, and what it can be told to do."""
 
-    address: str
+    addresses: Sequence[str]
     port: int
     folder: Path
     acceptor: Any = field(repr=False)
@@ -47,19 +47,19 @@ class EmulatedWorker:
 
 
 async def serve_worker(
-    address: str,
+    addresses: Sequence[str],
     port: int,
     *,
     folder: Path,
     env: Mapping[str, str],
-    host_key: Any,
-    authorized_keys: Sequence[str] | None,
+    host_key: Path,
+    authorized_keys: Callable[[str], Sequence[str]],
 ) -> EmulatedWorker:
-    """Start a worker's SSH server on an address of this machine.
+    """Start a worker's SSH server on addresses of this machine.
 
     `folder` is its home; commands run there as the user of this process, with `env` and little
-    else. `authorized_keys` are public keys, one a line each; None lets everybody in. Port 0 takes
-    a free one.
+    else. `host_key` is a file that is made when it is missing. `authorized_keys` names the public
+    keys of a user at the moment of a login. Port 0 takes a free one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = {
@@ -69,14 +69,12 @@ async def serve_worker(
         MARK: str(folder),
         **env,
     }
-    worker = EmulatedWorker(address, port, folder, None)
-    everybody = authorized_keys is None
+    worker = EmulatedWorker(addresses, port, folder, None)
     worker.acceptor = await asyncssh.listen(
-        address,
+        list(addresses),
         port,
-        server_factory=lambda: _Server(worker.connections, everybody=everybody),
-        server_host_keys=[host_key],
-        authorized_client_keys=_authorized(authorized_keys or ()),
+        server_factory=lambda: _Server(worker.connections, authorized_keys),
+        server_host_keys=[_host_key(host_key)],
         process_factory=lambda process: _serve_session(process, worker, own),
         encoding=None,
         line_editor=False,
@@ -93,9 +91,13 @@ def _path() -> str:
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
-def new_host_key() -> Any:
-    """Make a host key."""
-    return asyncssh.generate_private_key("ssh-ed25519")
+def _host_key(path: Path) -> Any:
+    if not path.exists():
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(key.export_private_key())
+        path.chmod(0o600)
+    return asyncssh.read_private_key(str(path))
 
 
 def kill_everything(folder: Path) -> None:
@@ -109,10 +111,6 @@ def kill_everything(folder: Path) -> None:
             continue
 
 
-def _authorized(keys: Sequence[str]) -> Any:
-    return asyncssh.import_authorized_keys("".join(f"{key.strip()}\n" for key in keys))
-
-
 class WorkerServers:
     """The SSH servers of many workers, on one thread of their own."""
 
@@ -122,9 +120,9 @@ class WorkerServers:
         self._thread.start()
         self._workers: list[EmulatedWorker] = []
 
-    def start(self, address: str, port: int, **what: Any) -> EmulatedWorker:
-        """Start a worker as `serve_worker` does; raises OSError when the address is taken."""
-        worker = self._do(serve_worker(address, port, **what))
+    def start(self, addresses: Sequence[str], port: int, **what: Any) -> EmulatedWorker:
+        """Start a worker as `serve_worker` does; raises OSError when an address is taken."""
+        worker = self._do(serve_worker(addresses, port, **what))
         self._workers.append(worker)
         return worker
 
@@ -154,8 +152,10 @@ class WorkerServers:
 
 
 class _Server(asyncssh.SSHServer):
-    def __init__(self, connections: set[Any], *, everybody: bool) -> None:
-        self._connections, self._everybody = connections, everybody
+    def __init__(
+        self, connections: set[Any], authorized_keys: Callable[[str], Sequence[str]]
+    ) -> None:
+        self._connections, self._authorized_keys = connections, authorized_keys
         self._connection: Any = None
 
     def connection_made(self, conn: Any) -> None:
@@ -165,8 +165,12 @@ class _Server(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self._connection)
 
-    def begin_auth(self, username: str) -> bool:
-        return not self._everybody
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, username: str, key: Any) -> bool:
+        shown = key.export_public_key().decode().split()[:2]
+        return any(line.split()[:2] == shown for line in self._authorized_keys(username))
 
     def connection_requested(self, *_: Any) -> bool:
         """Let it be a machine to jump over."""

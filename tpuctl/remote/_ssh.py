@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ except ModuleNotFoundError as error:
 
 # Handshakes are work for this side's processor; more at a time only time out together.
 _HANDSHAKES = 24
+_NEW_KEY_POLL_S = 1.0
 _MEMORY_BYTES = 64 << 20
 _WINDOW_BYTES = (1 << 17, 1 << 21)
 _COMPLAINT_BYTES = 4096
@@ -90,8 +92,15 @@ class _Ssh:
 
     async def connect(self, host: Host) -> "_Connection":
         """Connect to a worker, a few at a time."""
-        async with self._turn:
-            return _Connection(host, await self._handshake(host), self._window)
+        deadline = time.monotonic() + self._access.patience.new_key_s
+        while True:
+            try:
+                async with self._turn:
+                    return _Connection(host, await self._handshake(host), self._window)
+            except WorkerAuthError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_NEW_KEY_POLL_S)
 
     async def _handshake(self, host: Host) -> Any:
         client = _Client(host, self._access.host_keys)
@@ -287,3 +296,10 @@ def _unreachable(host: Host, error: Exception, connect_s: float) -> WorkerUnreac
 def _reason(error: Exception) -> str:
     text = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return str(text).rstrip(".") or type(error).__name__
+
+
+def new_key() -> tuple[bytes, str]:
+    """Make a private key, and its public half as a line."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    public = key.export_public_key().decode()
+    return key.export_private_key(), " ".join(public.split()[:2])

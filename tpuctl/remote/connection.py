@@ -30,12 +30,16 @@ _NOISE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take: to let us in, between two signs of life, and to come back."""
+    """How long a worker may take: to let us in, between two signs of life, and to come back.
+
+    `new_key_s` is for a key that was only just made known: workers hear of it a while later.
+    """
 
     connect_s: float = 20.0
     keepalive_s: float = 10.0
     keepalives_missed: int = 3
     reconnect_s: float = 900.0
+    new_key_s: float = 0.0
 
 
 class Channel(Protocol):
