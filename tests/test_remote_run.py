@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -16,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 pytest.importorskip("asyncssh")
 
 from tests.workers import Heard, Slice, alive, new_key, running_slice, wait_until
-from tpuctl.errors import UsageError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.hosts import parse_hosts, pick_workers, ranges
 from tpuctl.remote.run import plan_command, run_command
 
@@ -151,8 +153,6 @@ def test_a_worker_that_refuses_keeps_the_others_from_starting(own: Slice) -> Non
 def test_a_worker_that_accepts_and_says_nothing_is_given_up(own: Slice) -> None:
     with socket.create_server(("127.0.3.9", 0)) as silent:
         hosts = parse_hosts(f"{own.option},me@127.0.3.9:{silent.getsockname()[1]}")
-        from dataclasses import replace
-
         patience = replace(own.access.patience, connect_s=0.3)
         access = replace(own.access, patience=patience)
         result = run_command(hosts[3:], plan_command(["true"]), access, sink=Heard())
@@ -167,13 +167,39 @@ def test_a_name_that_nobody_knows_is_said_to_be_one(own: Slice) -> None:
 
 
 def test_a_key_that_is_not_accepted_is_an_error_of_its_own(own: Slice, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     new_key(tmp_path / "x")
     access = replace(own.access, keys=(tmp_path / "x",))
     result = run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
     assert result.failures[0].code == "worker_auth"
     assert "for the user me" in str(result.failures[0])
+
+
+def test_a_key_with_a_passphrase_is_used_through_the_agent(
+    own: Slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shutil.which("ssh-agent"):
+        pytest.skip("there is no ssh-agent (apt-get install openssh-client)")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(own.root / "agent")])
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(own.root / "agent"))
+    wait_until((own.root / "agent").exists)
+    subprocess.run(["ssh-add", "-q", str(own.key)], check=True)
+    lock = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(own.key)]
+    subprocess.run(lock, check=True, capture_output=True)
+    tpus = tuple(replace(host, is_own=False) for host in own.hosts)
+    for hosts in (own.hosts, tpus):
+        assert run_command(hosts, plan_command(["true"]), own.access, sink=Heard()).exit_code == 0
+    agent.kill()
+    agent.wait()
+    refused = run_command(tpus, plan_command(["true"]), own.access, sink=Heard())
+    assert refused.failures[0].code == "worker_auth"
+    assert refused.failures[0].hint == f"A passphrase locks {own.key}: ssh-add {own.key}"
+
+
+def test_a_chosen_file_that_is_no_key_is_named(own: Slice) -> None:
+    (own.root / "nonsense").write_text("nonsense")
+    access = replace(own.access, keys=(own.root / "nonsense",))
+    with pytest.raises(InvalidInputError, match="is no private key"):
+        run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
 
 
 def test_another_host_key_is_refused_and_the_hint_forgets_the_old_one(own: Slice) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,6 @@ def test_a_key_is_added_to_those_that_are_there(practice) -> None:
 def test_with_os_login_no_metadata_is_touched(practice) -> None:
     node = practice.create(tell_key=False)
     with_login = {**node.metadata, "enable-oslogin": "TRUE"}
-    from dataclasses import replace
-
     assert not ensure_key(practice.api, replace(node, metadata=with_login), "me", KEY)
     assert "ssh-keys" not in practice.api.get_node("t1", zone=ZONE).metadata
 

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class _Ssh:
     async def _handshake(self, host: Host) -> Any:
         client = _Client(host, self._access.host_keys)
         patience = self._access.patience
-        with _translated(host, client, patience.connect_s, offered=len(self._keys)):
+        with _translated(host, client, patience.connect_s, self._keys):
             return await asyncio.wait_for(
                 asyncssh.connect(
                     host.address,
@@ -121,11 +122,14 @@ class _Ssh:
         known = self._access.host_keys.find(host)
         patience = self._access.patience
         user_config = Path(os.path.expanduser("~/.ssh/config"))
+        public = (path.with_name(f"{path.name}.pub") for path in self._keys.locked)
+        locked = [str(path) for path in public if path.is_file()]
         return asyncssh.SSHClientConnectionOptions(
             config=[str(user_config)] if host.is_own and user_config.is_file() else None,
             username=host.user,
-            client_keys=self._keys or None,
-            agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own else None,
+            client_keys=list(self._keys.ours),
+            agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,
+            agent_identities=None if host.is_own else locked,
             known_hosts=([], [], []),
             server_host_key_algs=[known.split()[0]] if known else (),
             encryption_algs=_CIPHERS,
@@ -225,23 +229,36 @@ class _Channel:
             return
 
 
-def _load_keys(paths: tuple[Path, ...]) -> list[Any]:
-    """Read private keys; one with a passphrase is for the agent to unlock."""
-    keys = []
+@dataclass(frozen=True)
+class _Keys:
+    """The keys we can use ourselves, and those that only ssh-agent can, for a passphrase."""
+
+    ours: tuple[Any, ...]
+    locked: tuple[Path, ...]
+
+
+def _load_keys(paths: tuple[Path, ...]) -> _Keys:
+    """Read private keys; raises InvalidInputError when the only one is none."""
+    ours, locked = [], []
     for path in paths:
         try:
-            keys.append(asyncssh.read_private_key(str(path)))
+            ours.append(asyncssh.read_private_key(str(path)))
         except asyncssh.KeyEncryptionError:
-            continue
+            locked.append(path)
         except (asyncssh.KeyImportError, OSError) as error:
-            if len(paths) == 1 and "passphrase" not in str(error).lower():
+            if "passphrase" in str(error).lower():
+                locked.append(path)
+            elif len(paths) == 1:
                 raise InvalidInputError(f"{path} is no private key: {error}.") from error
-    return keys
+    return _Keys(tuple(ours), tuple(locked))
 
 
 @contextmanager
 def _translated(
-    host: Host, client: _Client | None = None, connect_s: float = 0.0, offered: int = 0
+    host: Host,
+    client: _Client | None = None,
+    connect_s: float = 0.0,
+    keys: "_Keys | None" = None,
 ) -> Iterator[None]:
     """Raise what went wrong with a worker as the error that names it and the next step."""
     try:
@@ -251,14 +268,14 @@ def _translated(
     except (OSError, asyncio.TimeoutError, asyncssh.Error) as error:
         if client and client.refusal:
             raise client.refusal from error
-        raise _translate(host, error, client is not None, connect_s, offered) from error
+        raise _translate(host, error, client is not None, connect_s, keys) from error
 
 
 def _translate(
-    host: Host, error: Exception, connecting: bool, connect_s: float, offered: int
+    host: Host, error: Exception, connecting: bool, connect_s: float, keys: "_Keys | None"
 ) -> TpuctlError:
     if isinstance(error, asyncssh.PermissionDenied):
-        return _not_let_in(host, offered)
+        return _not_let_in(host, keys or _Keys((), ()))
     if isinstance(error, asyncssh.ChannelOpenError):
         return WorkerError(
             f"{host.label} opens no further session: {error.reason}.",
@@ -271,12 +288,13 @@ def _translate(
     return _unreachable(host, error, connect_s)
 
 
-def _not_let_in(host: Host, offered: int) -> WorkerAuthError:
+def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
+    offered = len(keys.ours)
     what = f"none of the {offered} keys that we have" if offered else "us, for we have no key"
-    return WorkerAuthError(
-        f"{host.label} accepts {what} for the user {host.user}.",
-        hint="Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?",
-    )
+    hint = "Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?"
+    if keys.locked:
+        hint = f"A passphrase locks {keys.locked[0]}: ssh-add {keys.locked[0]}"
+    return WorkerAuthError(f"{host.label} accepts {what} for the user {host.user}.", hint=hint)
 
 
 def _unreachable(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
