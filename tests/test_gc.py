@@ -220,6 +220,7 @@ def test_when_queued_resources_cannot_be_listed_a_node_still_goes_with_its_own(
     assert (after.nodes, after.queued) == ({}, {})
 
 
+@pytest.mark.slow
 def test_all_planted_orphans_among_two_thousand_objects_and_nothing_else(
     world: Worlds, journal: Journal
 ) -> None:

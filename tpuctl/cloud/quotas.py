@@ -27,7 +27,7 @@ class ZoneLimit:
 
 @dataclass(frozen=True)
 class QuotaTable(Outcome):
-    """The limits of the project. They say nothing about what is used, or what is free."""
+    """The limits of the project, where any is known. They say nothing about what is used or free."""
 
     project: str
     accelerator_type: str | None
@@ -57,11 +57,12 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
         for generation in known
         for zone in _zones(quotas, generation, kind)
     )
+    told = (lim for lim in limits if (lim.on_demand_chips, lim.spot_chips) != (None, None))
     return QuotaTable(
         project=api.project,
         accelerator_type=kind.accelerator_type if kind else None,
         chips=kind.chips if kind else None,
-        limits=tuple(sorted(limits, key=_best_first)),
+        limits=tuple(sorted(told, key=_best_first)),
     )
 
 

@@ -25,7 +25,7 @@ def listing(tpus: TpuList) -> str:
     lines.append(_totals(tpus))
     everything: tuple[Tpu | QueuedTpu, ...] = (*tpus.tpus, *tpus.queued_resources)
     if dead := [item for item in everything if item.is_dead]:
-        lines.append(_waste(dead))
+        lines.append(f"{_waste(dead)} To free them: tpuctl gc --yes")
     if tpus.emulated:
         lines.append(_EMULATED)
     return "\n".join(lines)
@@ -39,7 +39,8 @@ def one(result: Tpu | QueuedTpu) -> RenderableType:
     if result.workers:
         parts += ["", _table_of_workers(result)]
     if result.is_dead:
-        parts += ["", Text(_waste([result]))]
+        following = f"tpuctl delete {result.name} --zone {result.zone}"
+        parts += ["", Text(f"{_waste([result])} To free them: {following}")]
     if result.emulated:
         parts += ["", Text(_EMULATED)]
     return Group(*parts)
@@ -105,7 +106,7 @@ def _totals(tpus: TpuList) -> str:
     if tpus.unreachable_zones and not tpus.zone:
         where = "in any zone that answered"
     if not tpus.tpus and not tpus.queued_resources:
-        return f"No TPUs {where}."
+        return f"No TPUs {where}." + (" Every zone: tpuctl list --all-zones" if tpus.zone else "")
     alive = [tpu for tpu in tpus.tpus if not tpu.is_dead]
     chips = sum(tpu.chips or 0 for tpu in alive)
     amounts = f"{format_usd(tpus.usd_per_hour)} an hour, {format_usd(tpus.usd_so_far)} so far"
@@ -117,24 +118,24 @@ def _waste(dead: Sequence[Tpu | QueuedTpu]) -> str:
     names = ", ".join(item.name for item in dead[:8]) + (", …" if len(dead) > 8 else "")
     chips = sum(item.chips or 0 for item in dead)
     what = f"holding {'its name' if len(dead) == 1 else 'their names'} and the quota of"
-    return f"Dead, but still {what} {_count(chips, 'chip')}: {names}. To delete: tpuctl gc --yes"
+    return f"Dead, but still {what} {_count(chips, 'chip')}: {names}."
 
 
 def _rows(tpu: Tpu) -> list[tuple[str, str]]:
-    health = f"{tpu.health}: {tpu.health_description}" if tpu.health_description else tpu.health
+    health = ": ".join(word for word in (tpu.health, tpu.health_description) if word)
     chips = "unknown" if tpu.chips is None else str(tpu.chips)
     rows = [
         ("name", tpu.name),
         ("zone", tpu.zone),
         ("type", f"{_type(tpu)} ({chips} chips)"),
         ("state", tpu.state),
-        ("health", health),
+        ("health", "" if health == "UNKNOWN" else health),
         ("symptoms", "; ".join(tpu.symptoms)),
         ("runtime version", tpu.runtime_version),
         ("queued resource", tpu.queued_resource or ""),
         ("data disks", ", ".join(tpu.data_disks)),
         ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {_age(tpu.age_s)} ago"),
-        ("time left", _time_left(tpu)),
+        ("time left", "" if tpu.is_dead else _time_left(tpu)),
         ("costs", f"{_usd(tpu.usd_per_hour)} an hour, {_so_far(tpu)}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted(tpu.labels.items()))),
         ("id", tpu.id),
