@@ -219,12 +219,17 @@ def status(folder: Path) -> Status:
     )
 
 
-def wait_until_told() -> None:
-    """Come back on Ctrl-C or when somebody asks this process to end."""
+@contextmanager
+def told_to_end() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, or whoever else asks this process to end."""
     told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: told.set())
-    told.wait()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda *_: told.set()) for number in numbers]
+    try:
+        yield told
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _open(
