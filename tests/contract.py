@@ -58,6 +58,7 @@ TPU: Shape = {
     ),
     "[workers]": keys("index internal_ip external_ip state"),
 }
+CREATED: Shape = {**TPU, "[attempts]": keys("zone outcome reason seconds")}
 TPU_LIST: Shape = {
     "[tpus]": TPU,
     "[queued_resources]": keys("name zone state accelerator_type nodes created usd_per_hour"),

@@ -19,8 +19,9 @@ pytestmark = pytest.mark.slow
 
 A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
-SLOW = {"zones": {A: ZONE, B: ZONE}, "provision_s": 1e6, "delete_s": 5, "time_scale": 1000}
+SLOW = {"zones": {A: ZONE, B: ZONE}, "provision_s": 1e6, "delete_s": 5, "time_scale": 100}
 CREATE = [sys.executable, "-m", "tpuctl", "create", "t1", "--type", "v5e-8", "--yes"]
+PATIENT = ["--timeout", "9999h"]
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_without_a_terminal_what_is_given_up_is_cancelled(
 ) -> None:
     here = world(SLOW, real_time=True)
     process = subprocess.Popen(
-        [*CREATE, *options],
+        [*CREATE, *PATIENT, *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -68,7 +69,10 @@ def test_without_a_terminal_what_is_given_up_is_cancelled(
 def test_in_json_it_is_one_document_that_says_so(world: Worlds, journal: Journal) -> None:
     here = world(SLOW, real_time=True)
     process = subprocess.Popen(
-        [*CREATE, "--zone", A, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*CREATE, *PATIENT, "--zone", A, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while not here.requests["get_operation"]:
         os.sched_yield()
@@ -85,7 +89,7 @@ class Terminal:
     def __init__(self) -> None:
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [*CREATE, "--zone", A],
+            [*CREATE, *PATIENT, "--zone", A],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

@@ -18,7 +18,7 @@ from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 
 A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
-FAST = {"time_scale": 2000, "provision_s": 45, "delete_s": 5}
+FAST = {"time_scale": 500, "provision_s": 45, "delete_s": 5}
 
 # Forks a child for each line of its input. The child creates a TPU as the program does, but the
 # n-th thing that it does to the file system or asks the service is its last.
@@ -132,8 +132,8 @@ OPTIONS = {"name": "t1", "accelerator_type": "v5e-8", "zones": [A, B]}
 @pytest.mark.parametrize(
     ("scenario", "options", "timeout_s", "lands"),
     [
-        pytest.param(SEARCH, OPTIONS, 1000.0, True, id="search"),
-        pytest.param(RACE, OPTIONS | {"queued": True}, 1000.0, True, id="race"),
+        pytest.param(SEARCH, OPTIONS, 1e6, True, id="search"),
+        pytest.param(RACE, OPTIONS | {"queued": True}, 1e6, True, id="race"),
         pytest.param(SLOW, OPTIONS, 31.0, False, id="deadline"),
     ],
 )

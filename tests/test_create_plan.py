@@ -81,7 +81,7 @@ def test_a_budget_becomes_a_life_time_and_the_shorter_limit_counts() -> None:
 def test_a_zone_whose_price_is_unknown_is_not_tried_on_a_budget() -> None:
     plan = plan_create(options(zones=(ZONE, "mars-north1-a"), max_usd=5.0))
     assert [offer.zone for offer in plan.to_try] == [ZONE]
-    assert "--max-usd means nothing" in (plan.offers[1].not_tried or "")
+    assert "--max-usd needs one" in (plan.offers[1].not_tried or "")
 
 
 def test_what_is_dangerous_but_possible_is_a_warning() -> None:
@@ -89,7 +89,7 @@ def test_what_is_dangerous_but_possible_is_a_warning() -> None:
     assert any("No price" in warning for warning in plan.warnings)
     assert any("must be gone 2m 00s after" in warning for warning in plan.warnings)
     pod = plan_create(options(kind="v4-32", runtime_version="tpu-vm-tf-2.17.1"))
-    assert any("is for one worker and this TPU has 4" in warning for warning in pod.warnings)
+    assert any("is for one worker, and this TPU has 4" in warning for warning in pod.warnings)
 
 
 def test_the_request_carries_its_identity_its_limits_and_its_guard() -> None:
@@ -125,7 +125,7 @@ def test_the_cheapest_zone_comes_first_then_the_most_quota_and_the_unknown_last(
 @pytest.mark.parametrize(
     ("limit", "spot", "reason"),
     [
-        (0, False, "quota 0 chips, not tried"),
+        (0, False, "quota 0 chips"),
         (4, False, "has 8"),
         (8, False, None),
         (0, True, None),

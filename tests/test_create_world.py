@@ -111,7 +111,7 @@ def test_without_capacity_anywhere_the_exit_code_says_later(
     assert isinstance(result, NotCreated)
     assert outcomes(result) == [(A, "no_capacity"), (B, "no_capacity")]
     assert (result.exit_code, result.error.code) == (3, "no_capacity")
-    assert "in any of 2 zones: 2 no_capacity" in str(result.error)
+    assert "in any of 2 zones: 2 no capacity" in str(result.error)
     assert there(here) == []
 
 
@@ -148,7 +148,7 @@ def test_a_quota_of_the_region_skips_its_other_zones(world: Worlds, journal: Jou
     here = world({"zones": {A: ZONE, B: ZONE, C: ZONE}})
     api: Any = QuotaOfTheRegion(here.api, "us-central1")
     result = ask(api, journal, zones=(B, C, A))
-    assert outcomes(result) == [(B, "quota_exceeded"), (C, "quota_exceeded"), (A, "ready")]
+    assert outcomes(result) == [(B, "quota_exceeded"), (C, "not_tried"), (A, "ready")]
     assert api.asked == [B, A]
     assert "counts for all of its zones" in result.attempts[1].reason
 
@@ -170,6 +170,15 @@ def test_auto_tries_the_cheapest_zone_first_and_none_without_quota(
         ("us-west4-a", "ready"),
     ]
     assert "quota 0 chips" in result.attempts[0].reason
+
+
+def test_auto_asks_nowhere_when_it_is_no_use(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": {A: {**ZONE, "quota_chips": 4}}})
+    result = ask(here.api, journal, zones=())
+    assert isinstance(result, NotCreated)
+    assert (result.exit_code, result.error.code) == (1, "quota_exceeded")
+    assert "us-west4-a: quota 4 chips, and a v5litepod-8 has 8" in str(result.error)
+    assert here.requests["create_node"] == 0
 
 
 def test_auto_says_so_when_no_zone_has_the_type(world: Worlds, journal: Journal) -> None:
@@ -260,6 +269,7 @@ def test_past_the_deadline_a_request_is_cancelled_and_the_next_zone_tried(
     assert isinstance(result, NotCreated)
     assert outcomes(result) == [(A, "deadline"), (B, "deadline")]
     assert result.exit_code == 3
+    assert "t1 in us-west4-a: it was CREATING after 1m 40s" in str(result.attempts[0].error)
     assert there(here) == []
     assert phases(here, journal) == ["closed", "closed"]
 
@@ -289,6 +299,28 @@ def test_a_queue_that_gives_nothing_in_time_is_left_by_all(world: Worlds, journa
     assert isinstance(result, NotCreated)
     assert outcomes(result) == [(A, "deadline"), (B, "deadline")]
     assert there(here) == []
+
+
+def test_a_queue_that_its_create_has_left_behind_ends_by_itself(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": {A: {**ZONE, "capacity_chips": 0}}})
+    ask(here.api, journal, zones=(A,), queued=True, how={"timeout_s": 60.0, "wait": False})
+    here.clock.sleep(1000)
+    (queued,) = here.api.list_queued_resources(A).items
+    assert queued.is_dead
+
+
+def test_a_second_create_says_that_the_limits_of_the_first_hold(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE})
+    ask(here.api, journal, zones=(A,), how={"wait": False})
+    result = ask(here.api, journal, zones=(A,), ttl_s=7200.0)
+    assert isinstance(result, Created)
+    assert result.expires is None
+    assert "does not hold" in result.warnings[0]
+    assert here.requests["create_node"] == 2
 
 
 def test_a_dead_tpu_of_that_name_is_named_with_the_command_that_removes_it(
@@ -340,6 +372,14 @@ def test_without_waiting_the_accepted_request_is_shown_and_journalled(
     assert outcomes(queued) == [(A, "accepted"), (B, "accepted")]
     assert queued.queued_resource == "t2"
     assert phases(here, journal) == ["accepted", "accepted", "accepted"]
+
+
+def test_one_that_fails_before_it_could_be_shown_says_why(world: Worlds, journal: Journal) -> None:
+    stockout = {"on": "create_node", "error": "stockout", "after_s": 0}
+    here = world({"zones": ONE, "faults": [stockout]})
+    result = ask(here.api, journal, zones=(A,), how={"wait": False})
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "no_capacity")]
 
 
 def test_where_the_journal_cannot_be_written_nothing_is_asked_for(

@@ -16,10 +16,9 @@ from tpuctl.cloud.creating import create as create_planned
 from tpuctl.cloud.guard import MOST_BYTES
 from tpuctl.cloud.opening import Cloud
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
-from tpuctl.cloud.searching import plan_with_service, with_traffic
+from tpuctl.cloud.searching import plan_with_service, with_traffic, zones_to_try
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters import create as report
-from tpuctl.settings import load_settings
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
@@ -69,7 +68,7 @@ def create(
     options = CreateOptions(
         name=name,
         accelerator_type=kind,
-        zones=_zones(zone, zones),
+        zones=zones_to_try(zone, zones.split(",") if zones is not None else ()),
         spot=spot,
         reserved=reserved,
         queued=queued,
@@ -97,15 +96,17 @@ def create(
 
 def _announce(plan: CreatePlan, *, yes: bool) -> None:
     """Say what it costs and what to beware of, and ask for leave to spend that."""
-    output.note(report.price(plan))
     for warning in plan.warnings:
         output.note(f"Warning: {warning}")
-    output.confirm(report.question(plan), yes=yes)
+    if plan.to_try:
+        output.note(report.price(plan))
+        output.confirm(report.question(plan), yes=yes)
 
 
 def _create(
     cloud: Cloud, plan: CreatePlan, *, wait: bool, timeout_s: float | None
 ) -> Created | NotCreated:
+    several = len(plan.offers) > 1
     with ExitStack() as display:
         return create_planned(
             cloud.api,
@@ -115,7 +116,7 @@ def _create(
             timeout_s=timeout_s,
             on_interrupt=lambda: _leave_or_cancel(display),
             on_progress=display.enter_context(states()),
-            on_attempt=lambda attempt: output.note(report.attempt(attempt)),
+            on_attempt=lambda attempt: output.note(report.attempt(attempt)) if several else None,
         )
 
 
@@ -132,21 +133,6 @@ def _leave_or_cancel(display: ExitStack) -> Choice:
                 return choice
     except typer.Abort:
         raise KeyboardInterrupt from None
-
-
-def _zones(zone: str | None, zones: str | None) -> tuple[str, ...]:
-    """The zones to try, none for all of them; raises UsageError."""
-    if zone and zones:
-        raise UsageError("--zone and --zones exclude each other.", hint="Give one of them.")
-    if zones is not None:
-        return tuple(word.strip() for word in zones.split(","))
-    found = load_settings({"zone": zone})["zone"]
-    if not found:
-        raise UsageError(
-            "Where? There is no --zone, and none is set.",
-            hint="--zone auto tries every zone that has the type; or: export TPUCTL_ZONE=Z",
-        )
-    return () if found == "auto" else (found,)
 
 
 def _labels(pairs: list[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from tpuctl import cloud
 
+cloud.create("t1", "v5e-8", zone="auto", ttl_s=4 * 3600)
 cloud.list()
 cloud.wait("t1", "ready")
 cloud.delete("t1")
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tpuctl.cloud.verbs import create as create
     from tpuctl.cloud.verbs import delete as delete
     from tpuctl.cloud.verbs import gc as gc
     from tpuctl.cloud.verbs import list as list
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.verbs import show as show
     from tpuctl.cloud.verbs import wait as wait
 
-_VERBS = ("list", "show", "wait", "delete", "gc", "quota")
+_VERBS = ("create", "list", "show", "wait", "delete", "gc", "quota")
 
 
 def __getattr__(name: str) -> Any:

@@ -3,9 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from tpuctl.cloud import labels
 from tpuctl.cloud.abandoning import give_up
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.following import LAND_S, Pending, follow
@@ -19,7 +20,6 @@ from tpuctl.errors import (
     ApiDisabledError,
     NotLoggedInError,
     PermissionDeniedError,
-    PreemptedError,
     QuotaExceededError,
     StoppedError,
     TpuctlError,
@@ -30,7 +30,13 @@ from tpuctl.errors import (
 from tpuctl.outcome import Outcome, Status
 from tpuctl.progress import OnProgress, silent
 
+VALID_LONGER_S = 600.0
+"""How long after our own deadline the service drops a place in its queue, should we be gone."""
+
 Choice = Literal["cancel", "leave"]
+
+NOT_TRIED = "not_tried"
+"""The outcome of a zone that it was no use to ask."""
 
 # No other zone would answer differently, or another TPU would be one too many.
 _FINAL = (
@@ -44,7 +50,7 @@ _FINAL = (
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of asking in one zone: `ready`, `accepted`, or the code of an error."""
+    """What became of one zone: `ready`, `accepted`, `not_tried`, or the code of an error."""
 
     zone: str
     outcome: str
@@ -159,8 +165,8 @@ class _Creation:
         full_regions: set[str] = set()
         for offer in self._offers():
             if offer.region in full_regions:
-                reason = f"not tried: the quota of {offer.region} counts for all of its zones"
-                self._note(Attempt(offer.zone, QuotaExceededError.code, reason, 0.0))
+                reason = f"the quota of {offer.region} counts for all of its zones"
+                self._note(Attempt(offer.zone, NOT_TRIED, reason, 0.0))
                 continue
             pending = self._submit(offer)
             if pending and not wait:
@@ -213,7 +219,7 @@ class _Creation:
         """Note what is no use to try, and begin where an interrupted create has begun."""
         for offer in self.plan.offers:
             if offer.not_tried:
-                self._note(Attempt(offer.zone, "not_tried", offer.not_tried, 0.0))
+                self._note(Attempt(offer.zone, NOT_TRIED, offer.not_tried, 0.0))
         begun = {
             entry.zone
             for entry in self.journal.entries(self.api)
@@ -230,10 +236,11 @@ class _Creation:
                 offer,
                 session=self.session,
                 timeout_s=self.timeout_s or LAND_S,
+                valid_for_s=self.timeout_s and self.timeout_s + VALID_LONGER_S,
                 race=race,
             )
         except TpuctlError as error:
-            self._note(Attempt(offer.zone, error.code, str(error), 0.0, error))
+            self._note(_failed(offer.zone, error, 0.0))
             return None
         return Pending(self.api, entry)
 
@@ -262,7 +269,7 @@ class _Creation:
     def _lose(self, pending: Pending, error: TpuctlError) -> None:
         seconds = pending.waited_s
         self._give_up([pending.entry], outcome=error.code)
-        self._note(Attempt(pending.entry.zone, error.code, str(error), seconds, error))
+        self._note(_failed(pending.entry.zone, error, seconds))
 
     def _give_up(self, entries: list[Entry], *, outcome: str) -> None:
         for entry in give_up(self.api, self.journal, entries, outcome=outcome):
@@ -272,21 +279,24 @@ class _Creation:
             )
 
     def _left_waiting(self, *contest: Pending) -> Created | NotCreated:
+        first = contest[0]
+        there = read_named(self.api, first.entry)
+        if there is None:
+            self._lose(first, first.why_gone())
+            return self._left_waiting(*contest[1:]) if contest[1:] else self._not_created()
         for pending in contest:
             self._note(Attempt(pending.entry.zone, "accepted", "not waited for", pending.waited_s))
-        first = contest[0].entry
-        there = read_named(self.api, first)
-        if there is None:
-            error = PreemptedError(
-                f"{first.name} in {first.zone} vanished right after it was accepted.",
-                hint="The same command again.",
-            )
-            return replace(self._not_created(), error=error)
         return self._created(there if isinstance(there, Node) else _as_node(there, self.plan))
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
         known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
+        wanted = next(offer.ttl_s for offer in self.plan.offers if offer.zone == node.zone)
+        if wanted is not None and node.labels.get(labels.TTL_S) != str(wanted):
+            self.notes.append(
+                f"{node.name} was asked for by an earlier create, and keeps what limits that gave "
+                "it: the time to live of this one does not hold."
+            )
         return Created(**known, attempts=tuple(self.attempts), notes=tuple(self.notes))
 
     def _not_created(self) -> NotCreated:
@@ -331,6 +341,13 @@ def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
     )
 
 
+def _failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
+    """An attempt whose reason leaves out what we were doing: that is said already."""
+    doing, _, why = str(error).partition(": ")
+    reason = why if doing.startswith("Could not create") and why else str(error)
+    return Attempt(zone, error.code, reason, seconds, error)
+
+
 def _is_final(error: TpuctlError | None) -> bool:
     return isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError)
 
@@ -343,19 +360,19 @@ def _verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
     """The error of the whole: of the only zone, or one that says whether waiting helps."""
     errors = [attempt.error for attempt in attempts if attempt.error]
     if not errors:
+        why = "; ".join(f"{attempt.zone}: {attempt.reason}" for attempt in attempts)
         return QuotaExceededError(
-            f"Could not create {plan.name}: no zone has quota for a {plan.accelerator_type}.",
-            hint="tpuctl quota",
+            f"Could not create {plan.name}: no zone is worth asking ({why}).",
+            hint=f"Where there is quota: tpuctl quota {plan.accelerator_type}",
         )
-    last = errors[-1]
-    if len(attempts) == 1 or _is_final(last):
-        return last
+    if len(attempts) == 1 or _is_final(errors[-1]):
+        return errors[-1]
     hopeful = [error for error in errors if isinstance(error, TryAgainError)]
     decisive = (hopeful or errors)[0]
-    counts = Counter(attempt.outcome for attempt in attempts)
+    counts = Counter(attempt.outcome.replace("_", " ") for attempt in attempts)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-    hint = "Wait in line in all of them: the same command with --queued" if hopeful else None
+    wait = "The same command again" if plan.queued else "Wait in line in all of them: --queued"
     return type(decisive)(
         f"Could not create {plan.name} in any of {len(attempts)} zones: {summary}.",
-        hint=hint or decisive.hint,
+        hint=wait if hopeful else decisive.hint,
     )

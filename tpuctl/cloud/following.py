@@ -49,6 +49,7 @@ class Pending:
 
     def __init__(self, api: TpuApi, entry: Entry) -> None:
         self.entry = entry
+        self.state = "accepted"
         self._api = api
         self._since = self._last = api.clock.now()
         self._provisioning_s = 0.0
@@ -66,12 +67,12 @@ class Pending:
             sight = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
         except (UnavailableError, RateLimitedError) as error:
             return Sight(f"unknown, {error.code}")
-        now = self._api.clock.now()
+        self.state, now = sight.state, self._api.clock.now()
         if sight.state == "PROVISIONING":
             self._provisioning_s += (now - self._last).total_seconds()
         self._last = now
         if self._provisioning_s > LAND_S and not sight.node and not sight.lost:
-            return Sight(sight.state, lost=self._too_long())
+            return Sight(sight.state, lost=self.too_late(self._provisioning_s))
         return sight
 
     def _look_in_turn(self) -> Sight:
@@ -95,12 +96,12 @@ class Pending:
         try:
             node = self._api.get_node(self.entry.name, zone=self.entry.zone)
         except NotFoundError:
-            return Sight("GONE", lost=self._why_gone())
+            return Sight("GONE", lost=self.why_gone())
         return self._sight_of(node)
 
     def _sight_of(self, node: Node) -> Sight:
         if not is_of(node, self.entry):
-            return Sight("GONE", lost=self._why_gone())
+            return Sight("GONE", lost=self.why_gone())
         if node.is_dead or node.state == "DELETING":
             return Sight(node.state, lost=self._taken_away(f"it was {node.state}"))
         tpu = describe_node(node, now=self._api.clock.now(), emulated=self._api.emulated)
@@ -116,9 +117,9 @@ class Pending:
         try:
             queued = self._api.get_queued_resource(entry.name, zone=entry.zone)
         except NotFoundError:
-            return Sight("GONE", lost=self._why_gone())
+            return Sight("GONE", lost=self.why_gone())
         if not is_of(queued, entry):
-            return Sight("GONE", lost=self._why_gone())
+            return Sight("GONE", lost=self.why_gone())
         if queued.state == "ACTIVE":
             return self._look_at_node()
         if queued.state == "FAILED":
@@ -127,7 +128,7 @@ class Pending:
             return Sight(queued.state, lost=self._taken_away(f"it was {queued.state}"))
         return Sight(queued.state)
 
-    def _why_gone(self) -> TpuctlError:
+    def why_gone(self) -> TpuctlError:
         """Ask the operation, where it is known, why there is nothing any more."""
         if self.entry.operation:
             try:
@@ -151,10 +152,11 @@ class Pending:
     def _taken_away(self, what: str) -> PreemptedError:
         return PreemptedError(self._failed(f"{what} while it was being created"), hint=_AGAIN)
 
-    def _too_long(self) -> DeadlineError:
+    def too_late(self, seconds: float) -> DeadlineError:
+        """Say that it has not become ready in that time."""
         return DeadlineError(
-            self._failed(f"it has been PROVISIONING for {format_duration(self._provisioning_s)}"),
-            hint="Another zone may be faster: --zone auto",
+            self._failed(f"it was {self.state} after {format_duration(seconds)}"),
+            hint="Another zone may be faster: --zone auto; to wait longer: --timeout",
         )
 
     def _failed(self, why: str) -> str:
@@ -192,12 +194,10 @@ def follow(
         if not left:
             return None
         try:
-            polling.pause(
-                "It is not ready", hint="To wait longer: --timeout", at_least_s=look_every_s
-            )
-        except DeadlineError as error:
+            polling.pause("", hint="", at_least_s=look_every_s)
+        except DeadlineError:
             for pending in left:
-                on_lost(pending, error)
+                on_lost(pending, pending.too_late(polling.waited_s))
             return None
 
 

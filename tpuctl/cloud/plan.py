@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tpuctl.cloud import guard, labels
@@ -12,7 +12,7 @@ from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.hardware.generations import load_data
 from tpuctl.hardware.types import AcceleratorType, describe, usd_per_hour
 from tpuctl.outcome import Outcome
-from tpuctl.units import format_duration, format_usd
+from tpuctl.units import format_duration
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
@@ -114,6 +114,11 @@ def plan_create(options: CreateOptions) -> CreatePlan:
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = tuple(offer_in(zone, kind, options) for zone in options.zones)
+    if offers and all(offer.not_tried for offer in offers):
+        raise InvalidInputError(
+            f"A budget cannot be kept: {offers[0].not_tried}.",
+            hint="Limit its life with --ttl instead.",
+        )
     return CreatePlan(
         name=options.name,
         accelerator_type=kind.accelerator_type,
@@ -129,7 +134,7 @@ def plan_create(options: CreateOptions) -> CreatePlan:
         offers=offers,
         prices_as_of=kind.prices_as_of,
         options=options,
-        notes=_notes(kind, options, version, offers),
+        notes=(*_version_notes(kind, version), *offer_notes(kind, offers)),
         because=(
             f"{options.accelerator_type} is {kind.accelerator_type}: {kind.in_words}",
             f"runtime version {version}, "
@@ -148,7 +153,7 @@ def offer_in(zone: str, kind: AcceleratorType, options: CreateOptions) -> Offer:
     if options.max_usd is not None:
         if not price:
             reason = (
-                f"no price of {kind.accelerator_type} there is known, so --max-usd means nothing"
+                f"no price of {kind.accelerator_type} in {zone} is known, and --max-usd needs one"
             )
             return Offer(zone, price, not_tried=reason)
         limits.append(options.max_usd / price * 3600)
@@ -243,26 +248,22 @@ def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
     return wanted
 
 
-def _notes(
-    kind: AcceleratorType, options: CreateOptions, version: str, offers: tuple[Offer, ...]
-) -> tuple[str, ...]:
+def offer_notes(kind: AcceleratorType, offers: Sequence[Offer]) -> tuple[str, ...]:
+    """What should be known of the prices and limits in some zones before they are paid for."""
     notes = []
-    if version.startswith("tpu-vm-tf-") and kind.workers > 1 and "-pod" not in version:
+    if unknown := [offer.zone for offer in offers if offer.usd_per_hour is None]:
+        notes.append(f"No price of {kind.accelerator_type} in {', '.join(unknown)} is known.")
+    lives = [offer.ttl_s for offer in offers if offer.ttl_s is not None]
+    if lives and min(lives) < _SHORT_TTL_S:
         notes.append(
-            f"{version} is for one worker and this TPU has {kind.workers}: see {version}-pod."
-        )
-    for offer in offers:
-        if offer.usd_per_hour is None:
-            notes.append(f"No price of {kind.accelerator_type} in {offer.zone} is known.")
-        if offer.ttl_s is not None and offer.ttl_s < _SHORT_TTL_S:
-            notes.append(
-                f"In {offer.zone} it must be gone {format_duration(offer.ttl_s)} after it was "
-                "asked for, and minutes of that pass before it is ready."
-            )
-    if options.max_usd is not None and offers and not any(o.not_tried is None for o in offers):
-        raise InvalidInputError(
-            f"A budget of {format_usd(options.max_usd)} cannot be kept: no price of "
-            f"{kind.accelerator_type} in {', '.join(o.zone for o in offers)} is known.",
-            hint="Limit its life with --ttl instead.",
+            f"It must be gone {format_duration(min(lives))} after it was asked for, and minutes of "
+            "that pass before it is ready."
         )
     return tuple(notes)
+
+
+def _version_notes(kind: AcceleratorType, version: str) -> tuple[str, ...]:
+    if version.startswith("tpu-vm-tf-") and kind.workers > 1 and "-pod" not in version:
+        many = f"and this TPU has {kind.workers}"
+        return (f"{version} is for one worker, {many}: see {version}-pod.",)
+    return ()

@@ -1,5 +1,7 @@
 """Sending one request for a TPU so that there is never a second, and never one nobody knows of."""
 
+from collections.abc import Callable
+
 from tpuctl.cloud import labels
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import Entry, Journal, Kind, new_create_id
@@ -28,11 +30,13 @@ def submit(
     *,
     session: str,
     timeout_s: float,
+    valid_for_s: float | None = None,
     race: str | None = None,
 ) -> Entry:
     """Ask for a TPU in one zone; returns the entry of the request that was accepted.
 
-    That may be one of an interrupted create of the same TPU. Raises what the service answers;
+    A place in a queue is given up by the service itself after `valid_for_s`. The entry may be that
+    of an interrupted create of the same TPU. Raises what the service answers;
     UnavailableError leaves the entry open, because nobody knows whether the TPU was made.
     """
     kind: Kind = "queued" if plan.queued else "node"
@@ -52,10 +56,10 @@ def submit(
     )
     journal.intend(entry)
     try:
-        return _send(api, journal, entry, request, timeout_s)
+        return _send(api, journal, entry, lambda: _ask(api, entry, request, valid_for_s), timeout_s)
     except UnavailableError as error:
         raise UnavailableError(
-            f"{error} Whether {entry.name} was made in {entry.zone} is not known.",
+            f"{str(error).rstrip('.')}. Whether {entry.name} was made there is not known.",
             hint="The next command of tpuctl finds out: tpuctl list",
         ) from error
     except TpuctlError as error:
@@ -79,13 +83,16 @@ def is_of(thing: Thing, entry: Entry) -> bool:
 
 
 def _send(
-    api: TpuApi, journal: Journal, entry: Entry, request: NodeRequest, timeout_s: float
+    api: TpuApi,
+    journal: Journal,
+    entry: Entry,
+    ask: Callable[[], Operation],
+    timeout_s: float,
 ) -> Entry:
     polling, lost = None, 0
     while True:
         try:
-            operation = _ask(api, entry, request)
-            return journal.update(entry, phase="accepted", operation=operation.name)
+            return journal.update(entry, phase="accepted", operation=ask().name)
         except (AlreadyExistsError, UnavailableError) as error:
             refusal = error
         there = read_named(api, entry)
@@ -104,9 +111,9 @@ def _send(
             raise refusal
 
 
-def _ask(api: TpuApi, entry: Entry, request: NodeRequest) -> Operation:
+def _ask(api: TpuApi, entry: Entry, request: NodeRequest, valid_for_s: float | None) -> Operation:
     if entry.kind == "queued":
-        return api.create_queued_resource(request)
+        return api.create_queued_resource(request, valid_for_s=valid_for_s)
     return api.create_node(request)
 
 

@@ -8,14 +8,35 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Quota
 from tpuctl.cloud.parallel import attempt, attempt_all
 from tpuctl.cloud.placement import find_traffic
-from tpuctl.cloud.plan import CreateOptions, CreatePlan, Offer, offer_in, plan_create
+from tpuctl.cloud.plan import CreateOptions, CreatePlan, Offer, offer_in, offer_notes, plan_create
 from tpuctl.cloud.quotas import chips_allowed
-from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, ZoneHiddenError
+from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError, ZoneHiddenError
 from tpuctl.hardware.types import AcceleratorType, describe
 from tpuctl.runtime.live import live_machine
 from tpuctl.settings import load_settings
 
+AUTO = "auto"
+"""What stands for every zone that has the type, where a zone is asked for."""
+
 _ZONES_AT_ONCE = 50
+
+
+def zones_to_try(zone: str | None, zones: Sequence[str] = ()) -> tuple[str, ...]:
+    """The zones given, or the one that is set; none when they are to be found.
+
+    Raises UsageError where nothing says where.
+    """
+    if zone and zones:
+        raise UsageError("--zone and --zones exclude each other.", hint="Give one of them.")
+    if zones:
+        return tuple(name.strip() for name in zones)
+    chosen = load_settings({"zone": zone})["zone"]
+    if not chosen:
+        raise UsageError(
+            "Where? There is no --zone, and none is set.",
+            hint="--zone auto tries every zone that has the type; or: export TPUCTL_ZONE=Z",
+        )
+    return () if chosen == AUTO else (chosen,)
 
 
 def plan_with_service(api: TpuApi, options: CreateOptions) -> CreatePlan:
@@ -52,8 +73,8 @@ def with_quota(offer: Offer, quotas: Sequence[Quota], kind: AcceleratorType, spo
     allowed = chips_allowed(quotas, kind.generation, offer.zone, spot=spot)
     if allowed is None or allowed >= kind.chips or offer.not_tried:
         return replace(offer, quota_chips=allowed)
-    needs = "" if allowed == 0 else f", and {kind.accelerator_type} has {kind.chips}"
-    return replace(offer, quota_chips=allowed, not_tried=f"quota {allowed} chips{needs}, not tried")
+    needs = "" if allowed == 0 else f", and a {kind.accelerator_type} has {kind.chips}"
+    return replace(offer, quota_chips=allowed, not_tried=f"quota {allowed} chips{needs}")
 
 
 def _find_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> CreatePlan:
@@ -70,8 +91,8 @@ def _find_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> CreateP
         raise _nowhere(plan, silent)
     read = attempt(api.list_quotas)
     quotas = () if isinstance(read, TpuctlError) else read
-    offers = (
-        with_quota(offer_in(zone, kind, plan.options), quotas, kind, plan.spot) for zone in having
+    offers = rank(
+        [with_quota(offer_in(zone, kind, plan.options), quotas, kind, plan.spot) for zone in having]
     )
     # A zone that the project may not see is no news in a search of all of them.
     missed = [zone for zone, error in silent.items() if not isinstance(error, ZoneHiddenError)]
@@ -79,8 +100,8 @@ def _find_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> CreateP
     unread = [f"quotas are not known: {read}"] if isinstance(read, TpuctlError) else []
     return replace(
         plan,
-        offers=rank(tuple(offers)),
-        notes=(*plan.notes, *notes),
+        offers=offers,
+        notes=(*plan.notes, *offer_notes(kind, offers), *notes),
         because=(*plan.because, f"{len(having)} of {len(zones)} zones have it", *unread),
     )
 

@@ -19,7 +19,8 @@ def plan(result: CreatePlan) -> Any:
     for offer in result.offers:
         quota = "unknown" if offer.quota_chips is None else str(offer.quota_chips)
         life = "no limit" if offer.ttl_s is None else format_duration(offer.ttl_s)
-        table.add_row(offer.zone, _usd(offer.usd_per_hour), quota, life, offer.not_tried or "")
+        why_not = f"not tried: {offer.not_tried}" if offer.not_tried else ""
+        table.add_row(offer.zone, _usd(offer.usd_per_hour), quota, life, why_not)
     workers = f"{result.workers} worker" + ("s" if result.workers > 1 else "")
     headline = Text(
         f"Would create {result.name}: {_kind(result)}, {result.chips} chips on {workers}, topology "
@@ -46,7 +47,7 @@ def attempt(result: Attempt) -> str:
     """One line for one zone."""
     after = f" after {format_duration(result.seconds)}" if result.seconds else ""
     reason = f": {result.reason}" if result.reason else ""
-    return f"{result.zone}: {result.outcome}{after}{reason}"
+    return f"{result.zone}: {result.outcome.replace('_', ' ')}{after}{reason}"
 
 
 def created(result: Created | NotCreated) -> Any:
@@ -55,8 +56,10 @@ def created(result: Created | NotCreated) -> Any:
         return f"{result.name} was not created."
     spot = ", spot" if result.spot else ""
     emulated = ", emulated" if result.emulated else ""
+    last = result.attempts[-1]
+    after = f" after {format_duration(last.seconds)}" if last.outcome == "ready" else ""
     lines = [
-        f"{result.name} is {result.state} in {result.zone}: {result.accelerator_type}, "
+        f"{result.name} is {result.state} in {result.zone}{after}: {result.accelerator_type}, "
         f"{result.chips} chips on {_workers(result)}{spot}{emulated}.",
         f"{_usd(result.usd_per_hour)} an hour since {result.created:%H:%M} UTC"
         + (f"; gone by {result.expires:%Y-%m-%d %H:%M} UTC." if result.expires else "."),
@@ -64,7 +67,7 @@ def created(result: Created | NotCreated) -> Any:
     for worker in result.workers:
         addresses = (worker.external_ip, worker.internal_ip)
         lines.append(f"worker {worker.index}: {', '.join(filter(None, addresses)) or 'no address'}")
-    done = "wait" if result.attempts[-1].outcome == "accepted" else "show"
+    done = "show" if last.outcome == "ready" else "wait"
     where = f"{result.name} --zone {result.zone}"
     lines.append(f"Next: tpuctl {done} {where}; to stop paying: tpuctl delete {where}")
     return "\n".join(lines)
@@ -79,9 +82,10 @@ def _price(offers: tuple[Offer, ...]) -> str:
     known = sorted({offer.usd_per_hour for offer in offers if offer.usd_per_hour is not None})
     if not known:
         return "a price that is not known"
-    if len(known) == 1:
-        return f"{_usd(known[0])} an hour"
-    return f"{_usd(known[0])} to {_usd(known[-1])} an hour"
+    unknown = any(offer.usd_per_hour is None for offer in offers)
+    more = " (in some zones a price that is not known)" if unknown else ""
+    least, most = _usd(known[0]), _usd(known[-1])
+    return (least if len(known) == 1 else f"{least} to {most}") + f" an hour{more}"
 
 
 def _limit(result: CreatePlan) -> str:

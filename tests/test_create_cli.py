@@ -1,0 +1,127 @@
+"""`tpuctl create` as it is typed: what it says, what it asks, how it ends."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import contract
+from tests.cloud_world import CloudWorld, Worlds
+from tests.conftest import Tpuctl
+from tpuctl import cloud
+from tpuctl.cloud.creating import Created
+from tpuctl.errors import NoCapacityError
+
+A, B, C = "us-west4-a", "us-central1-a", "us-west1-c"
+ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
+FAST = {"zones": {A: ZONE, B: {**ZONE, "capacity_chips": 0}, C: {**ZONE, "quota_chips": 0}}}
+
+
+@pytest.fixture
+def here(world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CloudWorld:
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "state"))
+    buckets = {"data": {"location": "EUROPE-WEST4"}}
+    return world({**FAST, "time_scale": 200, "provision_s": 35, "buckets": buckets}, real_time=True)
+
+
+CREATE = ("create", "t1", "--type", "v5e-8")
+
+
+def test_the_plan_is_shown_and_nothing_is_asked_for(
+    here: CloudWorld, tpuctl: Tpuctl, golden: Callable[[str, str], None]
+) -> None:
+    result = tpuctl(
+        *CREATE, "--zone", "auto", "--spot", "--ttl", "4h", "--max-usd", "5", "--dry-run"
+    )
+    golden("create_plan.txt", result.stdout)
+    assert here.requests["create_node"] == 0
+
+
+def test_a_search_says_what_became_of_every_zone(here: CloudWorld, tpuctl: Tpuctl) -> None:
+    result = tpuctl(*CREATE, "--zone", "auto", "--yes", "--ttl", "1h")
+    assert result.exit_code == 0
+    assert "v5litepod-8: $9.60 an hour, for 1h 00m, $9.60 at most." in result.stderr
+    assert f"{C}: not tried: quota 0 chips" in result.stderr
+    assert f"{B}: no capacity after " in result.stderr
+    assert 'There is no more capacity in the zone "us-central1-a"' in result.stderr
+    assert f"t1 is READY in {A} after " in result.stdout
+    assert "emulated" in result.stdout
+    assert f"tpuctl delete t1 --zone {A}" in result.stdout
+
+
+def test_the_json_keeps_the_contract(here: CloudWorld, tpuctl: Tpuctl) -> None:
+    document = tpuctl(*CREATE, "--zones", f"{B},{A}", "--yes", "--json").document
+    assert contract.problems(document, "create", contract.CREATED) == []
+    data = document["data"]
+    assert [attempt["outcome"] for attempt in data["attempts"]] == ["no_capacity", "ready"]
+    assert (data["usd_per_hour"], data["emulated"], data["zone"]) == (9.6, True, A)
+
+
+def test_a_failure_has_its_attempts_in_the_same_envelope(here: CloudWorld, tpuctl: Tpuctl) -> None:
+    result = tpuctl(*CREATE, "--zone", B, "--yes", "--json")
+    assert result.exit_code == 3
+    assert contract.problems(result.document, "create", {}) == []
+    assert result.document["status"] == "error"
+    assert result.document["errors"][0]["code"] == "no_capacity"
+    assert [attempt["zone"] for attempt in result.data["attempts"]] == [B]
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "message"),
+    [
+        (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 an hour, until you delete it?"),
+        ([], 2, "Where? There is no --zone"),
+        (["--zone", A, "--zones", B], 2, "exclude each other"),
+        (["--zones", f"{A},,{B}"], 1, "'' is no zone"),
+        (["--zone", A, "--label", "x"], 2, "'x' is no label"),
+        (["--zone", A, "--ttl", "4"], 1, "'4' is not a duration"),
+        (["--zone", A, "--ttl", "0s"], 1, "--ttl must be more than nothing"),
+        (["--zone", A, "--max-usd", "nan"], 1, "--max-usd must be more than nothing"),
+        (["--zone", A, "--timeout", "soon"], 1, "'soon' is not a duration"),
+        (["--zone", A, "--startup-script", "/"], 1, "Could not read the startup script /"),
+        (["--zone", "nowhere-a"], 1, "Location nowhere-a is not found"),
+    ],
+)
+def test_what_cannot_be_done_is_one_error_and_no_request(
+    here: CloudWorld, tpuctl: Tpuctl, words: list[str], exit_code: int, message: str
+) -> None:
+    result = tpuctl(*CREATE, *words)
+    assert result.exit_code == exit_code
+    assert message in result.stderr
+    assert here.requests["create_node"] == 0
+
+
+def test_the_zone_may_be_set_and_may_be_auto(
+    here: CloudWorld, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUCTL_ZONE", "auto")
+    offers = tpuctl(*CREATE, "--dry-run", "--json").data["offers"]
+    assert [offer["zone"] for offer in offers] == [B, A, C]
+
+
+def test_a_bucket_far_away_is_a_warning_before_the_question(
+    here: CloudWorld, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUCTL_BUCKET", "gs://data/train")
+    result = tpuctl(*CREATE, "--zone", A)
+    assert "gs://data is in europe-west4, not in us-west4" in result.stderr
+    near = tpuctl(*CREATE, "--zone", A, "--bucket", "gs://missing")
+    assert "Where gs://missing is could not be found out" in near.stderr
+
+
+def test_the_same_in_python(here: CloudWorld) -> None:
+    result = cloud.create("t1", "v5e-8", zone=A, ttl_s=3600, labels={"team": "vision"})
+    assert isinstance(result, Created)
+    assert (result.state, result.labels["team"]) == ("READY", "vision")
+    assert [tpu.name for tpu in cloud.list(all_zones=True).tpus] == ["t1"]
+
+
+def test_in_python_what_went_wrong_is_raised(here: CloudWorld) -> None:
+    with pytest.raises(NoCapacityError, match="no more capacity"):
+        cloud.create("t1", "v5e-8", zone=B)
+
+
+def test_in_python_zones_are_tried_in_order(here: CloudWorld) -> None:
+    result: Any = cloud.create("t1", "v5e-8", zone=(A, B), wait=False)
+    assert [(attempt.zone, attempt.outcome) for attempt in result.attempts] == [(A, "accepted")]
