@@ -27,7 +27,7 @@ class ZoneLimit:
 
 @dataclass(frozen=True)
 class QuotaTable(Outcome):
-    """The limits of the project, where any is known. They say nothing about what is used or free."""
+    """The limits of the project, where one is known. They do not tell what is used, or free."""
 
     project: str
     accelerator_type: str | None
