@@ -13,7 +13,6 @@ from tpuctl.datasets._rasters import Raster, decode_raster, open_raster
 from tpuctl.datasets._resample import Pixels, resample, resample_exactly
 from tpuctl.datasets.flags import Flag, with_orientation
 from tpuctl.datasets.geometry import (
-    OVERSAMPLING,
     Fidelity,
     Fit,
     Mode,
@@ -205,10 +204,8 @@ def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: 
 def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:
     left, top, right, bottom = (edge / decoded.denominator for edge in fit.rect)
     rect = (left, top, right, bottom)
-    if fidelity == "exact":
-        return resample_exactly(decoded.pixels, rect, fit.width, fit.height)
-    keep = OVERSAMPLING[fidelity]
-    return resample(decoded.pixels, rect, fit.width, fit.height, keep=keep)
+    way = resample_exactly if fidelity in ("high", "exact") else resample
+    return way(decoded.pixels, rect, fit.width, fit.height)
 
 
 def _turn(pixels: Pixels, orientation: int) -> Pixels:
