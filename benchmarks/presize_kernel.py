@@ -26,7 +26,8 @@ import simplejpeg
 from PIL import Image
 
 from benchmarks.peers import Peer, make_environment
-from tpuctl.datasets._images import encode_jpeg, prepare_decoders, shrink
+from tpuctl.datasets._encoding import encode_jpeg
+from tpuctl.datasets._images import prepare_decoders, shrink
 from tpuctl.datasets.geometry import Mode, choose_denominator, plan_fit
 from tpuctl.demo._photographs import make_photographs
 from tpuctl.demo.recipe import list_pictures

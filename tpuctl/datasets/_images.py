@@ -96,21 +96,6 @@ def shrink(
     return Shrunk(_pad(pixels, shown_fit), *shown, with_orientation(flags, orientation))
 
 
-def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Compress at 4:4:4: sub-sampling would cost more than all the shrinking before it."""
-    return bytes(simplejpeg.encode_jpeg(pixels, quality=quality, colorsubsampling="444"))
-
-
-def decode_stored(image: bytes, encode: str, shape: tuple[int, int, int]) -> Pixels:
-    """Decode the picture of a record; raises ValueError when it is damaged."""
-    if encode == "raw":
-        return np.frombuffer(image, np.uint8).reshape(shape)
-    pixels: Pixels = simplejpeg.decode_jpeg(image, "RGB", strict=True)
-    if pixels.shape != shape:
-        raise ValueError(f"it is {pixels.shape}, not {shape}")
-    return pixels
-
-
 def _require_kind(data: bytes) -> str:
     if not data:
         raise BadImageError("empty", "no bytes")

@@ -37,7 +37,7 @@ def resample(pixels: Pixels, rect: Rect, width: int, height: int) -> Pixels:
     """Resample `rect` of an array to `width` x `height`."""
     x_ratio, y_ratio = (rect[2] - rect[0]) / width, (rect[3] - rect[1]) / height
     while min(x_ratio, y_ratio) >= _HALVE_FROM:
-        pixels, rect = _halve(pixels, rect)
+        pixels, rect = halve(pixels), (rect[0] / 2, rect[1] / 2, rect[2] / 2, rect[3] / 2)
         x_ratio, y_ratio = x_ratio / 2, y_ratio / 2
     dense_width = width * _samples_per_pixel(x_ratio)
     dense_height = height * _samples_per_pixel(y_ratio)
@@ -59,14 +59,13 @@ def resample_exactly(pixels: Pixels, rect: Rect, width: int, height: int) -> Pix
     return np.asarray(image.resize((width, height), method, box=rect))
 
 
-def _halve(pixels: Pixels, rect: Rect) -> tuple[Pixels, Rect]:
-    """Average cells of 2x2, the only ones for which OpenCV is fast."""
+def halve(pixels: Pixels) -> Pixels:
+    """Average cells of 2x2, the only ones for which OpenCV is fast; an odd edge is repeated."""
     below, beside = pixels.shape[0] % 2, pixels.shape[1] % 2
     if below or beside:
         pixels = cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE)
     size = (pixels.shape[1] // 2, pixels.shape[0] // 2)
-    halved = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    return halved, (rect[0] / 2, rect[1] / 2, rect[2] / 2, rect[3] / 2)
+    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
 
 
 def _samples_per_pixel(ratio: float) -> int:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.containers import need_array_record
 from tpuctl.datasets.inputs import Inputs, scan
 from tpuctl.datasets.memory import memory_budget_bytes
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult, allowed_bad
@@ -78,7 +79,7 @@ def presize(
     options = options or PresizeOptions()
     started_s = time.monotonic()
     source, target = check_places(src, dst)
-    versions = _check_modules()
+    versions = _check_modules(options)
     inputs = scan(source, target)
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
@@ -131,6 +132,7 @@ def _build(
             meter.show(step.job, step.position, step.finished)
             if step.finished is not None:
                 run.work.record(step.finished)
+                run.work.forget_part(step.finished.job)
                 yield step.finished
 
 
@@ -159,12 +161,15 @@ class _Meter:
         self._on_progress(Progress("presize", done, self._images, "images", note))
 
 
-def _check_modules() -> dict[str, str]:
+def _check_modules(options: PresizeOptions) -> dict[str, str]:
     """Name the versions that decide about pixels; raises MissingExtraError."""
     for module in _MODULES:
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError("Presizing pictures", extra="images", module=module)
     versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
+    if options.format == "arrayrecord":
+        need_array_record()
+        versions["array_record"] = version("array_record")
     return {"kernel": str(KERNEL_VERSION), **versions}
 
 
@@ -211,6 +216,8 @@ def _check_space(run: _Run, missing: Sequence[ShardJob]) -> None:
     images = sum(len(job.entries) for job in missing)
     needed = run.plan.estimated_bytes * images // max(1, run.plan.images)
     needed -= sum(_size(run.work.part(job.id)) for job in missing)
+    if run.options.format != "tfrecord":
+        needed += _packing_bytes(run, missing)
     free = free_bytes(run.target)
     if needed > free:
         raise WriteError(
@@ -218,6 +225,12 @@ def _check_space(run: _Run, missing: Sequence[ShardJob]) -> None:
             f"{format_bytes(needed)}.",
             hint="Free some space, or choose another target, a smaller --size or --encode jpeg.",
         )
+
+
+def _packing_bytes(run: _Run, missing: Sequence[ShardJob]) -> int:
+    """What lies there twice while shards are packed: one shard per worker."""
+    at_once = min(run.options.workers or available_cpus(), len(missing))
+    return run.plan.estimated_bytes * at_once // len(run.plan.jobs)
 
 
 def _size(path: Path) -> int:
@@ -283,7 +296,7 @@ def _result(
         classes=run.plan.classes,
         ignored=run.inputs.ignored,
         dry_run=run.options.dry_run,
-        notes=run.inputs.notes,
+        notes=(*run.inputs.notes, *run.plan.notes),
     )
 
 
