@@ -1,4 +1,4 @@
-"""`tpuctl data`: presize, verify, show."""
+"""`tpuctl data`: presize, cache, verify, show."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +90,30 @@ def presize(
     with bars() as on_progress:
         result = datasets.presize(src, dst, options, on_progress=on_progress)
     output.show(result, report.presize)
+
+
+@app.command()
+def cache(
+    target: Annotated[
+        str, typer.Argument(help="module:function or path.py:function that returns a pipeline.")
+    ],
+    dst: Annotated[str, typer.Argument(help="Folder for shards and manifest.json.")],
+    variants: Annotated[int, typer.Option(help="Run it this often, each with its own seed.")] = 1,
+    elements: Annotated[int | None, typer.Option(help="Keep so many elements, not all.")] = None,
+    shard_size: Annotated[str, typer.Option(help="Size to aim at.")] = "128MiB",
+    seed: Annotated[int, typer.Option(help="Of the first variant.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace another data set in DST.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Sample and predict only.")] = False,
+) -> None:
+    """Run an input pipeline once, random augmentation included, and keep what it gave."""
+    options = datasets.CacheOptions(
+        variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
+    )
+    with bars() as on_progress:
+        result = datasets.cache(target, dst, options, on_progress=on_progress)
+    output.show(result, report.cache)
 
 
 @app.command()

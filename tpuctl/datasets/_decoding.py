@@ -6,10 +6,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, islice
 
 import numpy as np
+import numpy.typing as npt
 
 from tpuctl.datasets._resample import Pixels
 from tpuctl.datasets.batches import Batch
 from tpuctl.datasets.reading import Record
+
+Labels = npt.NDArray[np.int32]
 
 _AHEAD = 2
 

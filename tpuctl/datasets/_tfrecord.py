@@ -70,6 +70,11 @@ class RecordWriter:
         """Count bytes that the file holds already."""
         self._count(frames)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much there is so far."""
+        return self._bytes
+
     def digest(self) -> Digest:
         """Say what has been written so far."""
         return Digest(self._bytes, f"{self._crc:08x}", self._sha256.hexdigest())

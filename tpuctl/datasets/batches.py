@@ -14,9 +14,7 @@ from tpuctl.datasets.reading import Record, need_images_extra, read_shard
 from tpuctl.errors import InvalidInputError, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+    from tpuctl.datasets._decoding import Labels
     from tpuctl.datasets._resample import Pixels
 
 
@@ -29,7 +27,7 @@ class Batch:
 
     step: int
     images: "Pixels"
-    labels: "npt.NDArray[np.int32]"
+    labels: "Labels"
     keys: tuple[str, ...]
 
 
@@ -103,7 +101,7 @@ def open_batches(
 
 def open_uniform(dst: str | Path, *, planes: bool) -> DataSet:
     """Open a data set whose pictures all have one size, so that they can be stacked."""
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     if data_set.options.get("mode") == "short":
         raise InvalidInputError(
             f"The pictures in {data_set.folder} differ in size and cannot be stacked.",

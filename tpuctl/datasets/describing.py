@@ -24,7 +24,7 @@ def describe(dst: str | Path) -> Description:
     Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     labels: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     need_images_extra()
     from tpuctl.datasets._sheet import draw_sheet
 
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     total = sum(shard.records for shard in data_set.shards)
     count = min(most, total)
     wanted = {index * total // count for index in range(count)}

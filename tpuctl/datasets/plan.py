@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -178,6 +178,11 @@ def _job(base: bytes, index: int, count: int, entries: Sequence[Entry]) -> Shard
 
 def _line(entry: Entry) -> bytes:
     return _canonical([entry.key, entry.bytes, entry.mtime_ns, entry.label])
+
+
+def digest_of(recipe: Mapping[str, Any]) -> str:
+    """Name what is asked for by its content."""
+    return hashlib.sha256(_canonical(dict(recipe))).hexdigest()
 
 
 def _canonical(value: Any) -> bytes:

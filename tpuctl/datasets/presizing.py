@@ -84,7 +84,7 @@ def presize(
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
     plan = plan_presize(inputs.pictures, options, versions)
-    previous = manifest.load_if_there(target) if not options.overwrite else _load_leniently(target)
+    previous = manifest.load_previous(target, leniently=options.overwrite)
     run = _Run(source, target, options, inputs, plan, previous, started_s)
     if previous is not None and previous.plan_id != plan.id:
         refuse_another_plan(previous, plan, options)
@@ -188,14 +188,6 @@ def _no_pictures(source: Path, inputs: Inputs) -> InvalidInputError:
         f"There are no pictures in {source}" + (f", only: {there}." if there else "."),
         hint="Point presize to the folder that holds the pictures, at any depth.",
     )
-
-
-def _load_leniently(target: Path) -> DataSet | None:
-    """Read what is about to be replaced; a damaged manifest is no reason not to."""
-    try:
-        return manifest.load_if_there(target)
-    except InvalidInputError:
-        return None
 
 
 def _already_complete(run: _Run) -> tuple[Finished, ...] | None:

@@ -48,7 +48,7 @@ def read_records(dst: str | Path) -> Iterator[Record]:
     Only what the manifest lists is read. Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     for shard in data_set.shards:
         yield from read_shard(data_set, shard)
 

@@ -67,6 +67,11 @@ class Work:
         """Names next to the manifest that are ours and may have become superfluous."""
         return self.folder / "claims.json"
 
+    @property
+    def structure(self) -> Path:
+        """What the elements of a cache look like, and which cache it is."""
+        return self.folder / "structure.json"
+
     def part(self, job: str) -> Path:
         """A shard that is being written."""
         return self.folder / f"{job}.part"

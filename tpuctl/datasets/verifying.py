@@ -117,12 +117,27 @@ def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
 def _examine(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
     """Return a record's key, as far as it has one, and what is wrong with the record."""
     key = ""
+    if data_set.options.get("encode") == manifest.ELEMENTS:
+        return _examine_element(data_set, data)
     try:
         record = to_record(decode_example(data), data_set)
         key = record.key
         return key, _complain(data_set, record)
     except InvalidInputError as error:
         return key, readable(str(error))
+
+
+def _examine_element(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
+    from tpuctl.datasets._elements import rebuild
+
+    key = ""
+    try:
+        features = decode_example(data)
+        key = str(features.get("key", b""), "utf-8")  # type: ignore[arg-type]
+        rebuild(features, data_set.options["structure"])  # type: ignore[arg-type]
+    except (InvalidInputError, ValueError, KeyError, TypeError) as error:
+        return key, readable(str(error))
+    return key, None
 
 
 def _check_keys(shard: Shard, keys: list[str]) -> list[Damage]:
