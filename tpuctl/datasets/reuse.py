@@ -21,7 +21,7 @@ def reusable(folder: Path, work: Work, plan: Plan, *, retry: bool) -> tuple[Fini
         shard = known.get(job.id)
         if shard is None or (retry and shard.left_out):
             continue
-        if _is_whole(folder, work, shard):
+        if is_whole(folder, work, shard):
             kept.append(shard)
     return tuple(kept)
 
@@ -50,7 +50,8 @@ def _published(folder: Path) -> Iterator[Finished]:
             )
 
 
-def _is_whole(folder: Path, work: Work, shard: Finished) -> bool:
+def is_whole(folder: Path, work: Work, shard: Finished) -> bool:
+    """Whether a shard is there, published or not, with the bytes that it had."""
     from tpuctl.datasets._tfrecord import digest_file
 
     for path in (work.shard(shard.job), folder / shard.name):
