@@ -1,4 +1,4 @@
-"""`tpuctl profile run`, `show`, `diff`."""
+"""`tpuctl profile run`, `trace`, `show`, `diff`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +10,7 @@ from tpuctl.pipeline.compare import diff as compare
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.profile import profile_target
 from tpuctl.pipeline.tpuprof import check_place, load, save
+from tpuctl.pipeline.trace.profile import profile_trace
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html
 from tpuctl.storage.local import write_atomically
@@ -23,6 +24,10 @@ app = typer.Typer(
 
 HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]
 OutPath = Annotated[Path | None, typer.Option(help="Write the profile here (.tpuprof).")]
+TracePath = Annotated[
+    Path,
+    typer.Argument(help="An .xplane.pb of TPU, GPU or CPU, or the log folder it was written to."),
+]
 ProfilePath = Annotated[Path, typer.Argument(help="A file that profile run --out wrote.")]
 
 
@@ -55,6 +60,20 @@ def run(
             train=train,
             on_progress=on_progress,
         )
+    _write(profile, out, html)
+    output.show(profile, report.text)
+
+
+@app.command()
+def trace(
+    path: TracePath,
+    out: OutPath = None,
+    html: HtmlPath = None,
+) -> None:
+    """Read a profiler's trace: when the devices were idle, and what the host did meanwhile."""
+    _check_places(out, html)
+    with progress.bars() as on_progress:
+        profile = profile_trace(path, on_progress=on_progress)
     _write(profile, out, html)
     output.show(profile, report.text)
 

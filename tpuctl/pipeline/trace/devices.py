@@ -12,10 +12,15 @@ from tpuctl.pipeline.trace.xspace import Line, Plane, Space
 _DEVICE = re.compile(r"/device:(TPU|GPU|CUSTOM)[:\w]*:(\d+)$")
 OPERATIONS, MODULES, STEPS = "XLA Ops", "XLA Modules", "Steps"
 _XLA_ON_CPU = re.compile(r"tf_XLA(Eigen|\w*Cpu\w*)/")
-_NO_WORK = re.compile(r"ThreadpoolListener|end: |ThunkExecutor::Execute \(wait|SlinkyThreadPool::Await")
+_NO_WORK = re.compile(
+    r"ThreadpoolListener|end: |ThunkExecutor::Execute \(wait|SlinkyThreadPool::Await"
+)
 # Operations of a device during which it does nothing but wait for its host.
 _HOST_WAITS = (("infeed", re.compile(r"%?infeed")), ("outfeed", re.compile(r"%?outfeed")))
-_COPIES = (("to_device", re.compile(r"Memcpy(H2D|HtoD)")), ("from_device", re.compile(r"Memcpy(D2H|DtoH)")))
+_COPIES = (
+    ("to_device", re.compile(r"Memcpy(H2D|HtoD)")),
+    ("from_device", re.compile(r"Memcpy(D2H|DtoH)")),
+)
 # The FLOPs of these are those of the operations inside.
 _CONTAINERS = ("while", "conditional", "call")
 _PEAK_FLOPS = 1e12
@@ -90,9 +95,7 @@ def _read_cpu(plane: Plane) -> Device | None:
     return device if device.operations else None
 
 
-def _add_work(
-    device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[str]"], ...]
-) -> None:
+def _add_work(device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[str]"], ...]) -> None:
     plane, events = line.plane, line.events()
     counts = Counter(events.ids)
     idle = {
@@ -105,7 +108,9 @@ def _add_work(
     for code in set(idle.values()) - {""}:
         found = [(start, end) for i, start, end in events.rows() if idle.get(i) == code]
         device.waits[code] = union(device.waits.get(code, []) + found)
-    device.operations += sum(count for event_id, count in counts.items() if idle.get(event_id) != "")
+    device.operations += sum(
+        count for event_id, count in counts.items() if idle.get(event_id) != ""
+    )
     device.counts += counts
     if len(events):
         ends = (end for _, _, end in events.rows())

@@ -79,16 +79,17 @@ def read_activity(space: Space, moments: Intervals) -> HostActivity:
         codes = {key: host_classes().code_of(name) for key, name in plane.names().items()}
         for line in plane.lines:
             events = line.events()
-            for code, pairs in _by_class(events, codes).items():
+            marker = _step_marker(line, events)
+            steps += [(start, end) for each, start, end in events.rows() if each == marker]
+            for code, pairs in _by_class(events, codes, marker).items():
                 found[code] += intersect(union(pairs), moments)
-            steps += _marked_steps(line, events)
     by_class = {code: union(pairs) for code, pairs in found.items() if pairs}
     return HostActivity(by_class, sorted(steps))
 
 
-def _by_class(events: Events, codes: dict[int, str]) -> dict[str, Intervals]:
+def _by_class(events: Events, codes: dict[int, str], marker: int | None) -> dict[str, Intervals]:
     ids: dict[str, set[int]] = defaultdict(set)
-    for event_id in set(events.ids):
+    for event_id in set(events.ids) - {marker}:
         ids[codes.get(event_id, OTHER)].add(event_id)
     return {
         code: compact((start, end) for each, start, end in events.rows() if each in ids[code])
@@ -97,15 +98,13 @@ def _by_class(events: Events, codes: dict[int, str]) -> dict[str, Intervals]:
     }
 
 
-def _marked_steps(line: Line, events: Events) -> Intervals:
-    """Steps that the program marked; of nested ones, or of several threads, the first found."""
+def _step_marker(line: Line, events: Events) -> int | None:
+    """The kind of event with which the program marks its steps on this thread."""
     if STEP_NUMBER not in line.plane.stat_names.values():
-        return []
+        return None
     first = {event_id: index for index, event_id in reversed(list(enumerate(events.ids)))}
-    for event_id, detail in zip(first, line.detail(events, first.values()), strict=True):
-        if STEP_NUMBER in detail.stats:
-            return [(start, end) for each, start, end in events.rows() if each == event_id]
-    return []
+    details = zip(first, line.detail(events, first.values()), strict=True)
+    return next((event_id for event_id, event in details if STEP_NUMBER in event.stats), None)
 
 
 def what_is(code: str) -> str:

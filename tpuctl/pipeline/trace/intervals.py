@@ -1,5 +1,7 @@
 """Sets of moments: sorted (start, end) pairs that neither touch nor overlap."""
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
@@ -72,3 +74,23 @@ def complement(a: Sequence[Interval], start: int, end: int) -> Intervals:
 def length(a: Sequence[Interval]) -> int:
     """How long all of them are together."""
     return sum(end - start for start, end in a)
+
+
+class Coverage:
+    """How much of any stretch of time a set of moments covers, found by bisection."""
+
+    def __init__(self, moments: Sequence[Interval]) -> None:
+        self._starts = [start for start, _ in moments]
+        self._moments = moments
+        self._before = list(itertools.accumulate((b - a for a, b in moments), initial=0))
+
+    def between(self, start: int, end: int) -> int:
+        """How much of it lies between two moments."""
+        return self._until(end) - self._until(start)
+
+    def _until(self, moment: int) -> int:
+        index = bisect_right(self._starts, moment)
+        if not index:
+            return 0
+        start, end = self._moments[index - 1]
+        return self._before[index - 1] + min(moment, end) - start

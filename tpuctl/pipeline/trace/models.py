@@ -83,4 +83,4 @@ class TraceDetail:
     timeline: tuple[Moment, ...]
     flops_of_peak: float | None
     hosts: tuple[HostTrace, ...]
-    missing: tuple[str, ...]
+    is_damaged: bool

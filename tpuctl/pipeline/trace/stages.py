@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tpuctl.pipeline.trace.hosts import host_planes
-from tpuctl.pipeline.trace.intervals import Intervals, compact, union
+from tpuctl.pipeline.trace.intervals import Coverage, Intervals, compact, length, union
 from tpuctl.pipeline.trace.xspace import Event, Events, Line, Space, Value
 
 ITERATOR, ROOT = "Iterator::", "Iterator::Root"
@@ -48,7 +48,7 @@ class StageWork:
 
 @dataclass
 class InputPipeline:
-    """What a trace shows of an input pipeline, in picoseconds; `root` is when the loop was in it."""
+    """An input pipeline in a trace, in picoseconds; `root` is when the loop waited for it."""
 
     stages: list[StageWork]
     unlinked_ps: int
@@ -57,6 +57,15 @@ class InputPipeline:
     first_ps: int
     last_ps: int
     shortened: bool
+    work_while_waiting_ps: int
+
+    @property
+    def threads_while_waiting(self) -> float:
+        """How many threads worked at a time while the loop waited; else, all the time."""
+        waited = length(self.root)
+        if waited:
+            return self.work_while_waiting_ps / waited
+        return sum(stage.work_ps for stage in self.stages) / max(1, self.last_ps - self.first_ps)
 
     @property
     def batch_size(self) -> int | None:
@@ -211,8 +220,11 @@ def _leave(found: _Found, frame: _Frame) -> None:
 
 def _link(found: _Found, first: int, last: int, shortened: bool) -> InputPipeline:
     """Give the work of all executors to the stages that started it."""
-    unlinked = 0
+    unlinked = while_waiting = 0
+    root = union(compact(found.root))
+    waited = Coverage(root)
     for event, operations in found.work:
+        while_waiting += waited.between(event.start_ps, event.end_ps)
         path = found.flows.get(event.stats.get("_c", ""))
         if path is None:
             unlinked += event.duration_ps
@@ -227,11 +239,12 @@ def _link(found: _Found, first: int, last: int, shortened: bool) -> InputPipelin
     return InputPipeline(
         stages=stages,
         unlinked_ps=unlinked,
-        root=union(compact(found.root)),
+        root=root,
         root_settings=found.root_settings,
         first_ps=first,
         last_ps=last,
         shortened=shortened,
+        work_while_waiting_ps=while_waiting,
     )
 
 

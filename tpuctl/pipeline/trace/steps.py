@@ -1,5 +1,6 @@
 """The steps in a trace: marked by the device, by the program, or seen in repeated launches."""
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def drop_partial(steps: Sequence[Interval]) -> tuple[Intervals, int]:
 def _periods(starts: Sequence[Interval], source: str) -> Steps:
     """From the start of one step to that of the next: work may outlive the call that began it."""
     begins = sorted(start for start, _ in starts)
-    pairs = [(a, b) for a, b in zip(begins, begins[1:], strict=False) if a < b]
+    pairs = [(a, b) for a, b in itertools.pairwise(begins) if a < b]
     return Steps(tuple(pairs), 1, source)
 
 

@@ -96,7 +96,6 @@ class Line:
             stats = plane.read_stats(self._body(events.places[index]))
             yield Event(name, events.starts_ps[index], events.durations_ps[index], stats)
 
-
     def _body(self, place: int) -> Span:
         _, _, start, stop = field_at(self.plane.space.data, place, self.span[1])
         return start, stop
@@ -288,8 +287,8 @@ def _collect_slowly(data: bytes, place: int, span: Span, columns: _Columns) -> N
     for number, kind, value, _ in fields(data, *span):
         if kind == VARINT and number in numbers:
             numbers[number] = _varint_bytes(value)
-    for raw, value in zip(columns.raw, numbers.values(), strict=True):
-        raw.append(value)
+    for column, encoded in zip(columns.raw, numbers.values(), strict=True):
+        column.append(encoded)
     columns.places.append(place)
 
 
