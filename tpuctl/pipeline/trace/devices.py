@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tpuctl.pipeline.trace.intervals import Intervals, compact, intersect, length, union
+from tpuctl.pipeline.trace.intervals import Coverage, Intervals, compact, union
 from tpuctl.pipeline.trace.xspace import Line, Plane, Space
 
 # SparseCores and the like have planes of their own; a chip is done when its main one is.
@@ -46,7 +46,7 @@ class Device:
 
     def busy_ps(self, start: int, end: int) -> int:
         """How long it computed between two moments."""
-        return length(intersect(self.busy, [(start, end)]))
+        return Coverage(self.busy).between(start, end)
 
 
 def read_devices(space: Space) -> list[Device]:
@@ -103,18 +103,16 @@ def _add_work(device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[st
         for event_id in counts
         if (code := _wait_code(plane.name_of(event_id), waits)) is not None
     }
-    rows = ((start, end) for event_id, start, end in events.rows() if event_id not in idle)
-    device.busy += compact(rows)
+    device.busy += compact(events.spans(counts.keys() - idle.keys()))
     for code in set(idle.values()) - {""}:
-        found = [(start, end) for i, start, end in events.rows() if idle.get(i) == code]
-        device.waits[code] = union(device.waits.get(code, []) + found)
+        ids = {event_id for event_id, each in idle.items() if each == code}
+        device.waits[code] = union([*device.waits.get(code, ()), *events.spans(ids)])
     device.operations += sum(
         count for event_id, count in counts.items() if idle.get(event_id) != ""
     )
     device.counts += counts
     if len(events):
-        ends = (end for _, _, end in events.rows())
-        first, last = min(events.starts_ps), max(ends)
+        first, last = min(events.starts_ps), max(events.ends_ps())
         device.first_ps = first if device.first_ps is None else min(device.first_ps, first)
         device.last_ps = last if device.last_ps is None else max(device.last_ps, last)
 

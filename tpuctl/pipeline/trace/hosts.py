@@ -80,22 +80,19 @@ def read_activity(space: Space, moments: Intervals) -> HostActivity:
         for line in plane.lines:
             events = line.events()
             marker = _step_marker(line, events)
-            steps += [(start, end) for each, start, end in events.rows() if each == marker]
+            if marker is not None:
+                steps += events.spans({marker})
             for code, pairs in _by_class(events, codes, marker).items():
-                found[code] += intersect(union(pairs), moments)
-    by_class = {code: union(pairs) for code, pairs in found.items() if pairs}
-    return HostActivity(by_class, sorted(steps))
+                found[code] += pairs
+    inside = {code: intersect(union(pairs), moments) for code, pairs in found.items()}
+    return HostActivity({code: pairs for code, pairs in inside.items() if pairs}, sorted(steps))
 
 
 def _by_class(events: Events, codes: dict[int, str], marker: int | None) -> dict[str, Intervals]:
     ids: dict[str, set[int]] = defaultdict(set)
     for event_id in set(events.ids) - {marker}:
         ids[codes.get(event_id, OTHER)].add(event_id)
-    return {
-        code: compact((start, end) for each, start, end in events.rows() if each in ids[code])
-        for code in ids
-        if code
-    }
+    return {code: compact(events.spans(ids[code])) for code in ids if code}
 
 
 def _step_marker(line: Line, events: Events) -> int | None:

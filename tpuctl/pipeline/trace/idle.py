@@ -52,9 +52,12 @@ def find_idle(devices: Sequence[Device], window: Interval | None = None) -> Idle
     if not firsts or not lasts or max(lasts) <= min(firsts):
         return None
     start, end = window or (min(firsts), max(lasts))
-    busy = union(pair for device in devices for pair in device.busy)
-    share = sum(device.busy_ps(start, end) for device in devices) / len(devices) / (end - start)
-    return Idle((start, end), complement(busy, start, end), 1 - share)
+    moments, busy_ps = [(start, end)], 0
+    for device in devices:
+        gaps = complement(device.busy, start, end)
+        busy_ps += end - start - length(gaps)
+        moments = intersect(moments, gaps)
+    return Idle((start, end), moments, 1 - busy_ps / len(devices) / (end - start))
 
 
 def waits_on_devices(devices: Sequence[Device]) -> dict[str, Intervals]:

@@ -10,25 +10,11 @@ Intervals = list[Interval]
 
 def union(pairs: Iterable[Interval]) -> Intervals:
     """Sort pairs and merge those that touch; empty and backward ones vanish."""
-    merged: Intervals = []
-    start = end = None
-    for a, b in sorted(pairs):
-        if b <= a:
-            continue
-        if end is None or start is None:
-            start, end = a, b
-        elif a <= end:
-            end = max(end, b)
-        else:
-            merged.append((start, end))
-            start, end = a, b
-    if start is not None and end is not None:
-        merged.append((start, end))
-    return merged
+    return compact(sorted(pairs))
 
 
 def compact(pairs: Iterable[Interval]) -> Intervals:
-    """Merge neighbours that overlap, so that a later union has less to sort."""
+    """Merge neighbours that touch, so that a later union has less to sort."""
     merged: Intervals = []
     start = end = 0
     for a, b in pairs:
@@ -47,16 +33,26 @@ def compact(pairs: Iterable[Interval]) -> Intervals:
 def intersect(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
     """Moments that are in both."""
     both: Intervals = []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if start < end:
-            both.append((start, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return both
+    if not a or not b:
+        return both
+    left, right = iter(a), iter(b)
+    (start, end), (other_start, other_end) = next(left), next(right)
+    try:
+        while True:
+            if end <= other_start:
+                start, end = next(left)
+            elif other_end <= start:
+                other_start, other_end = next(right)
+            else:
+                low = start if start > other_start else other_start
+                if end <= other_end:
+                    both.append((low, end))
+                    start, end = next(left)
+                else:
+                    both.append((low, other_end))
+                    other_start, other_end = next(right)
+    except StopIteration:
+        return both
 
 
 def subtract(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
@@ -66,9 +62,9 @@ def subtract(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
 
 def complement(a: Sequence[Interval], start: int, end: int) -> Intervals:
     """Moments between start and end that are not in `a`."""
-    edges = [start, *(edge for pair in a for edge in pair), end]
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return [(max(x, start), min(y, end)) for x, y in pairs if max(x, start) < min(y, end)]
+    inside = intersect(a, [(start, end)])
+    edges = [(start, start), *inside, (end, end)]
+    return [(x[1], y[0]) for x, y in itertools.pairwise(edges) if x[1] < y[0]]
 
 
 def length(a: Sequence[Interval]) -> int:

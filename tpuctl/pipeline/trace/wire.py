@@ -70,6 +70,15 @@ def varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
     raise Damaged(position, "a number does not end")
 
 
+def varint_bytes(value: int) -> bytes:
+    """Write an unsigned number."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))
+
+
 def signed(value: int) -> int:
     """Read an unsigned 64-bit number as the int64 that was written."""
     return value - (1 << 64) if value >> 63 else value

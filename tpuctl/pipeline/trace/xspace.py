@@ -1,14 +1,16 @@
 """An XSpace, the file that the TPU, JAX and TensorFlow profilers write: planes, lines, events.
 
 https://github.com/openxla/xla/blob/main/xla/tsl/profiler/protobuf/xplane.proto. Only the frame is
-read at once; a line is decoded when it is asked for, so that memory holds one line at a time. What
-is damaged is left out and told, never guessed.
+read at once; a line is decoded when it is asked for, and of its events only the times. What is
+damaged is left out and told, never guessed.
 """
 
+import functools
+import itertools
 import re
 import statistics
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tpuctl.pipeline.trace.wire import (
@@ -22,6 +24,7 @@ from tpuctl.pipeline.trace.wire import (
     fields,
     signed,
     text,
+    varint_bytes,
 )
 
 PS_PER_S = 10**12
@@ -29,13 +32,9 @@ PS_PER_S = 10**12
 LONGEST_PS = 30 * 86_400 * PS_PER_S
 # Times below are counted from the start of the capture, times above from 1970, in nanoseconds.
 EPOCH_NS = 10**15
+# Events up to this length are decoded many at a time, longer ones singly.
+LONGEST_FAST = 511
 CHUNK = 4096
-_EVENT = re.compile(
-    rb"\x22([\x80-\xff]?[\x00-\x7f])(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((ANY_VARINT,) * 3),
-    re.DOTALL,
-)
-# What may follow the times of an event: its statistics, how often it happened.
-_AFTER_HEAD = (0x22, 0x28)
 
 Value = int | float | str | bytes
 Span = tuple[int, int]
@@ -70,9 +69,16 @@ class Events:
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
         """Every event as (name id, start, end)."""
-        starts = self.starts_ps
-        ends = map(int.__add__, starts, self.durations_ps)
-        return zip(self.ids, starts, ends, strict=True)
+        return zip(self.ids, self.starts_ps, self.ends_ps(), strict=True)
+
+    def spans(self, wanted: Container[int]) -> Iterator[tuple[int, int]]:
+        """(Start, end) of the events with these name ids."""
+        chosen = map(wanted.__contains__, self.ids)
+        return itertools.compress(zip(self.starts_ps, self.ends_ps(), strict=True), chosen)
+
+    def ends_ps(self) -> Iterator[int]:
+        """When each was over."""
+        return map(int.__add__, self.starts_ps, self.durations_ps)
 
 
 @dataclass
@@ -83,10 +89,13 @@ class Line:
     span: Span
     name: str = ""
     timestamp_ns: int = 0
+    _events: Events | None = None
 
     def events(self) -> Events:
-        """Decode the times of all events."""
-        return self.plane.space.decode(self)
+        """Decode the times of all events, once."""
+        if self._events is None:
+            self._events = self.plane.space.decode(self)
+        return self._events
 
     def detail(self, events: Events, wanted: Iterable[int]) -> Iterator[Event]:
         """Decode whole events, statistics included, at these positions of `events`."""
@@ -232,6 +241,12 @@ class _Columns:
         self.raw: tuple[list[bytes], ...] = ([], [], [])
         self.decoded = (array("Q"), array("Q"), array("Q"))
 
+    def add(self, place: int, *numbers: bytes) -> None:
+        """Keep the numbers of one event."""
+        self.places.append(place)
+        for raw, number in zip(self.raw, numbers, strict=True):
+            raw.append(number)
+
     def flush(self) -> None:
         """Decode what has come together."""
         for raw, decoded in zip(self.raw, self.decoded, strict=True):
@@ -245,59 +260,61 @@ def _collect(data: bytes, span: Span, columns: _Columns) -> None:
     while position < stop:
         before = position
         position = _collect_run(data, position, stop, columns)
-        columns.flush()
         if position == before:
             number, kind, start, position = field_at(data, position, stop)
             if position > stop:
                 raise Damaged(stop, f"{position - stop:,} bytes are missing")
             if number == 4 and kind == LENGTH:
-                _collect_slowly(data, before, (start, position), columns)
+                columns.add(before, *_times(data, (start, position)))
+        if len(columns.raw[0]) >= CHUNK:
+            columns.flush()
 
 
 def _collect_run(data: bytes, position: int, stop: int, columns: _Columns) -> int:
-    """Collect up to a chunk of events in the order that all known profilers write; fast.
+    """Collect up to a chunk of events that are written as all known profilers do; fast.
 
     Returns where the first thing begins that was not collected.
     """
-    match, add_place = _EVENT.match, columns.places.append
-    add_id, add_offset, add_duration = (each.append for each in columns.raw)
-    for _ in range(CHUNK):
-        found = match(data, position, stop)
-        if not found:
-            break
-        length, event_id, offset, duration = found.groups(b"\0")
-        size = length[0]
-        end = position + 2 + size
-        if size > 0x7F:
-            end += 1 - 0x80 + (length[1] << 7)
-        head = found.end()
-        if end > stop or (head != end and (head > end or data[head] not in _AFTER_HEAD)):
-            break
-        add_id(event_id)
-        add_offset(offset)
-        add_duration(duration)
-        add_place(position)
-        position = end
-    return position
+    frame, heads = _patterns()
+    run = frame.match(data, position, stop)
+    if not run:
+        return position
+    lengths, *numbers = zip(*heads.findall(data, position, run.end()), strict=True)
+    sizes = map(int.__add__, decode_varints(lengths), map(len, lengths))
+    *places, end = itertools.accumulate(
+        sizes, lambda place, size: place + 1 + size, initial=position
+    )
+    if end != run.end():
+        return position
+    columns.places.extend(places)
+    for raw, more in zip(columns.raw, numbers, strict=True):
+        raw.extend(more)
+    return end
 
 
-def _collect_slowly(data: bytes, place: int, span: Span, columns: _Columns) -> None:
-    """Collect one event whose fields stand in any order."""
+@functools.cache
+def _patterns() -> tuple["re.Pattern[bytes]", "re.Pattern[bytes]"]:
+    """What a run of whole events looks like, and what stands at the head of each.
+
+    A regular expression cannot count, so there is an alternative for every length.
+    """
+    sizes = ((varint_bytes(size), size) for size in range(2, LONGEST_FAST + 1))
+    body = b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in sizes)
+    number = ANY_VARINT
+    head = rb"([\x80-\xff]?[\x00-\x7f])(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((number,) * 3)
+    return (
+        re.compile(rb"(?:\x22(?:%b)){1,%d}" % (body, CHUNK), re.DOTALL),
+        re.compile(rb"\x22(?=%b)(?:%b)" % (head, body), re.DOTALL),
+    )
+
+
+def _times(data: bytes, span: Span) -> list[bytes]:
+    """The numbers of one event whose fields may stand in any order."""
     numbers = {1: b"\0", 2: b"\0", 3: b"\0"}
     for number, kind, value, _ in fields(data, *span):
         if kind == VARINT and number in numbers:
-            numbers[number] = _varint_bytes(value)
-    for column, encoded in zip(columns.raw, numbers.values(), strict=True):
-        column.append(encoded)
-    columns.places.append(place)
-
-
-def _varint_bytes(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*encoded, value))
+            numbers[number] = varint_bytes(value)
+    return list(numbers.values())
 
 
 def read_space(data: bytes) -> Space:
