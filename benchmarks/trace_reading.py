@@ -30,7 +30,9 @@ def events(rng: random.Random, kinds: int, start_ps: int, busy: float, extra: by
 
 def plane(name: str, lines: list[tuple[str, bytes]], kinds: list[str], names: Names) -> bytes:
     """A plane around lines whose events are there already."""
-    encoded = (message(3, number(1, i), message(2, n.encode()), e) for i, (n, e) in enumerate(lines))
+    encoded = (
+        message(3, number(1, i), message(2, n.encode()), e) for i, (n, e) in enumerate(lines)
+    )
     titles = (
         message(4, number(1, i), message(2, number(1, i), message(2, kind.encode())))
         for i, kind in enumerate(kinds, 1)

@@ -125,7 +125,9 @@ def session(start_ns: int, stop_ns: int) -> Plane:
     return Plane("Task Environment", stats=times)
 
 
-def chip(index: int, busy_ms: Iterable[tuple[float, float]], *lines: Line, op: str = "fusion") -> Plane:
+def chip(
+    index: int, busy_ms: Iterable[tuple[float, float]], *lines: Line, op: str = "fusion"
+) -> Plane:
     """A TPU chip that computes from .. to, once for every pair."""
     work = [Event(f"%{op}.{i % 3}", start, end - start) for i, (start, end) in enumerate(busy_ms)]
     return Plane(
@@ -164,11 +166,12 @@ def pipeline(
     Both maps start their function on the producing thread; the pool runs it later, linked by flow.
     The loop waits for every batch from its first to its last millisecond.
     """
-    root, producer, pool = [], [], []
-    clock = 0.0
+    root: list[Event] = []
+    producer: list[Event] = []
+    pool: list[Event] = []
+    clock, maps = 0.0, "Root::Prefetch::BatchV2::ParallelMapV2"
     for element in range(elements):
         flow = 1000 + element
-        maps = "Root::Prefetch::BatchV2::ParallelMapV2"
         for stage, (path, ms) in enumerate(
             ((f"{maps}::ParallelMapV2", decode_ms), (maps, resize_ms))
         ):
@@ -191,5 +194,6 @@ def pipeline(
                 iterator("Root::Prefetch", clock - span, span),
             ]
             producer.append(iterator("Root::Prefetch::BatchV2", clock, 0.05, batch_size=batch))
+            producer += [iterator(maps, clock + 0.001 * i, 0.001) for i in range(batch)]
             clock += 0.1
     return [host(root, producer, pool)]

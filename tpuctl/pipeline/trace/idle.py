@@ -107,7 +107,7 @@ def assigned_fraction(found: Sequence[IdleClass]) -> float | None:
     """The share of the idle time that is in a class, or in which nothing was recorded."""
     if not found:
         return None
-    return sum(each.share_of_idle for each in found if each.code != OTHER)
+    return min(1.0, sum(each.share_of_idle for each in found if each.code != OTHER))
 
 
 def gaps(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Gap, ...]:

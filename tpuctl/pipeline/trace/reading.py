@@ -1,5 +1,6 @@
 """Everything that one trace file shows, put together."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class Reading:
             return self.steps.whole[0][0], self.steps.whole[-1][1]
         return (self.pipeline.first_ps, self.pipeline.last_ps) if self.pipeline else None
 
-    @property
+    @functools.cached_property
     def steady(self) -> Idle | None:
         """Idle time from the first whole step to the end of the last; None without steps."""
         if not self.idle or len(self.steps.whole) < 2:
@@ -76,11 +77,15 @@ class Reading:
             return None
         span = self.window[1] - self.window[0]
         if self.idle and self._shows_input:
-            assigned = assign(self.idle, self.activity)
-            return sum(length(assigned.get(code, [])) for code in INPUT_CLASSES) / span
+            return sum(length(self.assigned.get(code, [])) for code in INPUT_CLASSES) / span
         if not self.idle and self.pipeline and self.pipeline.root and span:
             return length(intersect(self.pipeline.root, [self.window])) / span
         return None
+
+    @functools.cached_property
+    def assigned(self) -> dict[str, Intervals]:
+        """All idle moments of the window, divided among the classes."""
+        return assign(self.idle, self.activity) if self.idle else {}
 
     @property
     def _shows_input(self) -> bool:
@@ -98,6 +103,8 @@ class Reading:
 
     def classes_of(self, idle: Idle) -> tuple[IdleClass, ...]:
         """To what the idle time of a window belongs."""
+        if idle is self.idle:
+            return classes(idle, self.assigned, self.activity)
         activity = {c: intersect(p, idle.moments) for c, p in self.activity.items()}
         return classes(idle, assign(idle, activity), activity)
 
@@ -122,7 +129,6 @@ def read_trace(file: Path) -> Reading:
 def describe(reading: Reading) -> TraceDetail:
     """Everything of a reading that only a trace can tell, except for other hosts."""
     idle = reading.idle
-    assigned = assign(idle, reading.activity) if idle else {}
     found = reading.classes_of(idle) if idle else ()
     steady = reading.steady
     return TraceDetail(
@@ -137,8 +143,8 @@ def describe(reading: Reading) -> TraceDetail:
         idle=found,
         idle_s=idle.fraction * idle.window_ps / PS_PER_S if idle else 0.0,
         assigned_idle_fraction=assigned_fraction(found),
-        gaps=gaps(idle, assigned) if idle else (),
-        timeline=timeline(idle, assigned) if idle else (),
+        gaps=gaps(idle, reading.assigned) if idle else (),
+        timeline=timeline(idle, reading.assigned) if idle else (),
         flops_of_peak=_flops_of_peak(reading),
         hosts=(),
         is_damaged=bool(reading.space.damage or reading.space.implausible),

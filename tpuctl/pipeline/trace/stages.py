@@ -32,6 +32,7 @@ class StageWork:
     path: str
     settings: dict[str, Value] = field(default_factory=dict)
     elements: int = 0
+    calls: int = 0
     work_ps: int = 0
     operations: "Counter[str]" = field(default_factory=Counter)
 
@@ -182,6 +183,7 @@ def _enter(found: _Found, event: Event, stack: list[_Frame]) -> _Frame | None:
     if event.name == FUNCTION:
         if above and above.path and "_p" in event.stats:
             found.flows[event.stats["_p"]] = above.path
+            found.stage(above.path).calls += 1
         return None
     if _PRODUCE.match(event.name):
         return _Frame(event, None)

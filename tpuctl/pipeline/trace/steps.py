@@ -1,7 +1,6 @@
 """The steps in a trace: marked by the device, by the program, or seen in repeated launches."""
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from tpuctl.pipeline.trace.devices import Device
 from tpuctl.pipeline.trace.intervals import Interval, Intervals
 
 FEWEST_LAUNCHES = 3
-# A step at an edge of the capture that is this much shorter than all others has been cut off.
+# A step at an edge of the capture that is this much shorter than any inside has been cut off.
 CUT_OFF = 0.9
 
 
@@ -47,14 +46,13 @@ def drop_partial(steps: Sequence[Interval]) -> tuple[Intervals, int]:
     Averaging such a step in is how a run of 120 ms steps comes to be reported as 96 ± 54 ms.
     """
     whole = [step for step in steps if step[1] > step[0]]
-    for edge in (-1, 0):
-        inner = whole[1:] if edge == 0 else whole[:-1]
-        if len(inner) > 1:
-            lengths = [end - start for start, end in inner]
-            cut = whole[edge][1] - whole[edge][0]
-            if cut < min(lengths) and cut < CUT_OFF * statistics.median(lengths):
-                whole = inner
-    return whole, len(steps) - len(whole)
+    inner = whole[1:-1]
+    if not inner:
+        return whole, len(steps) - len(whole)
+    shortest = CUT_OFF * min(end - start for start, end in inner)
+    edges = [[step] if step[1] - step[0] >= shortest else [] for step in (whole[0], whole[-1])]
+    kept = [*edges[0], *inner, *edges[1]]
+    return kept, len(steps) - len(kept)
 
 
 def _periods(starts: Sequence[Interval], source: str) -> Steps:

@@ -32,6 +32,8 @@ VERDICT_WORDS: dict[str, str] = {
     "unknown": "This trace does not show one cause.",
 }
 
+INPUT_WORDS = "The input is late; what holds it up, this trace does not tell."
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -58,6 +60,9 @@ def judge(reading: Reading) -> Finding:
 def headline(reading: Reading, finding: Finding) -> str:
     """The finding in a sentence or two."""
     cause = VERDICT_WORDS[finding.verdict]
+    waited = reading.input_wait_fraction
+    if finding.verdict == "unknown" and waited and waited >= thresholds().starved_wait:
+        cause = INPUT_WORDS
     if reading.idle is None:
         return cause
     what = "MXU" if reading.devices[0].kind == "TPU" else "Device"

@@ -279,11 +279,13 @@ def _collect_run(data: bytes, position: int, stop: int, columns: _Columns) -> in
     run = frame.match(data, position, stop)
     if not run:
         return position
-    lengths, *numbers = zip(*heads.findall(data, position, run.end()), strict=True)
-    sizes = map(int.__add__, decode_varints(lengths), map(len, lengths))
-    *places, end = itertools.accumulate(
-        sizes, lambda place, size: place + 1 + size, initial=position
-    )
+    found = heads.findall(data, position, run.end())
+    if not found:
+        return position
+    lengths, *numbers = zip(*found, strict=True)
+    tags_and_lengths = map((1).__add__, map(len, lengths))
+    sizes = map(int.__add__, decode_varints(lengths), tags_and_lengths)
+    *places, end = itertools.accumulate(sizes, initial=position)
     if end != run.end():
         return position
     columns.places.extend(places)
@@ -300,8 +302,9 @@ def _patterns() -> tuple["re.Pattern[bytes]", "re.Pattern[bytes]"]:
     """
     sizes = ((varint_bytes(size), size) for size in range(2, LONGEST_FAST + 1))
     body = b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in sizes)
-    number = ANY_VARINT
-    head = rb"([\x80-\xff]?[\x00-\x7f])(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((number,) * 3)
+    times = rb"(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((ANY_VARINT,) * 3)
+    # What may follow the times: statistics, occurrences, the next event, a later field of the line.
+    head = rb"([\x80-\xff]?[\x00-\x7f])%b(?:[\x22\x28\x48\x50\x5a]|\Z)" % times
     return (
         re.compile(rb"(?:\x22(?:%b)){1,%d}" % (body, CHUNK), re.DOTALL),
         re.compile(rb"\x22(?=%b)(?:%b)" % (head, body), re.DOTALL),
