@@ -29,7 +29,8 @@ def v6e() -> Profile:
 
 
 def test_the_chips_were_busy_85_percent_of_the_common_window(v6e: Profile) -> None:
-    assert v6e.trace and v6e.device_idle_fraction is not None
+    assert v6e.trace
+    assert v6e.device_idle_fraction is not None
     assert 1 - v6e.device_idle_fraction == pytest.approx(0.852, abs=0.01)
     assert v6e.window.end_s - v6e.window.start_s == pytest.approx(92.5, abs=0.1)
     assert [each.name for each in v6e.trace.chips] == ["TPU:0", "TPU:1", "TPU:2", "TPU:3"]
@@ -37,7 +38,8 @@ def test_the_chips_were_busy_85_percent_of_the_common_window(v6e: Profile) -> No
 
 
 def test_its_idle_time_is_four_gaps_and_at_least_90_percent_assigned(v6e: Profile) -> None:
-    assert v6e.trace and v6e.trace.assigned_idle_fraction is not None
+    assert v6e.trace
+    assert v6e.trace.assigned_idle_fraction is not None
     long = [gap.end_s - gap.start_s for gap in v6e.trace.gaps if gap.end_s - gap.start_s > 1]
     assert sorted(long) == pytest.approx([2.05, 2.74, 3.35, 5.55], abs=0.01)
     assert v6e.trace.assigned_idle_fraction >= 0.9
@@ -50,13 +52,16 @@ def test_its_idle_time_is_four_gaps_and_at_least_90_percent_assigned(v6e: Profil
 
 def test_all_of_it_lies_before_the_steps_so_that_the_verdict_is_startup(v6e: Profile) -> None:
     assert v6e.verdict == "startup"
-    assert v6e.trace and v6e.trace.steps.device_idle_fraction == pytest.approx(0, abs=1e-3)
-    assert v6e.step_ms and v6e.step_ms.p50 == pytest.approx(784, abs=1)
+    assert v6e.trace
+    assert v6e.trace.steps.device_idle_fraction == pytest.approx(0, abs=1e-3)
+    assert v6e.step_ms
+    assert v6e.step_ms.p50 == pytest.approx(784, abs=1)
 
 
 def test_a_counter_that_was_not_collected_is_null_and_bounded(v6e: Profile) -> None:
     assert v6e.mxu_utilization is None
-    assert v6e.trace and v6e.trace.flops_of_peak == pytest.approx(4.8e-6, rel=0.05)
+    assert v6e.trace
+    assert v6e.trace.flops_of_peak == pytest.approx(4.8e-6, rel=0.05)
     assert v6e.input_wait_fraction is None
 
 
@@ -86,7 +91,8 @@ def test_a_real_trace_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path,
     place.write_bytes(whole[: int(len(whole) * at)])
     profile = profile_trace(place)
     assert profile.status == "partial"
-    assert profile.trace and profile.trace.chips
+    assert profile.trace
+    assert profile.trace.chips
 
 
 def test_a_real_trace_that_went_through_text_is_one_clear_error(tmp_path: Path) -> None:

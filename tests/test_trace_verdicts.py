@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import xspaces
-from tests.xspaces import Event, Line, Plane, chip, host, iterator, pipeline, training
+from tests.xspaces import Event, Line, Plane, Stat, chip, host, iterator, pipeline, training
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.trace.hosts import host_classes
 from tpuctl.pipeline.trace.profile import profile_trace
@@ -181,7 +181,10 @@ def test_a_counter_that_stands_at_zero_was_not_collected(read, value: float, exp
 
 def test_flops_bound_the_use_of_the_matrix_unit(read) -> None:
     ops = [Event("%dot", 0, 50), Event("%dot", 50, 50), Event("%while", 0, 100)]
-    stats = {"%dot": {"flops": 10**12}, "%while": {"flops": 2 * 10**12, "hlo_category": "while"}}
+    stats: dict[str, dict[str, Stat]] = {
+        "%dot": {"flops": 10**12},
+        "%while": {"flops": 2 * 10**12, "hlo_category": "while"},
+    }
     peak = {"peak_teraflops_per_second": 100.0}
     profile = read([Plane("/device:TPU:0", [Line("XLA Ops", ops)], peak, stats)])
     assert profile.trace.flops_of_peak == pytest.approx(2 / (100 * 0.1))

@@ -1,7 +1,7 @@
 """Traces written by hand: an encoder of XSpaces, and scenes whose truth is known."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MS = 10**9  # picoseconds
@@ -28,8 +28,8 @@ class Line:
 class Plane:
     name: str
     lines: Sequence[Line] = ()
-    stats: dict[str, Stat] = field(default_factory=dict)
-    stats_of: dict[str, dict[str, Stat]] = field(default_factory=dict)
+    stats: Mapping[str, Stat] = field(default_factory=dict)
+    stats_of: Mapping[str, Mapping[str, Stat]] = field(default_factory=dict)
 
 
 def varint(value: int) -> bytes:
@@ -72,7 +72,7 @@ def stat(names: Names, name: str, value: Stat) -> bytes:
     return number(1, names[name]) + encoded
 
 
-def stats(field_number: int, names: Names, values: dict[str, Stat]) -> bytes:
+def stats(field_number: int, names: Names, values: Mapping[str, Stat]) -> bytes:
     return b"".join(message(field_number, stat(names, *item)) for item in values.items())
 
 

@@ -7,6 +7,7 @@ import typer
 
 from tpuctl.cli import output, progress
 from tpuctl.pipeline.compare import diff as compare
+from tpuctl.pipeline.limits import check, parse_limits
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.profile import profile_target
 from tpuctl.pipeline.tpuprof import check_place, load, save
@@ -28,6 +29,10 @@ TracePath = Annotated[
     Path,
     typer.Argument(help="An .xplane.pb of TPU, GPU or CPU, or the log folder it was written to."),
 ]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(help="Exit with 1 where this holds, for CI: 'stall>0.1'. May be repeated."),
+]
 ProfilePath = Annotated[Path, typer.Argument(help="A file that profile run --out wrote.")]
 
 
@@ -46,9 +51,11 @@ def run(
     train: bool = typer.Option(False, "--train", help="Measure a real training step first."),
     out: OutPath = None,
     html: HtmlPath = None,
+    fail_if: FailIf = None,
 ) -> None:
     """Measure an input pipeline: what each stage costs, what limits it, what would help."""
     _check_places(out, html)
+    limits = parse_limits(fail_if)
     with progress.bars() as on_progress:
         profile = profile_target(
             target,
@@ -61,7 +68,7 @@ def run(
             on_progress=on_progress,
         )
     _write(profile, out, html)
-    output.show(profile, report.text)
+    output.show(check(profile, limits), report.text)
 
 
 @app.command()
@@ -69,13 +76,15 @@ def trace(
     path: TracePath,
     out: OutPath = None,
     html: HtmlPath = None,
+    fail_if: FailIf = None,
 ) -> None:
     """Read a profiler's trace: when the devices were idle, and what the host did meanwhile."""
     _check_places(out, html)
+    limits = parse_limits(fail_if)
     with progress.bars() as on_progress:
         profile = profile_trace(path, on_progress=on_progress)
     _write(profile, out, html)
-    output.show(profile, report.text)
+    output.show(check(profile, limits), report.text)
 
 
 @app.command()
@@ -83,10 +92,11 @@ def show(
     file: ProfilePath,
     html: HtmlPath = None,
     csv: bool = typer.Option(False, "--csv", help="Print the stages as CSV."),
+    fail_if: FailIf = None,
 ) -> None:
     """Show a profile again."""
     _check_places(html)
-    profile = load(file)
+    profile = check(load(file), parse_limits(fail_if))
     _write(profile, None, html)
     output.show(profile, report.csv if csv else report.text)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tpuctl.errors import LimitPassedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.pipeline.trace.models import TraceDetail
 
@@ -301,6 +302,7 @@ class Profile(Outcome):
     tpuctl_version: str
     notes: tuple[str, ...] = ()
     trace: TraceDetail | None = None
+    unmet: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -309,9 +311,21 @@ class Profile(Outcome):
 
     @property
     def status(self) -> Status:
-        """Partial when a part of the input, or of the trace, had to be left out."""
+        """Attention where a limit was passed, partial when a part of what was read is missing."""
+        if self.unmet:
+            return "attention"
         left_out = self.input is not None and self.input.left_out_count > 0
         return "partial" if left_out or self.is_damaged else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a limit was passed."""
+        return max((failure.exit_code for failure in self.failures), default=0)
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """The limits that were passed."""
+        return tuple(map(LimitPassedError, self.unmet))
 
     @property
     def is_damaged(self) -> bool:
