@@ -86,6 +86,10 @@ def test_a_hostile_name_runs_nothing_in_a_real_browser(browser: Page, tmp_path: 
 
 
 def test_where_vcpus_are_not_the_limit_there_are_no_sliders(browser: Page, tmp_path: Path) -> None:
-    browser.open(write(tmp_path, profile_html.page(profile(CASES["a Python function that holds the lock"][1]))))
+    browser.open(
+        write(
+            tmp_path, profile_html.page(profile(CASES["a Python function that holds the lock"][1]))
+        )
+    )
     assert browser.evaluate("document.querySelectorAll('input, script').length") == 0
     assert "would not help" in browser.evaluate("document.body.textContent")

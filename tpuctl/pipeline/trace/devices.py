@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tpuctl.pipeline.trace.intervals import Coverage, Intervals, compact, union
+from tpuctl.pipeline.trace.intervals import Coverage, Intervals, merge_columns, union
 from tpuctl.pipeline.trace.xspace import Line, Plane, Space
 
 # SparseCores and the like have planes of their own; a chip is done when its main one is.
@@ -72,7 +72,6 @@ def _read_device(plane: Plane) -> Device | None:
     for name, start, end in _named(plane, MODULES):
         launches[name.partition("(")[0]].append((start, end))
     device.launches = dict(launches)
-    device.busy = union(device.busy)
     return device if device.operations else None
 
 
@@ -91,7 +90,6 @@ def _read_cpu(plane: Plane) -> Device | None:
     for line in plane.lines:
         if _XLA_ON_CPU.match(line.name):
             _add_work(device, line, ())
-    device.busy = union(device.busy)
     return device if device.operations else None
 
 
@@ -103,10 +101,12 @@ def _add_work(device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[st
         for event_id in counts
         if (code := _wait_code(plane.name_of(event_id), waits)) is not None
     }
-    device.busy += compact(events.spans(counts.keys() - idle.keys()))
+    work = merge_columns(*events.spans(counts.keys() - idle.keys()))
+    device.busy = union(device.busy + work) if device.busy else work
     for code in set(idle.values()) - {""}:
         ids = {event_id for event_id, each in idle.items() if each == code}
-        device.waits[code] = union([*device.waits.get(code, ()), *events.spans(ids)])
+        waited = merge_columns(*events.spans(ids))
+        device.waits[code] = union(device.waits.get(code, []) + waited)
     device.operations += sum(
         count for event_id, count in counts.items() if idle.get(event_id) != ""
     )

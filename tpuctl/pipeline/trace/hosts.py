@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from tpuctl.pipeline.trace.intervals import Intervals, compact, intersect, union
+from tpuctl.pipeline.trace.intervals import Intervals, intersect, merge_columns, union
 from tpuctl.pipeline.trace.xspace import Events, Line, Plane, Space
 
 OTHER, NOTHING = "other", "none"
@@ -81,9 +81,11 @@ def read_activity(space: Space, moments: Intervals) -> HostActivity:
             events = line.events()
             marker = _step_marker(line, events)
             if marker is not None:
-                steps += events.spans({marker})
+                steps += zip(*events.spans({marker}), strict=True)
             for code, pairs in _by_class(events, codes, marker).items():
-                found[code] += pairs
+                # A long line in a few idle moments leaves little to keep.
+                few = len(moments) <= len(pairs)
+                found[code] += intersect(pairs, moments) if few else pairs
     inside = {code: intersect(union(pairs), moments) for code, pairs in found.items()}
     return HostActivity({code: pairs for code, pairs in inside.items() if pairs}, sorted(steps))
 
@@ -92,7 +94,7 @@ def _by_class(events: Events, codes: dict[int, str], marker: int | None) -> dict
     ids: dict[str, set[int]] = defaultdict(set)
     for event_id in set(events.ids) - {marker}:
         ids[codes.get(event_id, OTHER)].add(event_id)
-    return {code: compact(events.spans(ids[code])) for code in ids if code}
+    return {code: merge_columns(*events.spans(ids[code])) for code in ids if code}
 
 
 def _step_marker(line: Line, events: Events) -> int | None:

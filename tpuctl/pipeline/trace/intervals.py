@@ -1,6 +1,7 @@
 """Sets of moments: sorted (start, end) pairs that neither touch nor overlap."""
 
 import itertools
+import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
@@ -28,6 +29,14 @@ def compact(pairs: Iterable[Interval]) -> Intervals:
     if end > start:
         merged.append((start, end))
     return merged
+
+
+def merge_columns(starts: Sequence[int], ends: Sequence[int]) -> Intervals:
+    """Merge stretches given as columns; at once where they are in order and apart already."""
+    in_order = all(map(operator.le, ends, itertools.islice(starts, 1, None)))
+    if in_order and all(map(operator.lt, starts, ends)):
+        return list(zip(starts, ends, strict=True))
+    return union(compact(zip(starts, ends, strict=True)))
 
 
 def intersect(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
@@ -62,7 +71,8 @@ def subtract(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
 
 def complement(a: Sequence[Interval], start: int, end: int) -> Intervals:
     """Moments between start and end that are not in `a`."""
-    inside = intersect(a, [(start, end)])
+    contained = a and start <= a[0][0] and a[-1][1] <= end
+    inside = a if contained else intersect(a, [(start, end)])
     edges = [(start, start), *inside, (end, end)]
     return [(x[1], y[0]) for x, y in itertools.pairwise(edges) if x[1] < y[0]]
 

@@ -71,10 +71,11 @@ class Events:
         """Every event as (name id, start, end)."""
         return zip(self.ids, self.starts_ps, self.ends_ps(), strict=True)
 
-    def spans(self, wanted: Container[int]) -> Iterator[tuple[int, int]]:
-        """(Start, end) of the events with these name ids."""
-        chosen = map(wanted.__contains__, self.ids)
-        return itertools.compress(zip(self.starts_ps, self.ends_ps(), strict=True), chosen)
+    def spans(self, wanted: Container[int]) -> tuple[list[int], list[int]]:
+        """The starts and the ends of the events with these name ids."""
+        chosen = list(map(wanted.__contains__, self.ids))
+        starts = itertools.compress(self.starts_ps, chosen)
+        return list(starts), list(itertools.compress(self.ends_ps(), chosen))
 
     def ends_ps(self) -> Iterator[int]:
         """When each was over."""
@@ -217,7 +218,7 @@ class Space:
         ids, offsets, durations = columns.decoded
         highest = max(offsets, default=0) + max(durations, default=0)
         if abs(begin) + highest < LONGEST_PS:
-            starts = array("q", [begin + offset for offset in offsets])
+            starts = array("q", map(begin.__add__, offsets))
             return Events(ids, starts, array("q", durations), columns.places)
         good = [
             index
