@@ -13,7 +13,7 @@ from tpuctl.pipeline.profile import profile_target
 from tpuctl.pipeline.tpuprof import check_place, load, save
 from tpuctl.pipeline.trace.profile import profile_trace
 from tpuctl.reporters import profile as report
-from tpuctl.reporters import profile_html
+from tpuctl.reporters import profile_html, profile_png
 from tpuctl.storage.local import write_atomically
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 
 
 HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]
+PngPath = Annotated[Path | None, typer.Option(help="Draw it here as a PNG.")]
 OutPath = Annotated[Path | None, typer.Option(help="Write the profile here (.tpuprof).")]
 TracePath = Annotated[
     Path,
@@ -91,13 +92,19 @@ def trace(
 def show(
     file: ProfilePath,
     html: HtmlPath = None,
-    csv: bool = typer.Option(False, "--csv", help="Print the stages as CSV."),
+    png: PngPath = None,
+    csv: bool = typer.Option(
+        False, "--csv", help="Print the stages, or a trace's idle time, as CSV."
+    ),
     fail_if: FailIf = None,
 ) -> None:
     """Show a profile again."""
-    _check_places(html)
+    _check_places(html, png)
     profile = check(load(file), parse_limits(fail_if))
     _write(profile, None, html)
+    if png:
+        write_atomically(png, profile_png.picture(profile))
+        output.note(f"Picture written to {png}")
     output.show(profile, report.csv if csv else report.text)
 
 

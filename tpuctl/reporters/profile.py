@@ -3,6 +3,7 @@
 import csv as csv_module
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from tpuctl.pipeline.compare import Comparison, Row
 from tpuctl.pipeline.models import Advice, Profile, Stage
+from tpuctl.pipeline.trace.models import IdleClass
 from tpuctl.reporters import profile_trace
 from tpuctl.reporters.bars import BAR_WIDTH, bar
 from tpuctl.units import format_fraction, format_rate
@@ -48,7 +50,8 @@ def text(profile: Profile) -> RenderableType:
         parts += ["", _Stages(profile)]
     if profile.trace and profile.trace.idle:
         parts += ["", profile_trace.idle(profile.trace)]
-        parts += ["", Text("Gaps", "bold"), *map(_item, profile_trace.gaps(profile.trace))]
+        if gaps := profile_trace.gaps(profile.trace):
+            parts += ["", Text("Gaps", "bold"), *map(_item, gaps)]
     parts += ["", Text("Evidence", "bold"), *map(_item, profile.evidence)]
     if profile.advice:
         parts += ["", Text("Advice", "bold"), *map(_advice, profile.advice)]
@@ -56,12 +59,18 @@ def text(profile: Profile) -> RenderableType:
 
 
 def csv(profile: Profile) -> str:
-    """Write the stages as comma-separated values with a header."""
-    names = [field.name for field in dataclasses.fields(Stage)]
+    """Write the stages as comma-separated values; for a trace without any, its idle time."""
+    if profile.trace and not profile.stages:
+        return _csv(IdleClass, profile.trace.idle)
+    return _csv(Stage, profile.stages)
+
+
+def _csv(kind: type, rows: Sequence[Any]) -> str:
+    names = [field.name for field in dataclasses.fields(kind)]
     lines = io.StringIO()
     writer = csv_module.writer(lines, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([getattr(stage, name) for name in names] for stage in profile.stages)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
     return lines.getvalue().rstrip("\n")
 
 

@@ -6,6 +6,8 @@ from tpuctl.reporters import html, profile_trace, profile_whatif
 from tpuctl.reporters.profile import predicted
 from tpuctl.units import format_fraction
 
+# Share of the whole, kind, what it is.
+Piece = tuple[float, str, str]
 COLUMNS = (
     "stage",
     "share of CPU",
@@ -44,19 +46,26 @@ def _measured(profile: Profile) -> list[str]:
 
 def _loop(profile: Profile) -> list[str]:
     """A step of the training loop, drawn to scale: the wait for input, then the device."""
+    shown = loop_pieces(profile)
+    if not shown:
+        return []
+    legend = "; ".join(says for _, _, says in shown)
+    return [html.section("An average step", html.strip(shown), html.paragraph(legend, css="soft"))]
+
+
+def loop_pieces(profile: Profile) -> list[Piece]:
+    """Divide an average step into waiting, computing and neither; nothing without a device."""
     wait, step = profile.input_wait_fraction, profile.step_ms
     if wait is None or step is None:
         return []
     busy = 1 - (profile.device_idle_fraction or 0.0)
     rest = max(0.0, 1 - wait - busy)
-    pieces = [
+    parts = [
         (wait, "wait", f"waiting for input: {wait * step.mean:.4g} ms"),
         (busy, "busy", f"device busy: {busy * step.mean:.4g} ms"),
         (rest, "none", f"neither: {rest * step.mean:.4g} ms"),
     ]
-    shown = [piece for piece in pieces if piece[0] > 0]
-    legend = "; ".join(says for _, _, says in shown)
-    return [html.section("An average step", html.strip(shown), html.paragraph(legend, css="soft"))]
+    return [part for part in parts if part[0] > 0]
 
 
 def _trace(profile: Profile, trace: TraceDetail) -> list[str]:
@@ -64,7 +73,7 @@ def _trace(profile: Profile, trace: TraceDetail) -> list[str]:
     table = html.table(("", ""), profile_trace.figures(profile, trace))
     parts = [html.section("Figures", table)]
     if trace.timeline:
-        parts.append(html.section("Timeline", html.strip(_pieces(trace)), _legend(trace)))
+        parts.append(html.section("Timeline", html.strip(pieces(trace)), _legend(trace)))
     if trace.idle:
         bars = (
             (each.what, each.share_of_idle, f"{each.share_of_idle:.1%}, {each.idle_s:.3g} s", False)
@@ -77,7 +86,10 @@ def _trace(profile: Profile, trace: TraceDetail) -> list[str]:
     return parts
 
 
-def _pieces(trace: TraceDetail) -> list[tuple[float, str, str]]:
+def pieces(trace: TraceDetail) -> list[Piece]:
+    """Divide the window of a trace into busy and idle stretches; nothing without devices."""
+    if not trace.timeline:
+        return []
     what = {each.code: each.what for each in trace.idle}
     whole = trace.timeline[-1].end_s - trace.timeline[0].start_s
     return [

@@ -21,7 +21,7 @@ from tpuctl.pipeline.trace.intervals import Interval, Intervals, intersect, leng
 from tpuctl.pipeline.trace.models import Chip, IdleClass, TraceDetail, TraceSteps
 from tpuctl.pipeline.trace.stages import MOST_EVENTS, InputPipeline, read_pipeline
 from tpuctl.pipeline.trace.steps import Steps, find_steps
-from tpuctl.pipeline.trace.xspace import PS_PER_S, Space
+from tpuctl.pipeline.trace.xspace import PS_PER_S, WHOLE_FILE, Space
 
 MXU_COUNTER = "matrix_unit_utilization_percent"
 INPUT_CLASSES = ("input", "infeed")
@@ -176,8 +176,10 @@ def missing(reading: Reading) -> tuple[str, ...]:
     """What the file lacks, because it is damaged or because it was never recorded."""
     space, lines = reading.space, []
     if space.damage:
-        more = f"; and {len(space.damage) - 1} more such places" if len(space.damage) > 1 else ""
-        lines.append(f"{reading.file.name} is damaged or cut off ({space.damage[0]}{more}).")
+        # What is wrong with the file as a whole explains what is wrong inside.
+        first, *rest = sorted(space.damage, key=lambda told: not told.startswith(WHOLE_FILE))
+        more = f"; and {len(rest)} more such places" if rest else ""
+        lines.append(f"{reading.file.name} is damaged or cut off ({first}{more}).")
     if space.implausible:
         lines.append(f"{space.implausible:,} events with impossible times were left out.")
     if not reading.devices:

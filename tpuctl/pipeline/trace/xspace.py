@@ -36,6 +36,8 @@ EPOCH_NS = 10**15
 LONGEST_FAST = 511
 CHUNK = 4096
 
+WHOLE_FILE = "the file"
+
 Value = int | float | str | bytes
 Span = tuple[int, int]
 
@@ -324,9 +326,9 @@ def _times(data: bytes, span: Span) -> list[bytes]:
 def read_space(data: bytes) -> Space:
     """Read the frame of a trace. What is no trace at all has no planes."""
     space = Space(data)
-    for number, kind, start, stop in space.walk((0, len(data)), "the file"):
+    for number, kind, start, stop in space.walk((0, len(data)), WHOLE_FILE):
         if kind != LENGTH or number > 4:
-            space.tell(f"the file: there is no field {number} in a trace")
+            space.tell(f"{WHOLE_FILE}: there is no field {number} in a trace")
             break
         if number == 1:
             space.planes.append(_read_plane(space, (start, stop)))
