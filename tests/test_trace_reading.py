@@ -231,6 +231,14 @@ def test_two_captures_in_one_folder_are_told_apart_by_their_times(tmp_path: Path
     assert any("a.xplane.pb" in note and "earlier" in note for note in profile.notes)
 
 
+def test_a_host_whose_trace_cannot_be_read_is_named_and_the_others_count(tmp_path: Path) -> None:
+    write(tmp_path, xspaces.space(training(wait_ms=30)), "a.xplane.pb")
+    write(tmp_path, as_text(TRAINING), "b.xplane.pb")
+    profile = profile_trace(tmp_path)
+    assert profile.device_idle_fraction == pytest.approx(0.3, abs=0.01)
+    assert any("b.xplane.pb" in note and "U+FFFD" in note for note in profile.notes)
+
+
 @pytest.mark.parametrize(
     "make", [lambda path: path, lambda path: path / "gone", lambda path: path / "gone.xplane.pb"]
 )
