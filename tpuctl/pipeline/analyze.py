@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tpuctl.pipeline.attribution import Attribution
 from tpuctl.pipeline.models import Measurement, Phase, Stage, Vcpus, Verdict
 from tpuctl.pipeline.reference import Thresholds, thresholds
+from tpuctl.pipeline.whatif import what_if
 
 # With fewer vCPUs a second thread would have nowhere to run.
 TWO_THREADS = 1.5
@@ -338,7 +339,12 @@ def count_vcpus(case: Case, verdict: Verdict) -> Vcpus:
         return refused("no device step time: give --device-step-ms or --train")
     if verdict not in CPU_REGIMES:
         return refused(f"the verdict is {verdict}: vCPUs are not what is missing")
-    needed = case.measured.batch_size * case.parts.cpu_s_per_example / case.device_step_s
+    needed = what_if(
+        batch_size=case.measured.batch_size,
+        cpu_ms_per_example=case.parts.cpu_s_per_example * 1e3,
+        vcpus=used,
+        step_ms=case.device_step_s * 1e3,
+    ).vcpus_needed
     inflation = extrapolation(needed, max(used, 1e-9), case.limits)
     return Vcpus(
         signals.vcpus_usable,
