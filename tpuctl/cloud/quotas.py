@@ -37,9 +37,8 @@ class QuotaTable(Outcome):
     @property
     def warnings(self) -> tuple[str, ...]:
         """That a type can be had nowhere."""
-        if self.accelerator_type is None or any(
-            limit.on_demand_fits or limit.spot_fits for limit in self.limits
-        ):
+        fits = any(limit.on_demand_fits or limit.spot_fits for limit in self.limits)
+        if fits or not self.limits or self.accelerator_type is None:
             return ()
         return (f"No zone has quota for a {self.accelerator_type} that we know of.",)
 
