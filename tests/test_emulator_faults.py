@@ -54,6 +54,12 @@ def test_every_error_can_end_the_operation(practice: Any, error: str) -> None:
         world.node("t1")
 
 
+def test_a_planned_quota_error_names_the_quota_of_what_was_asked(practice: Any) -> None:
+    world = practice(planned({"on": "create_queued_resource", "error": "quota"}))
+    with pytest.raises(exceptions.ResourceExhausted, match=r"PreemptibleLitepod.* Limit: 32 in"):
+        world.queue("q1", spot={})
+
+
 def test_the_api_that_is_disabled_says_so_in_its_details(practice: Any) -> None:
     world = practice(planned({"on": "list_nodes", "error": "api_disabled"}))
     with pytest.raises(exceptions.PermissionDenied) as refused:

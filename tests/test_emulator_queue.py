@@ -76,9 +76,14 @@ def test_it_is_not_provisioned_before_its_time(practice: Any) -> None:
 
 
 def test_a_window_that_is_over_is_refused(practice: Any) -> None:
+    world = practice()
     past = {"valid_until_time": START - timedelta(seconds=1)}
     with pytest.raises(exceptions.InvalidArgument, match="queueing policy"):
-        practice().queue("q1", queueing_policy=past)
+        world.queue("q1", queueing_policy=past)
+    for days in (-1, 3_000_000):
+        forever = {"valid_until_duration": timedelta(days=days)}
+        with pytest.raises(exceptions.InvalidArgument, match="validUntilDuration"):
+            world.queue("q1", queueing_policy=forever)
 
 
 def test_preempted_it_is_suspended_with_its_dead_node_inside(practice: Any) -> None:
@@ -162,6 +167,7 @@ def test_several_slices_come_together(practice: Any) -> None:
         ("q1", {"node_id": "Q1"}, exceptions.InvalidArgument),
         ("q1", {"node_id": "q1", "parent": "projects/p/locations/b"}, exceptions.InvalidArgument),
         ("q1", {"multislice_params": {"node_count": 1}}, exceptions.InvalidArgument),
+        ("q1", {"multislice_params": {"node_count": 2**31 - 1}}, exceptions.InvalidArgument),
         ("q1", {"node_id": "taken"}, exceptions.AlreadyExists),
     ],
 )

@@ -300,7 +300,9 @@ def _did_not_start(place: Place, code: int) -> TpuctlError:
     text = place.log.read_text(encoding="utf-8", errors="replace").strip()
     try:
         problem = json.loads(text)["errors"][0]
-        return InvalidInputError(problem["message"], hint=problem["hint"])
+        error = TpuctlError(problem["message"], hint=problem["hint"])
+        error.code, error.exit_code = problem["code"], code
+        return error
     except (ValueError, LookupError, TypeError):
         last = text.splitlines()[-1] if text else "it said nothing"
         return UnavailableError(f"The emulator did not start (exit code {code}): {last}")
