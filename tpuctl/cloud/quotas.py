@@ -79,12 +79,6 @@ def chips_allowed(quotas: Sequence[Quota], generation: str, zone: str, *, spot: 
     return max(pools.values(), default=None)
 
 
-def places_allowed(quotas: Sequence[Quota], generation: str, *, spot: bool) -> tuple[str, ...]:
-    """The zones and regions with a limit above 0."""
-    found = (q for q in quotas if q.generation == generation and q.spot == spot and q.limit > 0)
-    return tuple(sorted({quota.place for quota in found}))
-
-
 def _chips(quota: Quota) -> int:
     generation = find_generation(quota.generation)
     per_chip = generation.tensorcores_per_chip if generation and quota.counts == "cores" else 1

@@ -39,7 +39,7 @@ class Removal:
 
     `already_deleted` was gone before we asked; `replaced` was too, and another one bears its name;
     `left_alone` has come back to life since it was planned. `takes_along` are the other nodes of
-    its queued resource, which go with it; `remains` is what stays behind, and may go on costing
+    its queued resource, which go with it; `remaining_disks` stay behind, and go on costing
     money. Chips and dollars are those of all of it.
     """
 
@@ -52,7 +52,7 @@ class Removal:
     usd_per_hour: float | None
     queued_resource: str | None
     takes_along: tuple[str, ...]
-    remains: tuple[str, ...]
+    remaining_disks: tuple[str, ...]
     group: Group = field(metadata={"internal": True})
     outcome: Ending = "planned"
     reason: str | None = None
@@ -83,10 +83,8 @@ def plan_removal(group: Group, *, name: str | None = None) -> Removal:
         usd_per_hour=round(sum(known), 4) if len(known) == len(prices) else None,
         queued_resource=queued.name if queued else None,
         takes_along=tuple(node.name for node in group.nodes if node is not lead),
-        remains=tuple(
-            f"data disk {disk.rpartition('/')[2]}"
-            for node in group.nodes
-            for disk in node.data_disks
+        remaining_disks=tuple(
+            disk.rpartition("/")[2] for node in group.nodes for disk in node.data_disks
         ),
         group=group,
     )
@@ -135,9 +133,11 @@ def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
     """What was left alone, and what stays behind and may go on costing money."""
     left = [f"{r.where}: {r.reason}." for r in removals if r.reason and not r.error]
     stays = [
-        f"{', '.join(r.remains)} of {r.where} stays, and costs money until deleted."
+        f"The data disk {disk} of {r.where} stays, and costs money until it is deleted: "
+        f"gcloud compute disks delete {disk} --zone {r.zone}"
         for r in removals
-        if r.remains and r.outcome in ("planned", "deleted")
+        if r.outcome in ("planned", "deleted")
+        for disk in r.remaining_disks
     ]
     return (*left, *stays)
 
