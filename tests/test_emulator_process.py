@@ -165,6 +165,16 @@ def test_a_port_that_is_taken_is_an_error_that_names_it(folder: Path, tpuctl: Tp
     assert str(port) in json.loads(result.stdout)["errors"][0]["message"]
 
 
+def test_without_googles_libraries_it_says_what_to_install(
+    folder: Path, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "tpuctl.emulator._grpc", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    result = tpuctl("emulator", "start")
+    assert result.exit_code == 1
+    assert "pip install 'tpuctl[gcp]'" in result.stderr
+
+
 def test_without_an_emulator_status_says_how_to_start_one(folder: Path, tpuctl: Tpuctl) -> None:
     result = tpuctl("emulator", "status")
     assert result.exit_code == 0

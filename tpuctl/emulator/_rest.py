@@ -170,7 +170,7 @@ def serve_rest(desk: FrontDesk, *, port: int) -> ThreadingHTTPServer:
 def _document(body: bytes) -> Document:
     try:
         document = json.loads(body or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise bad_request(f"Invalid JSON payload received. {error}") from error
     if not isinstance(document, dict):
         raise bad_request("Invalid JSON payload received. It must be an object.")

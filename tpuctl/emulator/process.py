@@ -219,12 +219,17 @@ def status(folder: Path) -> Status:
     )
 
 
-def wait_until_told() -> None:
-    """Come back on Ctrl-C or when somebody asks this process to end."""
+@contextmanager
+def told_to_end() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, or whoever else asks this process to end."""
     told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: told.set())
-    told.wait()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda *_: told.set()) for number in numbers]
+    try:
+        yield told
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _open(
@@ -295,7 +300,9 @@ def _did_not_start(place: Place, code: int) -> TpuctlError:
     text = place.log.read_text(encoding="utf-8", errors="replace").strip()
     try:
         problem = json.loads(text)["errors"][0]
-        return InvalidInputError(problem["message"], hint=problem["hint"])
+        error = TpuctlError(problem["message"], hint=problem["hint"])
+        error.code, error.exit_code = problem["code"], code
+        return error
     except (ValueError, LookupError, TypeError):
         last = text.splitlines()[-1] if text else "it said nothing"
         return UnavailableError(f"The emulator did not start (exit code {code}): {last}")

@@ -124,12 +124,12 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     )
     zones = top.object("zones") if top.has("zones") else None
     return Scenario(
-        time_scale=top.number("time_scale", DEFAULT_SCALE, above=0),
+        time_scale=top.number("time_scale", DEFAULT_SCALE, above=0, most=1e6),
         epoch=_epoch(top),
         project=top.text("project", None),
         provision_s=top.number("provision_s", 120.0),
         delete_s=top.number("delete_s", 30.0),
-        latency_ms=top.number("latency_ms", 0.0),
+        latency_ms=top.number("latency_ms", 0.0, most=60_000),
         zones=_default_zones() if zones is None else _zones(zones),
         faults=tuple(_fault(item) for item in top.objects("faults")),
         rate_limits_per_minute=_rates(top.object("rate_limits_per_minute")),
@@ -268,6 +268,8 @@ def _epoch(top: Reader) -> datetime | None:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
         raise top.error("epoch", f"is no date such as 2026-11-20T09:00:00Z: {text!r}") from error
+    if not 1970 <= moment.year < 3000:
+        raise top.error("epoch", f"is too far away: {text!r}")
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
