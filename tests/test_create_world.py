@@ -248,6 +248,19 @@ def test_a_service_that_never_answers_leaves_an_entry_that_says_so(
     assert phases(here, journal) == ["intended"]
 
 
+def test_a_lost_reply_that_cannot_be_looked_into_stays_in_the_journal(
+    world: Worlds, journal: Journal
+) -> None:
+    lost = {"on": "create_node", "error": "unavailable", "after_accept": True}
+    blind = {"on": "get_node", "error": "permission"}
+    here = world({"zones": TWO, "faults": [lost, blind]})
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "permission_denied")]
+    assert there(here) == [("node", A, "t1")]
+    assert phases(here, journal) == ["intended"]
+
+
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_laptop_whose_clock_is_wrong_by_a_day_changes_nothing(
     world: Worlds, journal: Journal, days: int
@@ -381,6 +394,7 @@ def test_a_tpu_of_somebody_else_is_left_alone(world: Worlds, journal: Journal) -
     assert result.error.code == "already_exists"
     assert there(here) == [("node", A, "t1")]
     assert here.api.get_node("t1", zone=A).id == before.id
+    assert phases(here, journal) == ["closed"]
 
 
 def test_a_name_that_is_taken_ends_a_race_everywhere(world: Worlds, journal: Journal) -> None:

@@ -49,9 +49,6 @@ def submit(
             f"{str(error).rstrip('.')}. Whether {entry.name} was made there is not known.",
             hint="The next command of tpuctl finds out: tpuctl list",
         ) from error
-    except TpuctlError as error:
-        journal.close(entry.create_id, error.code, at=api.clock.now())
-        raise
 
 
 def _entry(
@@ -100,11 +97,16 @@ def _send(
             return journal.update(entry, phase="accepted", operation=ask().name)
         except (AlreadyExistsError, UnavailableError) as error:
             refusal = error
+        except TpuctlError as error:
+            # After a lost reply nothing is sure: then the next command finds out what there is.
+            if not lost:
+                journal.close(entry.create_id, error.code, at=api.clock.now())
+            raise
         there = read_named(api, entry)
         if there and is_of(there, entry):
             return journal.update(entry, phase="accepted", created=there.created)
         if there and there.state != "DELETING":
-            return _adopt(journal, entry, there)
+            return _adopt(api, journal, entry, there)
         lost += isinstance(refusal, UnavailableError)
         # Only now: before the first reply the service's time is not known.
         polling = polling or Polling(api.clock, timeout_s=timeout_s)
@@ -122,7 +124,7 @@ def _ask(api: TpuApi, entry: Entry, request: NodeRequest, valid_for_s: float | N
     return api.create_node(request)
 
 
-def _adopt(journal: Journal, entry: Entry, there: Thing) -> Entry:
+def _adopt(api: TpuApi, journal: Journal, entry: Entry, there: Thing) -> Entry:
     """Go on with what an interrupted create began, or one gave up but could not delete.
 
     Raises AlreadyExistsError for any other TPU.
@@ -139,6 +141,7 @@ def _adopt(journal: Journal, entry: Entry, there: Thing) -> Entry:
             session=entry.session,
             race=entry.race,
         )
+    journal.close(entry.create_id, AlreadyExistsError.code, at=api.clock.now())
     command = f"{entry.name} --zone {entry.zone}"
     if there.is_dead:
         raise AlreadyExistsError(
