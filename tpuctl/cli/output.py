@@ -16,6 +16,16 @@ from tpuctl.reporters import envelope
 
 STDERR = 2
 
+_RESUMES = "The same command again goes on from what is complete."
+_FOLLOWS = "What was asked for goes on without us; the same command again follows it."
+_AFTER_INTERRUPTION = {
+    "demo": _RESUMES,
+    "data presize": _RESUMES,
+    "delete": _FOLLOWS,
+    "gc": _FOLLOWS,
+    "wait": _FOLLOWS,
+}
+
 
 @dataclass
 class _Mode:
@@ -101,7 +111,9 @@ def confirm(question: str, *, yes: bool) -> None:
             f"This needs an answer and there is no terminal to ask: {question}",
             hint="Add --yes to the same command.",
         )
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        note("Nothing was done.")
+        raise typer.Exit(1)
 
 
 def fail(code: str, message: str, hint: str | None) -> None:
@@ -133,9 +145,7 @@ def fail_full(error: OSError) -> None:
 
 def fail_interrupted() -> None:
     """Report Ctrl-C, and what the next command can build on."""
-    resumes = _mode.command in ("demo", "data presize", "delete", "gc", "wait")
-    hint = "The same command again goes on from what is complete." if resumes else None
-    fail("interrupted", "Interrupted.", hint)
+    fail("interrupted", "Interrupted.", _AFTER_INTERRUPTION.get(_mode.command))
 
 
 def fail_usage(error: typer.TyperException) -> None:
