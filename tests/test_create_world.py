@@ -17,7 +17,12 @@ from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.searching import plan_with_service
-from tpuctl.errors import InvalidInputError, QuotaExceededError, WriteError
+from tpuctl.errors import (
+    InvalidInputError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    WriteError,
+)
 from tpuctl.progress import Progress
 
 A, B, C = "us-west4-a", "us-central1-a", "us-central1-b"
@@ -292,6 +297,34 @@ def test_a_race_is_not_ended_by_one_that_fails(world: Worlds, journal: Journal) 
     assert outcomes(result) == [(A, "quota_exceeded"), (B, "ready")]
 
 
+def test_a_race_goes_on_when_one_reply_stays_unknown(world: Worlds, journal: Journal) -> None:
+    down = {"on": "create_queued_resource", "zone": A, "error": "unavailable", "every": True}
+    here = world({"zones": TWO, "faults": [down]})
+    result = ask(here.api, journal, queued=True)
+    assert outcomes(result) == [(A, "unavailable"), (B, "ready")]
+    assert phases(here, journal) == ["intended", "ready"]
+
+
+def test_one_that_is_provisioning_for_ever_is_given_up(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": ONE, "provision_s": 1e6})
+    result = ask(here.api, journal, zones=(A,), queued=True)
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "deadline")]
+    assert "it was PROVISIONING after 1h" in str(result.error)
+    assert there(here) == []
+
+
+def test_a_login_that_ends_in_mid_create_says_what_may_exist(
+    world: Worlds, journal: Journal
+) -> None:
+    ended = {"on": "get_operation", "error": "permission", "every": True}
+    here = world({"zones": TWO, "faults": [ended]})
+    with pytest.raises(PermissionDeniedError) as caught:
+        ask(here.api, journal)
+    assert "t1 was asked for, and may exist: tpuctl list" in str(caught.value.hint)
+    assert phases(here, journal) == ["accepted"]
+
+
 def test_a_queue_that_gives_nothing_in_time_is_left_by_all(world: Worlds, journal: Journal) -> None:
     full = {**ZONE, "capacity_chips": 0}
     here = world({"zones": {A: full, B: full}})
@@ -357,6 +390,7 @@ def test_a_name_that_is_taken_ends_a_race_everywhere(world: Worlds, journal: Jou
     result = ask(here.api, Journal(journal.folder / "other laptop"), queued=True)
     assert isinstance(result, NotCreated)
     assert result.error.code == "already_exists"
+    assert outcomes(result) == [(B, "already_exists"), (A, "cancelled")]
     assert there(here) == [("node", B, "t1"), ("queued", B, "t1")]
 
 

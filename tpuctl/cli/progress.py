@@ -94,7 +94,8 @@ class _Changes:
 
 
 def _state(progress: Progress) -> str:
-    return f"{progress.task}: {progress.note} ({format_duration(progress.done)})"
+    after = f" ({format_duration(progress.done)})" if progress.done >= 1 else ""
+    return f"{progress.task}: {progress.note}{after}"
 
 
 def _amount(progress: Progress) -> str:

@@ -38,7 +38,6 @@ Choice = Literal["cancel", "leave"]
 NOT_TRIED = "not_tried"
 """The outcome of a zone that it was no use to ask."""
 
-# No other zone would answer differently, or another TPU would be one too many.
 _FINAL = (
     AlreadyExistsError,
     ApiDisabledError,
@@ -68,11 +67,17 @@ class Created(Tpu):
 
     attempts: tuple[Attempt, ...]
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What else may cost money."""
         return self.notes
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the derived values came from."""
+        return self.because
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class NotCreated(Outcome):
     attempts: tuple[Attempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -99,6 +105,11 @@ class NotCreated(Outcome):
     def warnings(self) -> tuple[str, ...]:
         """What else may cost money."""
         return self.notes
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the derived values came from."""
+        return self.because
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -187,9 +198,9 @@ class _Creation:
         for offer in self._offers():
             if pending := self._submit(offer, race=race):
                 contest.append(pending)
-            elif _is_final(self.attempts[-1].error):
-                self._give_up([pending.entry for pending in contest], outcome="cancelled")
-                return self._not_created()
+            elif _is_final(error := self.attempts[-1].error) and not _is_lost(error):
+                self._cancel(contest, f"{offer.zone} cannot have it")
+                return self._not_created(error)
         if contest and not wait:
             return self._left_waiting(*contest)
         return (contest and self._follow(contest, self.timeout_s)) or self._not_created()
@@ -245,26 +256,34 @@ class _Creation:
         return Pending(self.api, entry)
 
     def _follow(self, contest: list[Pending], timeout_s: float | None) -> Created | None:
-        landed = follow(
-            self.api,
-            contest,
-            timeout_s=timeout_s,
-            on_lost=self._lose,
-            on_progress=self.on_progress,
-        )
+        try:
+            landed = follow(
+                self.api,
+                contest,
+                timeout_s=timeout_s,
+                on_lost=self._lose,
+                on_progress=self.on_progress,
+            )
+        except TpuctlError as error:
+            error.hint = f"{self.plan.name} was asked for, and may exist: tpuctl list. {error.hint}"
+            raise
         if landed is None:
             return None
         winner, node = landed
-        losers = [p.entry for p in contest if p is not winner and self._is_under_way(p.entry)]
-        self._give_up(losers, outcome="lost the race")
-        for loser in losers:
-            reason = f"cancelled: {node.zone} was first"
-            self._note(Attempt(loser.zone, "cancelled", reason, winner.waited_s))
+        self._cancel([each for each in contest if each is not winner], f"{node.zone} was first")
         self._note(Attempt(node.zone, "ready", "", winner.waited_s))
         # Last of all: whoever is killed before has told nobody, and the same command goes on.
         known = {"node_id": node.id, "created": node.created}
         self.journal.update(winner.entry, phase="ready", outcome="ready", **known)
         return self._created(node)
+
+    def _cancel(self, contest: list[Pending], why: str) -> None:
+        """Give up those that still are under way."""
+        left = [pending for pending in contest if self._is_under_way(pending.entry)]
+        seconds = [pending.waited_s for pending in left]
+        self._give_up([pending.entry for pending in left], outcome="cancelled")
+        for pending, waited_s in zip(left, seconds, strict=True):
+            self._note(Attempt(pending.entry.zone, "cancelled", why, waited_s))
 
     def _lose(self, pending: Pending, error: TpuctlError) -> None:
         seconds = pending.waited_s
@@ -297,16 +316,22 @@ class _Creation:
                 f"{node.name} was asked for by an earlier create, and keeps what limits that gave "
                 "it: the time to live of this one does not hold."
             )
-        return Created(**known, attempts=tuple(self.attempts), notes=tuple(self.notes))
+        return Created(
+            **known,
+            attempts=tuple(self.attempts),
+            notes=tuple(self.notes),
+            because=self.plan.because,
+        )
 
-    def _not_created(self) -> NotCreated:
+    def _not_created(self, error: TpuctlError | None = None) -> NotCreated:
         attempts = tuple(self.attempts)
         return NotCreated(
             self.plan.name,
             self.plan.accelerator_type,
             attempts,
-            _verdict(self.plan, attempts),
+            error or _verdict(self.plan, attempts),
             tuple(self.notes),
+            self.plan.because,
         )
 
     def _note(self, attempt: Attempt) -> None:
@@ -349,7 +374,13 @@ def _failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
 
 
 def _is_final(error: TpuctlError | None) -> bool:
+    """Whether to ask in another zone would be useless, or one TPU too many."""
     return isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError)
+
+
+def _is_lost(error: TpuctlError | None) -> bool:
+    """Whether it is not known what became of a request; in a race it is one more of those."""
+    return isinstance(error, UnavailableError)
 
 
 def _is_regional(error: QuotaExceededError) -> bool:

@@ -29,7 +29,10 @@ QUEUE_POLL_S = 15.0
 """Seconds between two looks at a queue, which may take hours."""
 
 LAND_S = 900.0
-"""How long a request may be PROVISIONING, or CREATING, before it is given up for the next zone."""
+"""How long a request may be CREATING before it is given up for the next zone."""
+
+QUEUE_LAND_S = 3600.0
+"""How long one that waits in line may be PROVISIONING in all: that can go round for ever."""
 
 
 _AGAIN = "Nothing is broken: the same command again."
@@ -66,12 +69,12 @@ class Pending:
         try:
             sight = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
         except (UnavailableError, RateLimitedError) as error:
-            return Sight(f"unknown, {error.code}")
+            sight = Sight(f"{self.state.partition(',')[0]}, no news: {error.code}")
         self.state, now = sight.state, self._api.clock.now()
         if sight.state == "PROVISIONING":
             self._provisioning_s += (now - self._last).total_seconds()
         self._last = now
-        if self._provisioning_s > LAND_S and not sight.node and not sight.lost:
+        if self._provisioning_s > QUEUE_LAND_S and not sight.node and not sight.lost:
             return Sight(sight.state, lost=self.too_late(self._provisioning_s))
         return sight
 
@@ -180,6 +183,8 @@ def follow(
     polling, look_every_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if in_line else 0
     # One that has been seen already, after a crash or a lost reply, may be ready by now.
     if not any(pending.entry.created for pending in contest):
+        for pending in contest:
+            on_progress(_progress(pending))
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
     while True:
         for pending in tuple(left):
@@ -190,7 +195,7 @@ def follow(
                 left.remove(pending)
                 on_lost(pending, sight.lost)
             else:
-                on_progress(_progress(pending, sight))
+                on_progress(_progress(pending))
         if not left:
             return None
         try:
@@ -201,6 +206,6 @@ def follow(
             return None
 
 
-def _progress(pending: Pending, sight: Sight) -> Progress:
-    entry = pending.entry
-    return Progress(f"{entry.name} in {entry.zone}", pending.waited_s, unit="s", note=sight.state)
+def _progress(pending: Pending) -> Progress:
+    where = f"{pending.entry.name} in {pending.entry.zone}"
+    return Progress(where, pending.waited_s, unit="s", note=pending.state)

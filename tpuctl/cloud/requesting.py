@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tpuctl.cloud import labels
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import Entry, Journal, Kind, new_create_id
+from tpuctl.cloud.journal import Entry, Journal, new_create_id
 from tpuctl.cloud.looking import Thing
 from tpuctl.cloud.models import NodeRequest, Operation
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
@@ -39,21 +39,8 @@ def submit(
     of an interrupted create of the same TPU. Raises what the service answers;
     UnavailableError leaves the entry open, because nobody knows whether the TPU was made.
     """
-    kind: Kind = "queued" if plan.queued else "node"
     request = request_for(plan, offer, project=api.project, create_id=new_create_id())
-    entry = Entry(
-        create_id=request.create_id,
-        name=plan.name,
-        zone=offer.zone,
-        kind=kind,
-        project=api.project,
-        endpoint=api.endpoint,
-        accelerator_type=plan.accelerator_type,
-        spot=plan.spot,
-        usd_per_hour=offer.usd_per_hour,
-        session=session,
-        race=race,
-    )
+    entry = _entry(api, plan, offer, request.create_id, session=session, race=race)
     journal.intend(entry)
     try:
         return _send(api, journal, entry, lambda: _ask(api, entry, request, valid_for_s), timeout_s)
@@ -65,6 +52,24 @@ def submit(
     except TpuctlError as error:
         journal.close(entry.create_id, error.code, at=api.clock.now())
         raise
+
+
+def _entry(
+    api: TpuApi, plan: CreatePlan, offer: Offer, create_id: str, *, session: str, race: str | None
+) -> Entry:
+    return Entry(
+        create_id=create_id,
+        name=plan.name,
+        zone=offer.zone,
+        kind="queued" if plan.queued else "node",
+        project=api.project,
+        endpoint=api.endpoint,
+        accelerator_type=plan.accelerator_type,
+        spot=plan.spot,
+        usd_per_hour=offer.usd_per_hour,
+        session=session,
+        race=race,
+    )
 
 
 def read_named(api: TpuApi, entry: Entry) -> Thing | None:
