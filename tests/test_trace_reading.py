@@ -82,6 +82,23 @@ def test_fields_in_another_order_are_read_too() -> None:
     assert list(line.events().rows()) == [(1, 9, 14)]
 
 
+def test_a_line_of_events_in_another_order_is_read_in_one_walk() -> None:
+    odd = xspaces.number(3, 5) + xspaces.number(2, 9) + xspaces.number(1, 1)
+    usual = xspaces.number(1, 1) + xspaces.number(2, 9) + xspaces.number(3, 5)
+    events = b"".join(xspaces.message(4, body) for body in (usual, odd, odd) * 10_000)
+    plane = xspaces.message(3, xspaces.message(2, b"x") + events)
+    (line,) = read_space(xspaces.message(1, plane)).planes[0].lines
+    assert set(line.events().rows()) == {(1, 9, 14)}
+    assert len(line.events()) == 30_000
+
+
+def test_an_event_without_times_beside_one_with_an_impossible_one_is_read() -> None:
+    events = [xspaces.message(4, xspaces.number(1, 3)), xspaces.message(4, xspaces.number(2, -1))]
+    plane = xspaces.message(3, xspaces.message(2, b"x") + b"".join(events))
+    (line,) = read_space(xspaces.message(1, plane)).planes[0].lines
+    assert list(line.events().rows()) == [(3, 0, 0)]
+
+
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 10**14), st.integers(0, 10**12))))
 def test_any_events_are_read_as_they_were_written(rows: list[tuple[int, int, int]]) -> None:
     encoded = b"".join(

@@ -54,7 +54,8 @@ def diff(a: Profile, b: Profile) -> Comparison:
         _row("vCPUs needed", "vCPUs", a.vcpus.needed_to_saturate, b.vcpus.needed_to_saturate, -1),
         *(_trace_rows(a, b) if a.trace or b.trace else ()),
     )
-    return Comparison(_side(a), _side(b), rows, _differences(a, b))
+    known = tuple(row for row in rows if row.before is not None or row.after is not None)
+    return Comparison(_side(a), _side(b), known, _differences(a, b))
 
 
 def _trace_rows(a: Profile, b: Profile) -> tuple[Row, ...]:

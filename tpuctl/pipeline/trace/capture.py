@@ -1,6 +1,7 @@
 """Find the traces that a path means, open them, and say what a file is that is no trace."""
 
 import contextlib
+import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ LARGEST_BYTES = 4 * GIB
 HINT = "Take one: jax.profiler.trace(DIR) or tf.profiler.experimental.start(DIR), then give DIR."
 REPLACED = "�".encode()
 _CHUNK = 1 << 20
+_STAMP = re.compile(r"\d{4}(_\d\d){5}")
 # How zlib is told that gzip wrote it.
 ZIPPED = 16 + zlib.MAX_WBITS
 
@@ -32,10 +34,10 @@ class Capture:
         """What the reader should know about the choice."""
         if not self.others:
             return ()
-        names = ", ".join(path.name for path in self.others[:3])
+        names = ", ".join(map(str, self.others[:3]))
         more = f" and {len(self.others) - 3} more" if len(self.others) > 3 else ""
-        run = self.files[0].parent.name
-        return (f"The newest capture, {run}, was read; older ones were not: {names}{more}.",)
+        run = self.files[0].parent
+        return (f"The newest capture, {run}, was read; others were not: {names}{more}.",)
 
 
 def find_capture(path: Path) -> Capture:
@@ -62,9 +64,14 @@ def _newest(folder: Path) -> Capture:
             runs[file.parent].append(file)
     if not runs:
         raise NotFoundError(f"There is no .xplane.pb file in {folder}.", hint=HINT)
-    # Profilers name the folder of a run after the second in which it began.
-    newest, *others = sorted(runs, key=lambda run: (run.name, str(run)), reverse=True)
+    newest, *others = sorted(runs, key=lambda run: _age(run, runs[run]), reverse=True)
     return Capture(tuple(sorted(runs[newest])), tuple(others))
+
+
+def _age(run: Path, files: list[Path]) -> tuple[str, float]:
+    """When a run was captured: its folder is named after the second; else, when it was written."""
+    stamp = run.name if _STAMP.fullmatch(run.name) else ""
+    return stamp, max(file.stat().st_mtime for file in files)
 
 
 def open_trace(file: Path) -> Space:

@@ -100,13 +100,13 @@ def decode_varints(encoded: Sequence[bytes]) -> "array[int]":
 
     Thousands of them lie side by side in one huge integer, eight bytes each, and three masked
     shifts squeeze the 7-bit groups of all together: 8 x 7 bits, 4 x 14, 2 x 28, 1 x 56. Longer
-    ones, which no time in a trace needs, are decoded singly.
+    ones, which no time in a trace needs, are decoded singly. No bytes at all are a zero.
     """
     values = array("Q")
     for first in range(0, len(encoded), _LANES):
         chunk = encoded[first : first + _LANES]
         if max(map(len, chunk)) > _LANE_BYTES:
-            values.extend(varint(each, 0, len(each))[0] for each in chunk)
+            values.extend(varint(each or b"\0", 0, len(each) or 1)[0] for each in chunk)
         else:
             values.frombytes(_squeeze(chunk))
     return values

@@ -283,18 +283,28 @@ def _collect_run(data: bytes, position: int, stop: int, columns: _Columns) -> in
     if not run:
         return position
     found = heads.findall(data, position, run.end())
-    if not found:
-        return position
-    lengths, *numbers = zip(*found, strict=True)
+    lengths = [head[0] for head in found]
     tags_and_lengths = map((1).__add__, map(len, lengths))
     sizes = map(int.__add__, decode_varints(lengths), tags_and_lengths)
     *places, end = itertools.accumulate(sizes, initial=position)
     if end != run.end():
-        return position
-    columns.places.extend(places)
-    for raw, more in zip(columns.raw, numbers, strict=True):
-        raw.extend(more)
-    return end
+        _collect_singly(data, position, run.end(), columns)
+    else:
+        columns.places.extend(places)
+        _, *numbers = zip(*found, strict=True)
+        for raw, more in zip(columns.raw, numbers, strict=True):
+            raw.extend(more)
+    return run.end()
+
+
+def _collect_singly(data: bytes, position: int, stop: int, columns: _Columns) -> None:
+    """Collect a run of events of which some are written in another way."""
+    _, heads = _patterns()
+    while position < stop:
+        *_, start, end = field_at(data, position, stop)
+        match = heads.match(data, position, stop)
+        columns.add(position, *(match.groups(b"")[1:] if match else _times(data, (start, end))))
+        position = end
 
 
 @functools.cache
