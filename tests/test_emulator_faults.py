@@ -236,3 +236,49 @@ def test_every_request_is_on_the_list(practice: Any) -> None:
         ("create_node", "us-central1-a", "t1"),
         ("get_node", "us-central1-a", "t2"),
     ]
+
+
+FAILING_DELETE = {"on": "delete_node", "error": "internal", "where": "operation", "after_s": 90}
+
+
+def test_a_node_without_chips_does_not_become_ready_because_its_deletion_failed(
+    practice: Any,
+) -> None:
+    world = practice(planned(FAILING_DELETE))
+    world.create("t1", "v5litepod-16")
+    world.create("t2")
+    world.client.delete_node(name=f"{ZONE}/nodes/t2")
+    world.clock.sleep(600)
+    with pytest.raises(exceptions.NotFound):
+        world.node("t2")
+
+
+def test_a_start_without_chips_ends_stopped_although_the_deletion_failed(practice: Any) -> None:
+    world = practice(planned(FAILING_DELETE, provision_s=10))
+    world.create("t1")
+    world.clock.sleep(10)
+    world.client.stop_node({"name": f"{ZONE}/nodes/t1"})
+    world.clock.sleep(30)
+    world.create("t2", "v5litepod-16")
+    world.client.start_node({"name": f"{ZONE}/nodes/t1"})
+    world.client.delete_node(name=f"{ZONE}/nodes/t1")
+    world.clock.sleep(600)
+    assert world.node("t1").state.name == "STOPPED"
+
+
+def test_a_node_whose_deletion_failed_while_it_was_created_is_ready_in_the_end(
+    practice: Any,
+) -> None:
+    world = practice(planned(FAILING_DELETE))
+    world.create("t1")
+    world.client.delete_node(name=f"{ZONE}/nodes/t1")
+    world.clock.sleep(90 + 120)
+    assert world.node("t1").state.name == "READY"
+
+
+def test_a_finished_operation_shows_the_node_as_it_was_then(practice: Any) -> None:
+    world = practice(planned({"on": "node", "event": "worker_down", "at_s": 300}))
+    operation = world.create("t1")
+    world.clock.sleep(400)
+    assert world.node("t1").symptoms
+    assert not operation.result().symptoms

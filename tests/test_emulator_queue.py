@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from google.api_core import exceptions
+from google.cloud import tpu_v2
 
 from tests.emulator_world import SMALL, START, ZONE
 
@@ -179,3 +180,33 @@ def test_a_queued_resource_that_cannot_be_provisioned_is_refused(
     with pytest.raises(error):
         world.queue(name, spec=spec)
     assert list(world.client.list_queued_resources(parent=ZONE)) == []
+
+
+def test_expired_before_it_was_admitted_it_stays_failed(practice: Any) -> None:
+    world = practice()
+    world.queue("q1", queueing_policy={"valid_until_duration": timedelta(seconds=3)})
+    world.clock.sleep(600)
+    assert world.queued_state("q1") == "FAILED"
+
+
+def test_it_is_not_provisioned_again_after_its_time(practice: Any) -> None:
+    world = practice({**SMALL, "faults": [{"on": "node", "event": "preempt", "at_s": 100}]})
+    world.queue("q1", queueing_policy={"valid_until_duration": timedelta(seconds=60)})
+    world.clock.sleep(59)
+    assert world.queued_state("q1") == "PROVISIONING"
+    world.clock.sleep(600)
+    assert world.queued_state("q1") == "FAILED"
+
+
+def test_a_label_on_one_slice_is_not_on_the_other(practice: Any) -> None:
+    world = practice()
+    world.queue("q1", spec={"multislice_params": {"node_count": 2, "node_id_prefix": "pod"}})
+    world.clock.sleep(125)
+    world.client.update_node(
+        node=tpu_v2.Node(name=f"{ZONE}/nodes/pod-0", labels={"a": "b"}),
+        update_mask={"paths": ["labels"]},
+    )
+    world.clock.sleep(5)
+    assert world.node("pod-0").labels == {"a": "b"}
+    assert world.node("pod-1").labels == {}
+    assert not world.queued("q1").tpu.node_spec[0].node.labels

@@ -119,7 +119,10 @@ def remove_all(
 
     tell()
     results = attempt_all([partial(work, removal) for removal in planned], at_once=_AT_ONCE)
-    return tuple(result for result in results if isinstance(result, Removal))
+    return tuple(
+        _failed(removal, result) if isinstance(result, TpuctlError) else result
+        for removal, result in zip(planned, results, strict=True)
+    )
 
 
 def exit_code_of(failures: Sequence[TpuctlError]) -> int:
@@ -140,6 +143,10 @@ def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
         for disk in r.remaining_disks
     ]
     return (*left, *stays)
+
+
+def _failed(removal: Removal, error: TpuctlError) -> Removal:
+    return replace(removal, outcome="failed", reason=str(error), error=error)
 
 
 def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
@@ -164,13 +171,13 @@ class _Deletion:
 
     def carry_out(self) -> Removal:
         """Delete the group and follow that to its end; a failure is in the result, not raised."""
-        error: TpuctlError | None = None
         try:
             outcome, reason = self._delete()
-        except TpuctlError as failure:
-            outcome, reason, error = "failed", str(failure), failure
-        waited_s = self._polling.waited_s
-        return replace(self._planned, outcome=outcome, reason=reason, error=error, seconds=waited_s)
+        except TpuctlError as error:
+            return replace(_failed(self._planned, error), seconds=self._polling.waited_s)
+        return replace(
+            self._planned, outcome=outcome, reason=reason, seconds=self._polling.waited_s
+        )
 
     def _delete(self) -> tuple[Ending, str | None]:
         sent = 0
