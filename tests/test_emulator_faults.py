@@ -152,6 +152,24 @@ def test_a_node_preempted_while_being_created_is_gone_and_its_operation_failed(
         world.node("t1")
 
 
+def test_the_scenario_of_the_contract_is_played_as_it_is_written(practice: Any) -> None:
+    world = practice(
+        planned(
+            {"on": "create_node", "error": "stockout", "where": "operation", "after_s": 20},
+            {"on": "node", "name": "t1", "event": "preempt", "at_s": 300},
+        )
+    )
+    first = world.create("t1")
+    world.clock.sleep(20)
+    with pytest.raises(exceptions.ResourceExhausted, match="no more capacity"):
+        first.result()
+    world.create("t1")
+    world.clock.sleep(299)
+    assert world.node("t1").state.name == "READY"
+    world.clock.sleep(1)
+    assert world.node("t1").state.name == "PREEMPTED"
+
+
 def test_the_second_incarnation_of_a_name_can_be_the_one_that_vanishes(practice: Any) -> None:
     fault = {"on": "node", "name": "t1", "nth": 2, "event": "vanish", "at_s": 200}
     world = practice(planned(fault))
