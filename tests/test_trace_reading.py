@@ -16,9 +16,10 @@ from tests.xspaces import Event, Line, Plane, chip, host, pipeline, session, tra
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.pipeline.models import Verdict
 from tpuctl.pipeline.trace.capture import find_capture, open_trace
+from tpuctl.pipeline.trace.events import LONGEST_FAST
 from tpuctl.pipeline.trace.profile import profile_trace
 from tpuctl.pipeline.trace.wire import Damaged, decode_varints, fields, varint, varint_bytes
-from tpuctl.pipeline.trace.xspace import LONGEST_FAST, read_space
+from tpuctl.pipeline.trace.xspace import read_space
 
 TRAINING = xspaces.space(training(6, wait_ms=30) + pipeline(16) + [session(10**18, 2 * 10**18)])
 

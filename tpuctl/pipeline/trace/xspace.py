@@ -5,26 +5,22 @@ read at once; a line is decoded when it is asked for, and of its events only the
 damaged is left out and told, never guessed.
 """
 
-import functools
 import itertools
-import re
 import statistics
 from array import array
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tpuctl.pipeline.trace.events import Columns, Span, collect
 from tpuctl.pipeline.trace.wire import (
-    ANY_VARINT,
     LENGTH,
     VARINT,
     Damaged,
-    decode_varints,
     double,
     field_at,
     fields,
     signed,
     text,
-    varint_bytes,
 )
 
 PS_PER_S = 10**12
@@ -32,14 +28,9 @@ PS_PER_S = 10**12
 LONGEST_PS = 30 * 86_400 * PS_PER_S
 # Times below are counted from the start of the capture, times above from 1970, in nanoseconds.
 EPOCH_NS = 10**15
-# Events up to this length are decoded many at a time, longer ones singly.
-LONGEST_FAST = 511
-CHUNK = 4096
-
 WHOLE_FILE = "the file"
 
 Value = int | float | str | bytes
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -207,15 +198,15 @@ class Space:
 
     def decode(self, line: Line) -> Events:
         """Decode the times of all events of a line."""
-        columns = _Columns()
+        columns = Columns()
         try:
-            _collect(self.data, line.span, columns)
+            collect(self.data, line.span, columns)
         except Damaged as damaged:
             self.tell(f"line {line.name!r} of {line.plane.name}: {damaged}")
         columns.flush()
         return self._timed((line.timestamp_ns - self.origin_ns) * 1000, columns)
 
-    def _timed(self, begin: int, columns: "_Columns") -> Events:
+    def _timed(self, begin: int, columns: "Columns") -> Events:
         """Count times from the start of the capture and leave out what cannot be."""
         ids, offsets, durations = columns.decoded
         highest = max(offsets, default=0) + max(durations, default=0)
@@ -234,103 +225,6 @@ class Space:
             array("q", [durations[index] for index in good]),
             array("Q", [columns.places[index] for index in good]),
         )
-
-
-class _Columns:
-    """The numbers of many events: as they were written until there are enough to decode."""
-
-    def __init__(self) -> None:
-        self.places = array("Q")
-        self.raw: tuple[list[bytes], ...] = ([], [], [])
-        self.decoded = (array("Q"), array("Q"), array("Q"))
-
-    def add(self, place: int, *numbers: bytes) -> None:
-        """Keep the numbers of one event."""
-        self.places.append(place)
-        for raw, number in zip(self.raw, numbers, strict=True):
-            raw.append(number)
-
-    def flush(self) -> None:
-        """Decode what has come together."""
-        for raw, decoded in zip(self.raw, self.decoded, strict=True):
-            decoded.extend(decode_varints(raw))
-            raw.clear()
-
-
-def _collect(data: bytes, span: Span, columns: _Columns) -> None:
-    """Walk the fields of a line and collect its events; raises Damaged where it breaks off."""
-    position, stop = span
-    while position < stop:
-        before = position
-        position = _collect_run(data, position, stop, columns)
-        if position == before:
-            number, kind, start, position = field_at(data, position, stop)
-            if position > stop:
-                raise Damaged(stop, f"{position - stop:,} bytes are missing")
-            if number == 4 and kind == LENGTH:
-                columns.add(before, *_times(data, (start, position)))
-        if len(columns.raw[0]) >= CHUNK:
-            columns.flush()
-
-
-def _collect_run(data: bytes, position: int, stop: int, columns: _Columns) -> int:
-    """Collect up to a chunk of events that are written as all known profilers do; fast.
-
-    Returns where the first thing begins that was not collected.
-    """
-    frame, heads = _patterns()
-    run = frame.match(data, position, stop)
-    if not run:
-        return position
-    found = heads.findall(data, position, run.end())
-    lengths = [head[0] for head in found]
-    tags_and_lengths = map((1).__add__, map(len, lengths))
-    sizes = map(int.__add__, decode_varints(lengths), tags_and_lengths)
-    *places, end = itertools.accumulate(sizes, initial=position)
-    if end != run.end():
-        _collect_singly(data, position, run.end(), columns)
-    else:
-        columns.places.extend(places)
-        _, *numbers = zip(*found, strict=True)
-        for raw, more in zip(columns.raw, numbers, strict=True):
-            raw.extend(more)
-    return run.end()
-
-
-def _collect_singly(data: bytes, position: int, stop: int, columns: _Columns) -> None:
-    """Collect a run of events of which some are written in another way."""
-    _, heads = _patterns()
-    while position < stop:
-        *_, start, end = field_at(data, position, stop)
-        match = heads.match(data, position, stop)
-        columns.add(position, *(match.groups(b"")[1:] if match else _times(data, (start, end))))
-        position = end
-
-
-@functools.cache
-def _patterns() -> tuple["re.Pattern[bytes]", "re.Pattern[bytes]"]:
-    """What a run of whole events looks like, and what stands at the head of each.
-
-    A regular expression cannot count, so there is an alternative for every length.
-    """
-    sizes = ((varint_bytes(size), size) for size in range(2, LONGEST_FAST + 1))
-    body = b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in sizes)
-    times = rb"(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((ANY_VARINT,) * 3)
-    # What may follow the times: statistics, occurrences, the next event, a later field of the line.
-    head = rb"([\x80-\xff]?[\x00-\x7f])%b(?:[\x22\x28\x48\x50\x5a]|\Z)" % times
-    return (
-        re.compile(rb"(?:\x22(?:%b)){1,%d}" % (body, CHUNK), re.DOTALL),
-        re.compile(rb"\x22(?=%b)(?:%b)" % (head, body), re.DOTALL),
-    )
-
-
-def _times(data: bytes, span: Span) -> list[bytes]:
-    """The numbers of one event whose fields may stand in any order."""
-    numbers = {1: b"\0", 2: b"\0", 3: b"\0"}
-    for number, kind, value, _ in fields(data, *span):
-        if kind == VARINT and number in numbers:
-            numbers[number] = varint_bytes(value)
-    return list(numbers.values())
 
 
 def read_space(data: bytes) -> Space:
