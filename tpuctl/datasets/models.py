@@ -198,7 +198,7 @@ class VerifyResult(Outcome):
 
     @property
     def _way(self) -> str:
-        """How to repair it: whoever made it looks at sizes and crc32c, and believes the manifest."""
+        """How to repair it: its maker looks at sizes and crc32c, and believes the manifest."""
         again = f"{self.maker} {shlex.quote(self.path)}, with the options that made it."
         seen = {damage.path for damage in self.damage if damage.kind in _SEEN_BY_PRESIZE}
         if all(damage.path in seen for damage in self.damage):
