@@ -146,6 +146,7 @@ WITHOUT_PIXELS = ("simplejpeg decode only",)
 
 
 def photographs(folder: Path, *, progressive: bool) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
     make_photographs(list_pictures(2), folder / "made", silent)
     rng = random.Random(1)
     found = []

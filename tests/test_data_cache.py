@@ -240,6 +240,11 @@ def test_damage_is_found_by_verify_and_while_reading(pipeline: Path, tmp_path: P
     assert verify(tmp_path / "out", deep=True).damage
     with pytest.raises(InvalidInputError, match="wrong checksum"):
         list(open_cache(tmp_path / "out").epoch(0))
+    (failure,) = verify(tmp_path / "out").failures
+    assert "tpuctl data cache" in str(failure.hint)
+    cache(f"{pipeline}:images", tmp_path / "out", CacheOptions(shard_bytes=2000))
+    assert verify(tmp_path / "out", deep=True).damage == ()
+    assert path.read_bytes() == whole
 
 
 def test_pictures_and_elements_are_not_mistaken_for_one_another(

@@ -64,7 +64,10 @@ class RecordWriter:
 
     def write(self, record: bytes) -> None:
         """Append one record."""
-        self._append(frame(record))
+        data = frame(record)
+        self._file.write(data)
+        self._file.flush()
+        self._count(data)
 
     def replay(self, frames: bytes) -> None:
         """Count bytes that the file holds already."""
@@ -78,11 +81,6 @@ class RecordWriter:
     def digest(self) -> Digest:
         """Say what has been written so far."""
         return Digest(self._bytes, f"{self._crc:08x}", self._sha256.hexdigest())
-
-    def _append(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-        self._count(data)
 
     def _count(self, data: bytes) -> None:
         self._crc = google_crc32c.extend(self._crc, data)

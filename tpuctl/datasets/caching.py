@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.cache_models import CacheOptions, CacheResult, Prediction
-from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.datasets.models import DataSet
 from tpuctl.datasets.places import local_target
 from tpuctl.datasets.plan import Plan, digest_of
 from tpuctl.datasets.prediction import predict_total
@@ -94,7 +94,11 @@ def cache(
             f"{folder} holds another data set, or {target} has changed since.",
             hint="Choose another target, or replace this data set with --overwrite.",
         )
-    if previous is not None and same and all(_is_there(folder, shard) for shard in previous.shards):
+    if (
+        previous is not None
+        and same
+        and all(is_whole(folder, run.work, shard) for shard in previous.shards)
+    ):
         if run.work.folder.is_dir():
             clean_up(folder, run.work, keep=(shard.name for shard in previous.shards))
         return _result(run, previous.totals, len(previous.shards), kept=options.variants)
@@ -216,11 +220,6 @@ def _plan_of(work: Work) -> str | None:
         return str(json.loads(work.structure.read_text())["plan_id"])
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _is_there(folder: Path, shard: Shard) -> bool:
-    path = folder / shard.name
-    return path.is_file() and path.stat().st_size == shard.bytes
 
 
 def _show(run: _Run, variant: int, count: int | None, at: int) -> None:

@@ -170,6 +170,7 @@ class VerifyResult(Outcome):
     damage: tuple[Damage, ...]
     seconds: float
     foreign: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    maker: str = field(default="tpuctl data presize SRC", metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -197,8 +198,8 @@ class VerifyResult(Outcome):
 
     @property
     def _way(self) -> str:
-        """How to repair it: presize looks at sizes and crc32c only, and believes the manifest."""
-        again = f"tpuctl data presize SRC {shlex.quote(self.path)}, with the options that made it."
+        """How to repair it: its maker looks at sizes and crc32c, and believes the manifest."""
+        again = f"{self.maker} {shlex.quote(self.path)}, with the options that made it."
         seen = {damage.path for damage in self.damage if damage.kind in _SEEN_BY_PRESIZE}
         if all(damage.path in seen for damage in self.damage):
             return f"Repair it: {again}"

@@ -32,7 +32,7 @@ def local_target(dst: str | Path) -> Path:
     """Return the folder to make, free of links; raises InvalidInputError and WriteError."""
     if bucket := _bucket(dst):
         raise InvalidInputError(
-            f"Cannot write to {bucket}: DST has to be a folder on this machine.",
+            f"tpuctl cannot write to {bucket}: DST has to be a folder on this machine.",
             hint=f"Write to a local folder, then: gcloud storage cp -r FOLDER {bucket}",
         )
     target = Path(os.path.realpath(dst))

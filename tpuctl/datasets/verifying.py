@@ -1,5 +1,6 @@
 """Whether a data set is still what its manifest says, down to the last pixel if wanted."""
 
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def verify(
         damage=tuple(damage),
         seconds=time.monotonic() - started_s,
         foreign=_foreign(data_set),
+        maker=_maker(data_set),
     )
 
 
@@ -163,6 +165,12 @@ def _complain(data_set: DataSet, record: Record) -> str | None:
     elif [height, width] != size:
         return f"{height}x{width}, should be {size}"
     return None
+
+
+def _maker(data_set: DataSet) -> str:
+    if data_set.options.get("encode") == manifest.ELEMENTS:
+        return f"tpuctl data cache {shlex.quote(str(data_set.options['target']))}"
+    return "tpuctl data presize SRC"
 
 
 def _foreign(data_set: DataSet) -> tuple[str, ...]:
