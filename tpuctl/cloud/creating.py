@@ -33,6 +33,9 @@ from tpuctl.progress import OnProgress, silent
 VALID_LONGER_S = 600.0
 """How long after our own deadline the service drops a place in its queue, should we be gone."""
 
+MOST_VALID_S = 365 * 86400.0
+"""No place in a queue is asked to be kept for longer: the service takes about a year."""
+
 Choice = Literal["cancel", "leave"]
 
 NOT_TRIED = "not_tried"
@@ -247,7 +250,7 @@ class _Creation:
                 offer,
                 session=self.session,
                 timeout_s=self.timeout_s or LAND_S,
-                valid_for_s=self.timeout_s and self.timeout_s + VALID_LONGER_S,
+                valid_for_s=self.timeout_s and min(self.timeout_s + VALID_LONGER_S, MOST_VALID_S),
                 race=race,
             )
         except TpuctlError as error:
