@@ -16,8 +16,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.
 	$(BIN)/tpuctl demo
 
-test: $(READY)  ## Everything CI can bear.
-	$(BIN)/python -m pytest
+test: test-quick  ## Everything CI can bear.
+	$(BIN)/python -m pytest -m 'tf or slow'
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not slow'
