@@ -18,6 +18,8 @@ from tpuctl.datasets import PresizeOptions, describe, presize, read_records, ver
 from tpuctl.datasets.containers import DamagedRecordError, open_container
 from tpuctl.datasets.manifest import WORK
 
+pytestmark = pytest.mark.slow
+
 needs_array_record = pytest.mark.skipif(
     importlib.util.find_spec("array_record") is None, reason="array_record is not installed"
 )

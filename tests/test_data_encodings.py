@@ -11,6 +11,8 @@ from tpuctl.datasets._encoding import decode_picture, encode_picture
 from tpuctl.datasets.planes import yuv420_bytes, yuv420_to_rgb
 from tpuctl.errors import InvalidInputError
 
+pytestmark = pytest.mark.slow
+
 LOSS = {"raw": 99, "png": 99, "jpeg": 38, "webp": 34, "yuv420": 34}
 SHAPES = ((48, 64, 3), (47, 63, 3), (1, 1, 3), (2, 3, 3))
 

@@ -14,6 +14,8 @@ from tpuctl.datasets import open_batches, open_tf_dataset, presize, read_records
 from tpuctl.datasets.order import Order
 from tpuctl.errors import InvalidInputError, UsageError
 
+pytestmark = pytest.mark.slow
+
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(tuple)
 
 

@@ -21,6 +21,8 @@ from tests.conftest import Tpuctl
 from tests.emulator_world import RUNTIME
 from tpuctl.emulator.process import Place
 
+pytestmark = pytest.mark.slow
+
 RAW: tuple[Any, Any] = (None, None)
 PLACE = "projects/practice/locations/us-central1-a"
 

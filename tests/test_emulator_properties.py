@@ -20,6 +20,8 @@ from tpuctl.emulator.scenario import ERRORS, EVENTS, parse_scenario
 from tpuctl.emulator.state import advance, apply
 from tpuctl.emulator.world import World
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 11, 20, 9, tzinfo=timezone.utc)
 ZONE = "us-central1-a"
 PLACE = f"projects/p/locations/{ZONE}"

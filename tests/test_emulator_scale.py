@@ -12,6 +12,8 @@ from google.api_core import exceptions
 
 from tests.emulator_world import PROJECT, ZONE
 
+pytestmark = pytest.mark.slow
+
 
 def test_200_creates_at_once_are_200_nodes_or_a_clear_no(practice: Any, tmp_path: Path) -> None:
     zone = {"types": ["v5e-8"], "capacity_chips": 800, "quota_chips": 1200}

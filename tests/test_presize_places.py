@@ -73,7 +73,7 @@ def test_a_bucket_is_refused_with_the_way_out(
     assert "cannot read gs://bucket/photos: SRC" in source["message"]
     assert source["hint"].endswith("gcloud storage cp -r gs://bucket/photos .")
     target = error("presize", photos, "gs://bucket/x")
-    assert "Cannot write to gs://bucket/x: DST" in target["message"]
+    assert "cannot write to gs://bucket/x: DST" in target["message"]
     assert target["hint"].endswith("gcloud storage cp -r FOLDER gs://bucket/x")
     for command in ("verify", "show"):
         assert "not in gs://bucket/x." in error(command, "gs://bucket/x")["message"]

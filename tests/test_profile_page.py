@@ -14,7 +14,7 @@ from tpuctl.pipeline.whatif import what_if
 from tpuctl.reporters import profile_html
 from tpuctl.reporters.profile_whatif import SCALE
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
