@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "runtime": {"hardware", "storage"},
     "launch": {"storage"},
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
-    "pipeline": {"storage", "launch", "usercode"},
+    "pipeline": {"compile", "hardware", "launch", "storage", "usercode"},
     "datasets": {"storage"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},

@@ -10,8 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpuctl.compile.models import Dtype
-from tpuctl.compile.work import Work
-from tpuctl.errors import InvalidInputError
+from tpuctl.compile.work import Work, refuse_uneven
 
 NARROW = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 
@@ -62,24 +61,11 @@ def struct(shape: Sequence[int], dtype: str) -> Any:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def structs(tree: Any) -> Any:
-    """The shapes of a tree of arrays; what is no array stays."""
-    return jax.tree.map(
-        lambda leaf: (
-            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
-        ),
-        tree,
-    )
-
 
 def shapes_of(arguments: Sequence[Any]) -> list[tuple[int, ...]]:
     """The shape of every leaf; empty for a number."""
     return [tuple(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(tuple(arguments))]
 
-
-def last_shapes(arguments: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The shapes of the leaves of the last argument."""
-    return shapes_of(arguments[-1:])
 
 
 def _place(leaf: Any, mesh: Mesh, dimension: int | None, dtype: Dtype | None) -> Any:
@@ -89,10 +75,8 @@ def _place(leaf: Any, mesh: Mesh, dimension: int | None, dtype: Dtype | None) ->
     if dtype and jnp.issubdtype(kind, jnp.floating):
         kind = NARROW[dtype]
     axes = [] if dimension is None else [*[None] * dimension, "batch"]
-    if dimension is not None and leaf.shape[dimension] % mesh.size:
-        raise InvalidInputError(
-            f"A batch of {leaf.shape[dimension]:,} does not divide among {mesh.size} devices."
-        )
+    if dimension is not None:
+        refuse_uneven(leaf.shape[dimension], mesh.size)
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
     return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=sharding)
 

@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from tpuctl.compile._libtpu import compile_module, module_context
-from tpuctl.compile.work import Work
+from tpuctl.compile.work import Work, refuse_uneven
 from tpuctl.errors import InvalidInputError
 
 MAGIC = b"ML\xefR"
@@ -161,10 +161,7 @@ def _check_partitions(module: ir.Module, devices: int) -> None:
 def _sharding(kind: Any, at: int | None, devices: int) -> str:
     if at is None or devices == 1:
         return "{replicated}"
-    if kind.shape[at] % devices:
-        raise InvalidInputError(
-            f"A batch of {kind.shape[at]:,} does not divide among {devices} devices."
-        )
+    refuse_uneven(kind.shape[at], devices)
     cuts = ",".join(str(devices if axis == at else 1) for axis in range(len(kind.shape)))
     return f"{{devices=[{cuts}]<=[{devices}]}}"
 

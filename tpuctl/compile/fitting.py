@@ -7,7 +7,7 @@ from typing import Any
 from tpuctl.compile.advice import advise
 from tpuctl.compile.cache import Cache, open_cache
 from tpuctl.compile.conclude import build_fit
-from tpuctl.compile.models import Comparison, Compilation, Dtype, Fit, Question, Try
+from tpuctl.compile.models import Comparison, Compilation, Dtype, Fit, Question, Target, Try
 from tpuctl.compile.search import Largest, Tried, find_largest
 from tpuctl.compile.session import Session
 from tpuctl.compile.slices import find_slice
@@ -37,20 +37,22 @@ def fit(
     Takes seconds to minutes, and a second when the same was asked before. `timeout_s` bounds the
     user's code, not the compiler. Raises TpuctlError for what cannot be compiled.
     """
-    _check(batch_size, max_batch, dtype, target)
+    parsed = parse_target(target)
+    _check(parsed, batch_size, max_batch, dtype)
     question = Question(
-        target=parse_target(target),
+        target=parsed,
         slice=find_slice(accelerator_type),
         batch_size=batch_size,
-        dtype=dtype,
+        # On a TPU the templates compute in bfloat16 unless they are told otherwise.
+        dtype=dtype or ("bf16" if parsed.kind == "template" else None),
         training=training,
         image_size=image_size,
     )
     opened = cache or open_cache()
     with Session(opened, timeout_s=timeout_s, on_progress=on_progress) as session:
         found = _find_max(question, session) if max_batch else None
-        if found and found.best:
-            question = _at(question, found.best.per_device)
+        if found:
+            question = _at(question, found.best.per_device if found.best else 1)
         compilation = session.compile(question)
         tries: tuple[Try, ...] = ()
         if not compilation.fits:
@@ -75,16 +77,15 @@ def answer(target: str, accelerator_types: Sequence[str], **options: Any) -> Fit
     return fits[0] if len(fits) == 1 else Comparison(fits)
 
 
-def _check(batch_size: int | None, max_batch: bool, dtype: str | None, target: str) -> None:
+def _check(target: Target, batch_size: int | None, max_batch: bool, dtype: str | None) -> None:
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"--batch must be at least 1, not {batch_size}.")
     if batch_size is not None and max_batch:
         raise UsageError("Both --batch and --max-batch were given.", hint="Choose one of them.")
-    is_file = parse_target(target).kind == "file"
-    if is_file and (max_batch or dtype):
+    if target.kind == "file" and (max_batch or dtype):
         flag = "--max-batch" if max_batch else "--dtype"
         raise UsageError(
-            f"{flag} needs a program that can be made again; {target} is one program.",
+            f"{flag} needs a program that can be made again; {target.text} is one program.",
             hint="Name the function that makes it: path.py:function",
         )
 

@@ -4,6 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tpuctl.errors import InvalidInputError
+
+
+def refuse_uneven(examples: int, devices: int) -> None:
+    """Raise InvalidInputError where a batch does not divide among the devices."""
+    if examples % devices:
+        below, above = examples // devices * devices, -(-examples // devices) * devices
+        near = f"--batch {below} or --batch {above}" if below else f"--batch {above}"
+        raise InvalidInputError(
+            f"A batch of {examples:,} does not divide among {devices} devices.", hint=near
+        )
+
 
 @dataclass(frozen=True)
 class Work:

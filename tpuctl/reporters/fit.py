@@ -56,7 +56,11 @@ def _rows(fit: Fit) -> list[tuple[str, str]]:
     mode = "" if fit.mode == "as given" else f"{fit.mode}, "
     left = 1 - fit.hbm_needed_bytes / fit.hbm_available_bytes
     rows = [
-        ("program", f"{mode}{fit.framework}, on {_count(fit.chips, 'chip')} ({_count(fit.devices, 'device')})"),
+        (
+            "program",
+            f"{mode}{fit.framework}, on {_count(fit.chips, 'chip')} "
+            f"({_count(fit.devices, 'device')})",
+        ),
         ("memory", f"{format_fraction(max(0.0, left))} of each device's HBM stays free"),
         (
             "step",
