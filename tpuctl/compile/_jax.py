@@ -61,11 +61,9 @@ def struct(shape: Sequence[int], dtype: str) -> Any:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-
 def shapes_of(arguments: Sequence[Any]) -> list[tuple[int, ...]]:
     """The shape of every leaf; empty for a number."""
     return [tuple(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(tuple(arguments))]
-
 
 
 def _place(leaf: Any, mesh: Mesh, dimension: int | None, dtype: Dtype | None) -> Any:

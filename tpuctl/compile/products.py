@@ -14,7 +14,7 @@ _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
 _NAME = re.compile(r'op_name="([^"]*)"')
 # `jit(step)/jvp(head)/dot_general`: what JAX adds to the names that the user gave.
-_WRAPPED = re.compile(r"^(?:jit|pjit|jvp|transpose|vmap|remat|checkpoint|closed_call)\((.*)\)$")
+_WRAPPING = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|remat|checkpoint)\(|\)")
 _NOT_A_LAYER = ("while", "body", "closed_call", "cond", "checkpoint", "rematted_computation")
 
 
@@ -58,15 +58,12 @@ def layer_of(text: str, place: str | None = None) -> str:
     Where nothing was given a name, the operation and the line that it stands in.
     """
     found = _NAME.search(text)
-    parts = []
-    for part in found[1].split(";")[0].split("/") if found else ():
-        while wrapped := _WRAPPED.match(part):
-            part = wrapped[1]
-        parts.append(part)
+    name = _WRAPPING.sub("", found[1].split(";")[0]) if found else ""
+    parts = name.split("/")
     scopes = [part for part in parts[1:-1] if part and part not in _NOT_A_LAYER]
     if scopes:
         return "/".join(scopes)
-    operation = parts[-1] if parts else "unnamed"
+    operation = parts[-1] or "unnamed"
     return f"{operation} at {place}" if place else operation
 
 

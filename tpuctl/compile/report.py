@@ -6,7 +6,7 @@ from tpuctl.compile.models import Tensor
 from tpuctl.units import GIB, KIB, MIB
 
 MOST_TENSORS = 8
-# libtpu 0.0.52: "... the total memory required for HLO temporaries (45.72G) exceeds available HBM
+# libtpu 0.0.42.1: "... the total memory required for HLO temporaries (45.72G) exceeds available HBM
 # (15.75G)". Earlier ones: "Used 45.72G of 15.75G hbm".
 _MISSING = (
     re.compile(r"required for HLO temporaries \(([\d.]+)([BKMGT]?)\) exceeds available HBM "

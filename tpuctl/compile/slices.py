@@ -24,7 +24,7 @@ class Slice:
     accelerator_type: str
     generation: str
     topology: str
-    options: dict[str, str]
+    options: dict[str, Any]
     chips: int
     devices: int
     flops_per_s: float
@@ -51,7 +51,7 @@ def find_slice(accelerator_type: str) -> Slice:
         accelerator_type=kind.accelerator_type,
         generation=kind.generation,
         topology=f"{kind.generation}:{_topology(kind)}",
-        options=facts["options"],
+        options=_options(kind, facts),
         chips=kind.chips,
         devices=kind.devices,
         flops_per_s=peak_tflops * 1e12 / per_chip,
@@ -77,6 +77,12 @@ def _facts(kind: AcceleratorType) -> Any:
             hint=f"Generations that do: {', '.join(chips)}.",
         )
     return chips[kind.generation]
+
+
+def _options(kind: AcceleratorType, facts: Any) -> dict[str, Any]:
+    """libtpu takes hosts to have four chips unless it is told that there is only one."""
+    alone = {"chips_per_host_bounds": [1, 1, 1]} if kind.chips == 1 else {}
+    return {**facts["options"], **alone}
 
 
 def _topology(kind: AcceleratorType) -> str:
