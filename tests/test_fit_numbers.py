@@ -68,7 +68,7 @@ def compilation(
         flops=flops,
         hbm_needed_bytes=1,
         hbm_available_bytes=None,
-        argument_bytes=0,
+        fixed_bytes=0,
         program=Program((), kernels, collective_bytes, 0, 0),
         tensors=(),
         examples=8,

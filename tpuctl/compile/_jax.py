@@ -42,7 +42,11 @@ def lower(
         ).runtime_executable(),
         text=lowered.as_text(),
         examples=examples,
-        argument_bytes=sum(_share(leaf, len(devices)) for leaf in placed),
+        fixed_bytes=sum(
+            math.prod(leaf.shape) * leaf.dtype.itemsize
+            for leaf, dimension in zip(placed, batched, strict=True)
+            if dimension is None and hasattr(leaf, "shape")
+        ),
         notes=notes,
     )
 
@@ -77,11 +81,3 @@ def _place(leaf: Any, mesh: Mesh, dimension: int | None, dtype: Dtype | None) ->
         refuse_uneven(leaf.shape[dimension], mesh.size)
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
     return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=sharding)
-
-
-def _share(leaf: Any, devices: int) -> int:
-    if not hasattr(leaf, "shape"):
-        return 0
-    size = math.prod(map(int, leaf.shape)) * int(leaf.dtype.itemsize)
-    spread = any(axis is not None for axis in leaf.sharding.spec)
-    return size // devices if spread else size

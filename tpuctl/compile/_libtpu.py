@@ -134,7 +134,7 @@ def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
             flops=sum(matmul.flops * matmul.times for matmul in program.matmuls),
             hbm_needed_bytes=needed_bytes,
             hbm_available_bytes=available_bytes,
-            argument_bytes=work.argument_bytes,
+            fixed_bytes=work.fixed_bytes,
             program=program,
             tensors=tensors,
             examples=work.examples,
@@ -162,7 +162,7 @@ def _read(executable: Any, work: Work, compile_s: float, versions: Versions) -> 
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes,
         hbm_available_bytes=None,
-        argument_bytes=memory.argument_size_in_bytes,
+        fixed_bytes=work.fixed_bytes,
         program=program,
         tensors=(),
         examples=work.examples,

@@ -39,16 +39,17 @@ def work_of(
         text = str(module)
         # The locations are the names of the user's layers.
         named = module.operation.get_asm(enable_debug_info=True)
-        share = sum(
-            _bytes(kind) // (len(devices) if at is not None else 1)
+        fixed = sum(
+            _bytes(kind)
             for kind, at in zip(types, _padded(batched, len(types)), strict=True)
+            if at is None
         )
 
     def compile_(options: dict[str, str] | None) -> Any:
         with module_context():
             return compile_module(ir.Module.parse(str(named)), devices, options, shardy=shardy)
 
-    return Work(framework, compile_, text, examples, share, notes)
+    return Work(framework, compile_, text, examples, fixed, notes)
 
 
 def read_file(path: Path) -> str | bytes:
@@ -130,6 +131,9 @@ def _place(
             said["tf.aliasing_output"] = ir.IntegerAttr.get(number, aliases[index])
         attributes.append(ir.DictAttr.get(said))
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+    # A program that JAX lowered for one device says so, and would be done whole by each.
+    parts = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), devices)
+    module.operation.attributes["mhlo.num_partitions"] = parts
     return False
 
 

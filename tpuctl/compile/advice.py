@@ -31,11 +31,11 @@ def advise(question: Question, compilation: Compilation) -> Iterator[Try]:
 def _smaller_batch(question: Question, compilation: Compilation) -> int | None:
     """The batch at which memory should suffice, a multiple of 8 for each device where possible."""
     examples, available = compilation.examples, compilation.hbm_available_bytes
-    grows = compilation.hbm_needed_bytes - compilation.argument_bytes
+    grows = compilation.hbm_needed_bytes - compilation.fixed_bytes
     if not examples or not available or question.target.kind == "file" or grows <= 0:
         return None
     devices = question.slice.devices
-    share = (available - compilation.argument_bytes) / grows
+    share = (available - compilation.fixed_bytes) / grows
     per_device = int(examples / devices * share)
     per_device = per_device // 8 * 8 or per_device
     return per_device * devices if 0 < per_device * devices < examples else None

@@ -26,7 +26,7 @@ SCHEMA = "tpuctl.compilation/1"
 MOST_KEPT = 500
 # Of larger files size and date must do: a data set is no source code.
 LARGE_BYTES = 16 * MIB
-VARIABLES = ("KERAS_", "XLA_", "JAX_", "LIBTPU_", "TF_")
+VARIABLES = ("KERAS_", "XLA_", "JAX_", "LIBTPU_", "TF_XLA_")
 
 
 @dataclass(frozen=True)

@@ -89,13 +89,14 @@ class Compilation:
     """The compiler's answer for one device. FLOPs are of one device and one step.
 
     `examples` is the global batch; None where nothing tells which arguments hold examples.
+    `fixed_bytes` are those of the arguments that do not grow with it.
     """
 
     fits: bool
     flops: float
     hbm_needed_bytes: int
     hbm_available_bytes: int | None
-    argument_bytes: int
+    fixed_bytes: int
     program: Program
     tensors: tuple[Tensor, ...]
     examples: int | None

@@ -21,12 +21,13 @@ def refuse_uneven(examples: int, devices: int) -> None:
 class Work:
     """A lowered program: `compile` takes the compiler's options, `text` is the program itself.
 
-    `examples` is the global batch where it is known.
+    `examples` is the global batch where it is known; `fixed_bytes` are those of the arguments that
+    do not grow with it, on one device.
     """
 
     framework: str
     compile: Callable[[dict[str, str] | None], Any]
     text: str
     examples: int | None
-    argument_bytes: int
+    fixed_bytes: int
     notes: tuple[str, ...] = ()
