@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import contract
 from tests.fit_cases import compiles, empty_cache, write_programs
-from tpuctl.compile import Fit, answer, fit
+from tpuctl.compile import Fit, answer, fit, warn_before_create
 from tpuctl.compile.fitting import Comparison
 from tpuctl.units import GIB, MIB
 
@@ -171,6 +172,26 @@ def test_a_program_in_a_file_is_compiled_as_it_is(programs: Path, cache, tmp_pat
     assert found.framework == "MLIR"
     assert found.flops_per_step == pytest.approx(2 * 64 * 256 * 512, rel=0.05)
     assert found.per_chip_batch == 16
+
+
+def test_the_command_keeps_the_contract_and_its_exit_code_tells_the_truth(
+    programs: Path, tpuctl
+) -> None:
+    for batch, code, status in (("8", 0, "ok"), ("16384", 1, "attention")):
+        words = ("fit", f"{programs}:greedy", "--type", "v5e-1", "--batch", batch, "--json")
+        result = tpuctl(*words)
+        assert contract.problems(result.document, "fit", contract.FIT) == []
+        assert (result.exit_code, result.document["status"]) == (code, status)
+        assert result.data["warnings"] == result.document["warnings"]
+
+
+def test_create_is_told_what_cannot_fit(programs: Path, cache) -> None:
+    target = f"{programs}:greedy"
+    assert warn_before_create(fit(target, "v5e-1", batch_size=8, cache=cache)) is None
+    warning = warn_before_create(fit(target, "v5e-1", batch_size=16384, cache=cache))
+    assert warning
+    assert "each device needs 32 GiB and has 15.8 GiB" in warning
+    assert "--max-batch" in warning
 
 
 def test_several_types_are_compared_by_price(four: Comparison) -> None:

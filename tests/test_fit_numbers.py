@@ -69,7 +69,7 @@ def compilation(
         hbm_needed_bytes=1,
         hbm_available_bytes=None,
         fixed_bytes=0,
-        program=Program((), kernels, collective_bytes, 0, 0),
+        program=Program((), kernels, 0, collective_bytes, 0, 0),
         tensors=(),
         examples=8,
         framework="jax",
@@ -148,6 +148,7 @@ def test_the_body_of_a_loop_counts_as_often_as_it_turns() -> None:
     [matmul] = found.matmuls
     assert (matmul.rows, matmul.contracted, matmul.columns, matmul.times) == (64, 256, 128, 10)
     assert matmul.flops == 2 * 64 * 256 * 128
+    assert found.repeated_flops == 9 * matmul.flops
     assert Kernel(500, 256 * 128 * 4, 10) in found.kernels
 
 

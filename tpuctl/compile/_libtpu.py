@@ -93,7 +93,10 @@ def compile_module(
     """Compile a module that says itself how it is spread over the devices."""
     count = len(devices)
     given = compiler.get_compile_options(1, count, np.array([devices]))
-    given.executable_build_options.use_shardy_partitioner = shardy
+    build = given.executable_build_options
+    build.use_shardy_partitioner = shardy
+    # Results stay cut where their inputs were, as in a program of JAX's own.
+    build.allow_spmd_sharding_propagation_to_output = [True]
     if options:
         given.env_option_overrides = list(options.items())
     backend = devices[0].client
@@ -128,7 +131,7 @@ def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
         compile_s = time.perf_counter() - start
         program, tensors = _look_closer(work.compile) if report else (None, ())
         needed_bytes, available_bytes = missing
-        program = program or Program((), (), 0, 0, 0)
+        program = program or Program((), (), 0, 0, 0, 0)
         return Compilation(
             fits=False,
             flops=sum(matmul.flops * matmul.times for matmul in program.matmuls),
@@ -151,11 +154,10 @@ def _read(executable: Any, work: Work, compile_s: float, versions: Versions) -> 
     memory = executable.get_compiled_memory_stats()
     program = summarise(parse(executable.hlo_modules()[0].to_string()))
     counted = float(executable.cost_analysis().get("flops", 0.0))
-    # XLA counts the body of a loop once.
-    repeated = sum(matmul.flops * (matmul.times - 1) for matmul in program.matmuls)
     return Compilation(
         fits=True,
-        flops=max(0.0, counted) + repeated,
+        # XLA counts the body of a loop once.
+        flops=max(0.0, counted) + program.repeated_flops,
         hbm_needed_bytes=memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from tpuctl.compile.models import Compilation, Question, Try
 
+# The program itself lies in the same memory.
+KEEP_FREE = 0.98
 REMAT_KERAS = "build the model in `with keras.RematScope(mode='full'):`"
 REMAT_JAX = "wrap each layer in jax.checkpoint"
 
@@ -35,7 +37,7 @@ def _smaller_batch(question: Question, compilation: Compilation) -> int | None:
     if not examples or not available or question.target.kind == "file" or grows <= 0:
         return None
     devices = question.slice.devices
-    share = (available - compilation.fixed_bytes) / grows
+    share = (KEEP_FREE * available - compilation.fixed_bytes) / grows
     per_device = int(examples / devices * share)
     per_device = per_device // 8 * 8 or per_device
     return per_device * devices if 0 < per_device * devices < examples else None

@@ -62,10 +62,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does in one step."""
+    """What one device does in one step; `repeated_flops` are products after a loop's first turn."""
 
     matmuls: tuple[Matmul, ...]
     kernels: tuple[Kernel, ...]
+    repeated_flops: int
     collective_bytes: int
     loops_of_unknown_length: int
     custom_kernels: int

@@ -23,13 +23,14 @@ def summarise(module: Module) -> Program:
     """Add up what one device does in one step."""
     kernels: Counter[tuple[int, int]] = Counter()
     matmuls: Counter[Matmul] = Counter()
-    loops = collective_bytes = custom_kernels = 0
+    loops = repeated_flops = collective_bytes = custom_kernels = 0
     for computation, times in _in_sequence(module, module.entry, 1):
         for instruction in computation.instructions:
             loops += instruction.operation == "while" and rounds(module, instruction) is None
             custom_kernels += "tpu_custom_call" in instruction.text
             for matmul in _matmuls(module, computation, instruction):
                 matmuls[matmul] += times
+                repeated_flops += matmul.flops * (times - 1)
             if instruction.operation.startswith(COLLECTIVES):
                 collective_bytes += times * _collected(instruction)
                 continue
@@ -41,6 +42,7 @@ def summarise(module: Module) -> Program:
     return Program(
         matmuls=tuple(replace(matmul, times=count) for matmul, count in matmuls.items()),
         kernels=tuple(Kernel(*key, times) for key, times in sorted(kernels.items())),
+        repeated_flops=repeated_flops,
         collective_bytes=collective_bytes,
         loops_of_unknown_length=loops,
         custom_kernels=custom_kernels,

@@ -15,6 +15,7 @@ from tpuctl.usercode.process import Child, start_child
 from tpuctl.usercode.records import from_plain, to_plain
 
 NO_LIMIT_S = float("inf")
+START_S = 300.0
 MORE_TIME = "If it is slow and not stuck, give it more time with --timeout."
 # Asking the metadata server would wait for one; a TPU that is here must stay free for others.
 ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -49,7 +50,7 @@ class Session:
             return known
         child = self._child or self._start()
         child.ask(to_plain(question))
-        limits_s = {"compiling": NO_LIMIT_S}
+        limits_s = {"starting": START_S, "starting the compiler": START_S, "compiling": NO_LIMIT_S}
         for message in child.listen(limits_s, self._timeout_s, more_time=MORE_TIME):
             if "result" in message:
                 compilation = from_plain(Compilation, message["result"]["compilation"])
