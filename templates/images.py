@@ -204,6 +204,11 @@ def make_model(size: int, classes: int, learning_rate: float):
     return model
 
 
+def make_example(image_size: int = 224):
+    """What `tpuctl fit images` compiles: the model of `--data fake`, in any size."""
+    return make_model(image_size, len(ROTATIONS), learning_rate=1e-3)
+
+
 # ---- Clock, checkpoints, result ------------------------------------------------------------------
 
 

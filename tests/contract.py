@@ -68,6 +68,15 @@ LEFTOVERS: Shape = {
     "[found]": keys("kind name zone reason usd_per_hour chips action"),
     **keys("freed_chips saved_usd_per_hour"),
 }
+FIT: Shape = {
+    **keys(
+        "accelerator_type batch_size per_chip_batch fits hbm_needed_bytes hbm_available_bytes"
+        " flops_per_step hbm_bytes_per_step compute_ms memory_ms bound mxu_padding_waste_fraction"
+        " compile_seconds max_batch warnings"
+    ),
+    "step_ms_estimate": keys("low high"),
+    "compiler": keys("libtpu jaxlib"),
+}
 PLAN = keys("script argv env framework strategy devices workers because")
 
 

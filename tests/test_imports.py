@@ -17,7 +17,7 @@ FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "cloud",
-    "emulator", "demo",
+    "emulator", "compile", "demo",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -28,14 +28,16 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "storage": set(),
     "hardware": set(),
+    "usercode": set(),
+    "compile": {"diagnosis", "hardware", "launch", "storage", "usercode"},
     "runtime": {"hardware", "storage"},
     "launch": {"storage"},
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
-    "pipeline": {"storage", "launch"},
+    "pipeline": {"compile", "hardware", "launch", "storage", "usercode"},
     "datasets": {"storage"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
-    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator"},
+    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator", "compile"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

@@ -85,6 +85,11 @@ CONTENTS = (
         "Shrink photographs once instead of every epoch; verify and show what came out.",
         is_group=True,
     ),
+    Entry(
+        "Training",
+        "fit",
+        "Compile for a TPU that you do not have: does it fit, how fast, at what price.",
+    ),
     Entry("Training", "launch", "Train a template or a script of yours, with the right strategy."),
     Entry(
         "Training",

@@ -50,6 +50,8 @@ def run(
     image_size: int = typer.Option(224, min=1, help="Width and height after the resize."),
     device_step_ms: float | None = typer.Option(None, help="How long the device takes per step."),
     train: bool = typer.Option(False, "--train", help="Measure a real training step first."),
+    fit: str | None = typer.Option(None, help="Compile the step for a TPU such as v5e-8."),
+    model: str = typer.Option("images", help="What --fit compiles: a target of tpuctl fit."),
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -66,6 +68,8 @@ def run(
             image_size=image_size,
             device_step_ms=device_step_ms,
             train=train,
+            fit=fit,
+            model=model,
             on_progress=on_progress,
         )
     _write(profile, out, html)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tpuctl.pipeline.attribution import Attribution
-from tpuctl.pipeline.models import Measurement, Phase, Stage, Vcpus, Verdict
+from tpuctl.pipeline.models import Device, Measurement, Phase, Stage, Vcpus, Verdict
 from tpuctl.pipeline.reference import Thresholds, thresholds
 from tpuctl.pipeline.whatif import what_if
 
@@ -324,10 +324,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def count_vcpus(case: Case, verdict: Verdict) -> Vcpus:
+def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> Vcpus:
     """Say how many vCPUs would keep the device busy: batch size x CPU per example / step time.
 
-    Refused outside the regimes in which vCPUs are what is missing.
+    Refused outside the regimes in which vCPUs are what is missing. Where the step time of the
+    device is an interval, so is the answer.
     """
     signals = case.free.signals
     used = signals.cpu_s / case.free.wall_s
@@ -346,12 +347,14 @@ def count_vcpus(case: Case, verdict: Verdict) -> Vcpus:
         step_ms=case.device_step_s * 1e3,
     ).vcpus_needed
     inflation = extrapolation(needed, max(used, 1e-9), case.limits)
+    slower = device.step_ms / device.high_ms if device and device.high_ms else 1.0
+    faster = device.step_ms / device.low_ms if device and device.low_ms else 1.0
     return Vcpus(
         signals.vcpus_usable,
         used,
         needed,
-        needed * case.parts.low_factor,
-        needed * case.parts.high_factor * inflation,
+        needed * case.parts.low_factor * slower,
+        needed * case.parts.high_factor * inflation * faster,
         None,
     )
 

@@ -175,10 +175,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Device:
-    """What stood in for the accelerator."""
+    """What stood in for the accelerator; an estimated step lies between `low_ms` and `high_ms`."""
 
     step_ms: float
     source: str
+    low_ms: float | None = None
+    high_ms: float | None = None
 
 
 @dataclass(frozen=True)
