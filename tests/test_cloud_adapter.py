@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2 as details
 
 from tests.tpu_service import Refusal, TpuService
 from tpuctl.clock import ManualClock
+from tpuctl.cloud import models
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud._google_api import GoogleTpuApi
 from tpuctl.cloud.api import TpuApi
@@ -34,11 +35,13 @@ ZONE = "projects/practice/locations/us-central1-a"
 REQUEST = NodeRequest(
     "t1", "us-central1-a", "v5litepod-8", "v2-alpha-tpuv5-lite", "0a1b" * 8, labels={"team": "a"}
 )
+NODE = models.Node("t1", "us-central1-a", "7", "v5litepod-8", "r", "READY", "HEALTHY", NOON)
 CALLS: dict[str, Callable[[TpuApi], Any]] = {
     "CreateNode": lambda api: api.create_node(REQUEST),
     "GetNode": lambda api: api.get_node("t1", zone="us-central1-a"),
     "ListNodes": lambda api: api.list_nodes(ALL_ZONES),
     "DeleteNode": lambda api: api.delete_node("t1", zone="us-central1-a"),
+    "UpdateNode": lambda api: api.set_metadata(NODE, {"a": "b"}),
     "CreateQueuedResource": lambda api: api.create_queued_resource(REQUEST),
     "GetQueuedResource": lambda api: api.get_queued_resource("t1", zone="us-central1-a"),
     "ListQueuedResources": lambda api: api.list_queued_resources("us-central1-a"),

@@ -11,13 +11,13 @@ PACKAGE = ROOT / "tpuctl"
 VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
-    "array_record",
+    "array_record", "pathspec",
 }  # fmt: skip
 FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "cloud",
-    "emulator", "compile", "demo",
+    "emulator", "compile", "demo", "remote",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -37,7 +37,8 @@ ARROWS: dict[str, set[str]] = {
     "datasets": {"storage"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
-    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator", "compile"},
+    "remote": {"cloud", "storage"},
+    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "remote"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

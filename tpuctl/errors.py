@@ -15,12 +15,23 @@
     ├── ApiDisabledError        1  the Cloud TPU API is switched off in the project
     ├── QuotaExceededError      1  the project may not have that many chips: waiting does not help
     ├── WrongStateError         1  the object is in a state in which this cannot be done
+    ├── WorkerError             1  a worker did not do what we asked of it
+    │   ├── WorkerAuthError     1  a worker does not accept any of our keys
+    │   ├── HostKeyError        1  a worker shows another host key than it did before
+    │   ├── WorkerLostError     1  the connection to a worker broke in the middle of something
+    │   ├── NotStartedError     1  nothing was begun there, for another worker cannot be reached
+    │   ├── WorkerDiskFullError 1  a worker has no space left
+    │   ├── JobLostError        1  a job is gone and left no exit code
+    │   ├── CommandFailedError  1  a command ended with an exit code of its own, not 0
+    │   │   └── CommandNotFoundError 127  a worker has no such command
+    │   └── CommandKilledError  1  a command was ended by a signal: by the kernel, or by somebody
     ├── UsageError              2  the command line itself is wrong
     ├── StoppedError          130  Ctrl-C, and what was under way has been settled
     └── TryAgainError           3  nothing is broken: the same command may work later
         ├── NoCapacityError     3  the zone has no free TPU of this type right now
         ├── RateLimitedError    3  too many requests a minute
         ├── UnavailableError    3  the service did not answer, or not in time
+        ├── WorkerUnreachableError 3  no SSH connection to a worker came about
         ├── DeadlineError       3  it took longer than we were told to wait
         └── PreemptedError      3  the TPU was taken away while it was being created
 
@@ -133,6 +144,67 @@ class WrongStateError(TpuctlError):
     code = "wrong_state"
 
 
+class WorkerError(TpuctlError):
+    """A worker did not do what we asked of it."""
+
+    code = "worker_failed"
+
+
+class WorkerAuthError(WorkerError):
+    """A worker does not accept any of the keys that we have."""
+
+    code = "worker_auth"
+
+
+class HostKeyError(WorkerError):
+    """A worker shows another host key than it did before, so it may be somebody else."""
+
+    code = "host_key_changed"
+
+
+class WorkerLostError(WorkerError):
+    """The connection to a worker broke; whether what we asked for was done is not known."""
+
+    code = "worker_lost"
+
+
+class NotStartedError(WorkerError):
+    """Nothing was begun on a worker, because another cannot be reached."""
+
+    code = "not_started"
+
+
+class WorkerDiskFullError(WorkerError):
+    """A worker has no space left where it must write."""
+
+    code = "worker_disk_full"
+
+
+class JobLostError(WorkerError):
+    """A job is gone and left no exit code: its machine was restarted, or its supervisor killed."""
+
+    code = "job_lost"
+
+
+class CommandFailedError(WorkerError):
+    """A command on a worker ended with an exit code of its own, not 0."""
+
+    code = "command_failed"
+
+
+class CommandNotFoundError(CommandFailedError):
+    """A worker has no such command; the exit code is a shell's for that."""
+
+    exit_code = 127
+    code = "command_not_found"
+
+
+class CommandKilledError(WorkerError):
+    """A command on a worker was ended by a signal that we did not send."""
+
+    code = "command_killed"
+
+
 class UsageError(TpuctlError):
     """The command line is wrong."""
 
@@ -188,3 +260,9 @@ class PreemptedError(TryAgainError):
     """The TPU was taken away, or vanished, while it was being created."""
 
     code = "preempted"
+
+
+class WorkerUnreachableError(TryAgainError):
+    """No SSH connection to a worker came about: refused, unanswered, or no such address."""
+
+    code = "worker_unreachable"

@@ -74,6 +74,27 @@ CONTENTS = (
         "Tell how many chips of which generation your project may have, zone by zone.",
     ),
     Entry(
+        "Workers",
+        "run",
+        "Run a command on every worker at once, and see all they print in one place.",
+    ),
+    Entry(
+        "Workers",
+        "cp",
+        "Copy a folder or a file to every worker, or from them; only what has changed is sent.",
+    ),
+    Entry(
+        "Workers",
+        "logs",
+        "Show what a detached job prints on every worker; follow it across lost connections.",
+    ),
+    Entry(
+        "Workers",
+        "stop",
+        "End a detached job with every process it has started, on every worker.",
+    ),
+    Entry("Workers", "ssh", "Open a shell on one worker with the system's ssh."),
+    Entry(
         "Input pipelines",
         "profile",
         "Find the stage of an input pipeline that keeps the device waiting.",

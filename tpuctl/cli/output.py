@@ -24,6 +24,7 @@ _AFTER_INTERRUPTION = {
     "delete": _FOLLOWS,
     "gc": _FOLLOWS,
     "wait": _FOLLOWS,
+    "logs": "The job goes on; tpuctl stop ends it.",
 }
 
 
@@ -76,6 +77,8 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
 
 def _print(report: Any) -> None:
     """Print plain text as it is, so that it can be pasted; let rich lay out the rest."""
+    if report is None:
+        return
     if isinstance(report, str):
         typer.echo(report)
     else:

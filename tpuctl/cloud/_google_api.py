@@ -75,6 +75,14 @@ class GoogleTpuApi:
             started = self._client.delete_node(name=path, timeout=self._write_s)
         return protos.operation_of(started.operation, self.project)
 
+    def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
+        """Ask for a node's metadata to be replaced; only one that is READY or STOPPED allows it."""
+        changed = tpu_v2.Node(name=self._node(node.name, node.zone), metadata=metadata)
+        message = tpu_v2.UpdateNodeRequest(node=changed, update_mask={"paths": ["metadata"]})
+        with self._doing("update TPU", node.name, node.zone):
+            started = self._client.update_node(message, timeout=self._write_s)
+        return protos.operation_of(started.operation, self.project)
+
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:

@@ -36,6 +36,9 @@ class TpuApi(Protocol):
     def delete_node(self, name: str, *, zone: str) -> Operation:
         """Ask for the deletion of whatever bears this name now."""
 
+    def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
+        """Ask for a node's metadata to be replaced; only one that is READY or STOPPED allows it."""
+
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:

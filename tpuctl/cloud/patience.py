@@ -141,6 +141,10 @@ class PatientTpuApi:
         """Ask once, now."""
         return self._api.delete_node(name, zone=zone)
 
+    def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
+        """Replace a node's metadata; twice the same is once."""
+        return self._ask("create", lambda: self._api.set_metadata(node, metadata))
+
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:

@@ -18,6 +18,9 @@ _DATA_OF_STATE = {
     "SUSPENDED": "suspendedData",
 }
 TPU_PORT = 8470
+SSH_PORT = "tpuctl-emulator-ssh-port"
+"""The metadata that tells on which port an emulated worker listens: 22 is not ours to take."""
+
 CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
@@ -38,6 +41,8 @@ def node_document(node: Node) -> Document:
         "symptoms": list(node.symptoms),
         "multisliceNode": node.multislice,
     }
+    if node.ssh_port:
+        document["metadata"] = {**spec.get("metadata", {}), SSH_PORT: str(node.ssh_port)}
     if node.health:
         document["health"] = node.health
     if "networkConfigs" not in spec:

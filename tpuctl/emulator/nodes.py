@@ -330,7 +330,7 @@ def _copy(source: Document, target: Document, path: list[str]) -> None:
 def _addresses(world: World, node: Node) -> list[tuple[str, str]]:
     """An address inside and one outside for every worker.
 
-    The outer ones are from 198.18.0.0/15, which belongs to nobody: practice reaches no stranger.
+    All are of this machine: practice reaches no stranger, and SSH reaches an emulated worker.
     """
     networks = [node.spec.document.get("networkConfig", {})]
     networks += node.spec.document.get("networkConfigs", [])[:1]
@@ -339,8 +339,8 @@ def _addresses(world: World, node: Node) -> list[tuple[str, str]]:
     for _ in range(node.spec.type.workers):
         number = world.number()
         low = f"{number >> 8 & 255}.{number & 255}"
-        outer = f"198.{18 + (number >> 16 & 1)}.{low}" if is_open else ""
-        found.append((f"10.{128 + (number >> 16) % 128}.{low}", outer))
+        outer = f"127.{192 + (number >> 16) % 32}.{low}" if is_open else ""
+        found.append((f"127.{64 + (number >> 16) % 64}.{low}", outer))
     return found
 
 

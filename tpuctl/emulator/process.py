@@ -89,6 +89,7 @@ class Place:
         self.lock = folder / "lock"
         self.running = folder / "running.json"
         self.log = folder / "log.txt"
+        self.machines = folder / "machines"
 
     def last_run(self) -> dict[str, Any]:
         """What the emulator that runs, or ran last, wrote about itself."""
@@ -136,7 +137,13 @@ def run(
         # What was exported for the last run leads here as well, if its ports are still free.
         ports = [(port or place.last_port("endpoint"), place.last_port("http")), (port, 0)]
         emulator = stack.enter_context(
-            serve_world(world, clock=clock, store=Store(place.state), ports=ports)
+            serve_world(
+                world,
+                clock=clock,
+                store=Store(place.state),
+                ports=ports,
+                machines=place.machines,
+            )
         )
         file = scenario_file or (place.last_run().get("scenario") if resumed else None)
         started = _started(emulator, file, resumed)

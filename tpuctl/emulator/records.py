@@ -52,6 +52,7 @@ class NodeSpec:
 class Node:
     """One incarnation of a node; a later one of the same name is another object.
 
+    `ssh_port` is where its workers listen, if they are machines that can be reached.
     `before` is the state that a failed deletion, stop or start leads back to. `waiting` are events
     that can only happen once it is READY.
     """
@@ -74,6 +75,7 @@ class Node:
     guest_attributes: dict[int, dict[str, str]] = field(default_factory=dict)
     waiting: list[NodeEvent] = field(default_factory=list)
     operation: Operation | None = None
+    ssh_port: int | None = None
 
     @property
     def path(self) -> str:

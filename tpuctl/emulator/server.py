@@ -8,6 +8,7 @@ from typing import Any
 
 from tpuctl.clock import Clock
 from tpuctl.emulator.desk import FrontDesk
+from tpuctl.emulator.machines import Machines, ticking
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
@@ -25,23 +26,32 @@ def serve(
     *,
     clock: Clock,
     folder: Path | None = None,
+    machines: Path | None = None,
     port: int = 0,
 ) -> Iterator[Emulator]:
     """Run an emulator on loopback, in threads of this process, for as long as the block lasts.
 
     With a folder it goes on from where the last one in that folder ended, however it ended.
+    With a folder for `machines` every worker is one, reached by SSH.
     Raises MissingExtraError, and PortTakenError.
     """
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
     store = Store(folder) if folder else None
     world = open_world(plan, store, clock)
-    with serve_world(world, clock=clock, store=store, ports=[(port, 0)]) as emulator:
+    with serve_world(
+        world, clock=clock, store=store, ports=[(port, 0)], machines=machines
+    ) as emulator:
         yield emulator
 
 
 @contextmanager
 def serve_world(
-    world: World, *, clock: Clock, store: Store | None, ports: Sequence[tuple[int, int]]
+    world: World,
+    *,
+    clock: Clock,
+    store: Store | None,
+    ports: Sequence[tuple[int, int]],
+    machines: Path | None = None,
 ) -> Iterator[Emulator]:
     """Put a world behind the first pair of ports (gRPC, HTTP) that is free; 0 is any."""
     emulator = Emulator(world, clock, store)
@@ -53,7 +63,25 @@ def serve_world(
             except PortTakenError:
                 if index == len(ports) - 1:
                     raise
+        if machines:
+            stack.enter_context(_switched_on(emulator, machines))
         yield emulator
+
+
+@contextmanager
+def _switched_on(emulator: Emulator, folder: Path) -> Iterator[None]:
+    """Let the workers be machines; without the extra `ssh` they stay what the API says of them."""
+    try:
+        emulator.machines = machines = Machines(folder, emulator.http)
+    except ModuleNotFoundError:
+        yield
+        return
+    try:
+        with ticking(emulator.look):
+            yield
+    finally:
+        emulator.machines = None
+        machines.close()
 
 
 def open_world(scenario: Scenario, store: Store | None, clock: Clock) -> World:

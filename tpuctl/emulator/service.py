@@ -8,6 +8,7 @@ from functools import partial
 
 from tpuctl.clock import Clock
 from tpuctl.emulator.limits import RateLimits
+from tpuctl.emulator.machines import Machines
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.refusals import Refusal
 from tpuctl.emulator.scenario import Scenario
@@ -28,6 +29,7 @@ class Emulator:
         self.requests: list[tuple[str, str, str]] = []
         self.endpoint = ""
         self.http = ""
+        self.machines: Machines | None = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)
         self._lost: Refusal | None = None
@@ -50,6 +52,7 @@ class Emulator:
             now = self.now()
             self._limits.check(call, now)
             before = self.state.revision
+            self._advance(now)
             try:
                 return apply(self.state, call, now)
             finally:
@@ -61,8 +64,13 @@ class Emulator:
     def look(self) -> World:
         """The world as it is now."""
         with self._lock:
-            advance(self.state, self.now())
+            self._advance(self.now())
             return self.state
+
+    def _advance(self, now: datetime) -> None:
+        advance(self.state, now)
+        if self.machines:
+            self.machines.match(self.state)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """What every reply says about the time; a later emulator never tells an earlier one."""

@@ -1,0 +1,214 @@
+"""The same commands against OpenSSH's own server, and what the agent may take for granted."""
+
+import ast
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("asyncssh")
+
+from tests.workers import IMPATIENT, Heard, alive, new_key, wait_until
+from tpuctl.errors import UsageError
+from tpuctl.remote import agent
+from tpuctl.remote.access import Access
+from tpuctl.remote.agent import wire
+from tpuctl.remote.copies import plan_copy
+from tpuctl.remote.copy import copy
+from tpuctl.remote.host_keys import HostKeys
+from tpuctl.remote.hosts import Host, parse_hosts
+from tpuctl.remote.jobs import start_job, stop_job
+from tpuctl.remote.logs import read_logs
+from tpuctl.remote.payload import COMMAND, opening
+from tpuctl.remote.run import plan_command, run_command
+from tpuctl.remote.shell import plan_shell
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running sshd, and how to reach it."""
+
+    hosts: tuple[Host, ...]
+    access: Access
+    option: str
+    key: Path
+    pid: int
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    if SSHD is None:
+        pytest.skip("OpenSSH's sshd is not installed (apt-get install openssh-server)")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    for name in ("host", "key"):
+        new_key(tmp_path / name)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = tmp_path / "config"
+    config.write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nStrictModes no\n"
+        f"AuthorizedKeysFile {tmp_path}/key.pub\nPidFile none\nUsePAM no\n"
+    )
+    user = subprocess.check_output(["id", "-un"], text=True).strip()
+    option = f"{user}@127.0.0.1:{port}"
+    with subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=subprocess.PIPE) as server:
+        assert server.stderr
+        while b"listening" not in (line := server.stderr.readline()):
+            if not line:
+                pytest.skip("sshd does not start on this machine")
+        access = Access((tmp_path / "key",), HostKeys(tmp_path / "known_hosts"), patience=IMPATIENT)
+        yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
+        server.kill()
+
+
+def test_run_passes_words_output_and_exit_code(sshd: Server) -> None:
+    heard = Heard()
+    code = "import sys; sys.stdout.write(sys.argv[1]); sys.stderr.write('e'); sys.exit(9)"
+    command = plan_command(["python3", "-c", code, "a 'b' \"c\" $d\nü"])
+    result = run_command(sshd.hosts, command, sshd.access, sink=heard)
+    assert result.exit_code == 9
+    assert (heard.out.decode(), heard.err) == ("a 'b' \"c\" $d\nü", b"e")
+
+
+def test_a_command_ends_when_its_connection_is_cut(sshd: Server) -> None:
+    marker = f"sshd-{os.getpid()}"
+
+    def cut(stream: int, data: bytes) -> None:
+        children = subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(sshd.pid)], text=True)
+        subprocess.run(["kill", "-9", *children.split()], check=True)
+
+    command = plan_command(["sh", "-c", "echo up; sleep 600; :", marker])
+    result = run_command(sshd.hosts, command, sshd.access, sink=cut)
+    assert result.failures[0].code == "worker_lost"
+    wait_until(lambda: alive(marker) == [])
+
+
+def test_a_job_is_followed_and_stopped(sshd: Server) -> None:
+    job = f"test-{os.getpid()}"
+    home = Path(os.path.expanduser(f"~{sshd.hosts[0].user}"))
+    folder = home / ".tpuctl" / "jobs" / job
+    try:
+        command = plan_command(["sh", "-c", "for i in 1 2 3; do echo $i; done; exit 4"])
+        assert start_job(sshd.hosts, command, sshd.access, job=job).exit_code == 0
+        heard = Heard()
+        ended = read_logs(
+            sshd.hosts, sshd.access, sink=heard, note=lambda _: None, job=job, follow=True
+        )
+        assert (ended.exit_code, heard.out) == (4, b"1\n2\n3\n")
+        assert stop_job(sshd.hosts, sshd.access, job=job).workers[0].was == "finished"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_folder_goes_there_and_comes_back(sshd: Server, tmp_path: Path) -> None:
+    pytest.importorskip("pathspec")
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "a").write_bytes(os.urandom(1 << 20))
+    there, back = tmp_path / "there", tmp_path / "back"
+    for origin, target in ((str(source), f":{there}"), (f":{there}", str(back))):
+        assert (
+            copy(sshd.hosts, sshd.access, plan_copy(origin, target, has_hosts=True)).exit_code == 0
+        )
+    assert (back / "sub" / "a").read_bytes() == (source / "sub" / "a").read_bytes()
+
+
+def test_the_way_may_lead_over_another_machine(sshd: Server, tpuctl) -> None:
+    where = ("--host", sshd.option, "--jump", sshd.option, "--key", str(sshd.key))
+    result = tpuctl("run", *where, "--json", "--", "echo", "hi")
+    assert result.data["workers"][0]["stdout"] == "hi\n"
+
+
+def test_a_shell_uses_the_systems_ssh_with_our_keys_and_host_keys(sshd: Server) -> None:
+    if not shutil.which("ssh"):
+        pytest.skip("there is no ssh client (apt-get install openssh-client)")
+    assert run_command(sshd.hosts, plan_command(["true"]), sshd.access, sink=Heard()).exit_code == 0
+    argv = plan_shell(sshd.hosts, sshd.access).argv
+    strict = [word.replace("accept-new", "yes") for word in argv]
+    shell = subprocess.run(
+        [strict[0], "-T", *strict[1:]],
+        input="echo $((6 * 7))\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shell.stderr == ""
+    assert shell.stdout.endswith("42\n")
+
+
+def test_a_shell_needs_one_worker(sshd: Server) -> None:
+    with pytest.raises(UsageError):
+        plan_shell(sshd.hosts * 2, sshd.access)
+
+
+AGENT = sorted(Path(agent.__file__ or "").parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", AGENT, ids=lambda path: path.name)
+def test_the_agent_is_python_3_8_and_imports_only_the_standard_library(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    modules = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert modules - {"tpuctl"} <= set(sys.stdlib_module_names)
+    assert all(
+        (node.module or "").startswith("tpuctl.remote.agent")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tpuctl")
+    )
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "csh", "tcsh"])
+def test_the_agents_command_means_the_same_to_every_shell(shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    request: dict[str, Any] = {"argv": ["echo", "hi"], "env": {}, "folder": None, "lease_s": 9.0}
+    talk = subprocess.Popen([shell, "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert talk.stdin
+    assert talk.stdout
+    talk.stdin.write(opening("run.run", **request))
+    talk.stdin.flush()
+    said = bytearray(talk.stdout.read())
+    talk.stdin.close()
+    talk.stdout.close()
+    assert talk.wait() == 0
+    assert said.startswith(wire.MARK)
+    del said[: len(wire.MARK)]
+    assert (wire.STDOUT, b"hi\n") in list(wire.split_frames(said))
+
+
+def test_a_command_that_nobody_watches_any_more_is_stopped_by_its_worker() -> None:
+    marker = f"lease-{os.getpid()}"
+    request: dict[str, Any] = {
+        "argv": ["sh", "-c", "sleep 600; :", marker],
+        "env": {},
+        "folder": None,
+    }
+    talk = subprocess.Popen(["sh", "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert talk.stdin
+    assert talk.stdout
+    talk.stdin.write(opening("run.run", **request, lease_s=0.2))
+    talk.stdin.flush()
+    talk.stdout.read()
+    talk.stdin.close()
+    talk.stdout.close()
+    assert talk.wait() == 0
+    assert alive(marker) == []

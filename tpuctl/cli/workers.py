@@ -1,0 +1,85 @@
+"""What the commands for workers have in common: which machines, and how to reach them."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli import output
+from tpuctl.cli.opening import opened
+from tpuctl.cloud.opening import chosen_zone
+from tpuctl.errors import UsageError
+from tpuctl.remote.access import Access, open_access, open_access_to
+from tpuctl.remote.find import find_node, split_user, workers_of
+from tpuctl.remote.hosts import Host, parse_hosts, pick_workers
+
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option("--host", metavar="USER@IP,...", help="Machines of yours instead of a TPU."),
+]
+Workers = Annotated[
+    str, typer.Option("--worker", metavar="all|0,2-3", help="Which workers, by number.")
+]
+Job = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name.")]
+Key = Annotated[
+    Path | None, typer.Option("--key", metavar="FILE", help="The private key to log in with.")
+]
+Jump = Annotated[
+    str | None, typer.Option("--jump", metavar="USER@IP", help="A machine to jump over.")
+]
+InternalIp = Annotated[
+    bool, typer.Option("--internal-ip", help="Use the addresses inside the network.")
+]
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which machines, as the options say it; `name` is None where addresses are given."""
+
+    name: str | None
+    hosts: str | None
+    worker: str
+    key: Path | None
+    jump: str | None
+    zone: str | None
+    project: str | None
+    internal_ip: bool
+
+    def reach(self) -> tuple[tuple[Host, ...], Access]:
+        """The workers, and how to reach them; a TPU of ours gets to know our key."""
+        jump = parse_hosts(self.jump)[0] if self.jump else None
+        if self.hosts and self.name:
+            raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
+        if self.hosts:
+            found = pick_workers(parse_hosts(self.hosts), self.worker)
+            return found, open_access(key=self.key, jump=jump)
+        if not self.name:
+            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
+        user, name = split_user(self.name)
+        api = opened(self.project).api
+        node = find_node(api, name, chosen_zone(self.zone))
+        workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
+        return workers, open_access_to(api, node, user, key=self.key, jump=jump)
+
+
+def split_words(words: list[str], hosts: str | None) -> tuple[str | None, list[str]]:
+    """Tell the TPU's name from the command: with `--host` there is none."""
+    return (None, words) if hosts else (words[0] if words else None, words[1:])
+
+
+def sink() -> Callable[[int, bytes], None]:
+    """Where the words of workers go: our own stdout and stderr, or where JSON leaves room."""
+    files = {1: sys.stderr if output.as_json() else sys.stdout, 2: sys.stderr}
+
+    def write(stream: int, data: bytes) -> None:
+        file = files[stream].buffer
+        file.write(data)
+        file.flush()
+
+    return write

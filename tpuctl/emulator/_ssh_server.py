@@ -1,0 +1,292 @@
+"""A worker's SSH server: real commands, in a folder and an environment of the worker's own."""
+
+import asyncio
+import os
+import pty
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncssh
+
+T = TypeVar("T")
+
+MARK = "TPUCTL_EMULATED_WORKER"
+"""The variable by which everything that runs on an emulated worker is found again."""
+
+_CHUNK_BYTES = 1 << 16
+
+
+@dataclass
+class EmulatedWorker:
+    """An SSH server that listens, and what it can be told to do."""
+
+    addresses: Sequence[str]
+    port: int
+    folder: Path
+    acceptor: Any = field(repr=False)
+    connections: set[Any] = field(default_factory=set, repr=False)
+    sessions: "set[asyncio.Task[Any]]" = field(default_factory=set, repr=False)
+
+    def drop(self) -> None:
+        """Break every connection at once; what runs goes on running."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def close(self) -> None:
+        """Be a machine that is switched off: no connection is left, and no process."""
+        self.acceptor.close()
+        self.drop()
+        kill_everything(self.folder)
+        await self.acceptor.wait_closed()
+        await asyncio.gather(*self.sessions, return_exceptions=True)
+
+
+async def serve_worker(
+    addresses: Sequence[str],
+    port: int,
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    host_key: Path,
+    authorized_keys: Callable[[str], Sequence[str]],
+) -> EmulatedWorker:
+    """Start a worker's SSH server on addresses of this machine.
+
+    `folder` is its home; commands run there as the user of this process, with `env` and little
+    else. `host_key` is a file that is made when it is missing. `authorized_keys` names the public
+    keys of a user at the moment of a login. Port 0 takes a free one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {
+        "HOME": str(folder),
+        "PATH": _path(),
+        "LANG": "C.UTF-8",
+        MARK: str(folder),
+        **env,
+    }
+    worker = EmulatedWorker(addresses, port, folder, None)
+    worker.acceptor = await asyncssh.listen(
+        list(addresses),
+        port,
+        server_factory=lambda: _Server(worker.connections, authorized_keys),
+        server_host_keys=[_host_key(host_key)],
+        process_factory=lambda process: _serve_session(process, worker, own),
+        encoding=None,
+        line_editor=False,
+        gss_host=None,
+        compression_algs=None,
+        reuse_address=True,
+    )
+    worker.port = worker.acceptor.get_port()
+    return worker
+
+
+def _path() -> str:
+    """Ours, with the Python first that runs us: it has what training scripts need."""
+    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+
+
+def _host_key(path: Path) -> Any:
+    if not path.exists():
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(key.export_private_key())
+        path.chmod(0o600)
+    return asyncssh.read_private_key(str(path))
+
+
+def kill_everything(folder: Path) -> None:
+    """End every process that runs on the emulated worker with this home."""
+    mark = f"{MARK}={folder}".encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+class WorkerServers:
+    """The SSH servers of many workers, on one thread of their own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="workers", daemon=True)
+        self._thread.start()
+        self._workers: list[EmulatedWorker] = []
+
+    def start(self, addresses: Sequence[str], port: int, **what: Any) -> EmulatedWorker:
+        """Start a worker as `serve_worker` does; raises OSError when an address is taken."""
+        worker = self._do(serve_worker(addresses, port, **what))
+        self._workers.append(worker)
+        return worker
+
+    def stop(self, worker: EmulatedWorker) -> None:
+        """Switch a worker off."""
+        self._workers.remove(worker)
+        self._do(worker.close())
+
+    def drop(self, worker: EmulatedWorker) -> None:
+        """Break the connections of a worker that stays."""
+        self._loop.call_soon_threadsafe(worker.drop)
+
+    def close(self) -> None:
+        """Switch every worker off and end the thread."""
+        for worker in list(self._workers):
+            self.stop(worker)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _Server(asyncssh.SSHServer):
+    def __init__(
+        self, connections: set[Any], authorized_keys: Callable[[str], Sequence[str]]
+    ) -> None:
+        self._connections, self._authorized_keys = connections, authorized_keys
+        self._connection: Any = None
+
+    def connection_made(self, conn: Any) -> None:
+        self._connection = conn
+        self._connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self._connection)
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, username: str, key: Any) -> bool:
+        shown = key.export_public_key().decode().split()[:2]
+        return any(line.split()[:2] == shown for line in self._authorized_keys(username))
+
+    def connection_requested(self, *_: Any) -> bool:
+        """Let it be a machine to jump over."""
+        return True
+
+
+async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str, str]) -> None:
+    """Run a command or a shell and report how it ended."""
+    task = asyncio.current_task()
+    assert task
+    worker.sessions.add(task)
+    task.add_done_callback(worker.sessions.discard)
+    sent = {_text(name): _text(value) for name, value in process.env.items()}
+    env = {**env, **{name: value for name, value in sent.items() if name.startswith("LC_")}}
+    run = _run_on_terminal if process.term_type else _run_on_pipes
+    returncode = await run(process, worker.folder, env)
+    if returncode < 0:
+        process.exit_with_signal(signal.Signals(-returncode).name[3:])
+    else:
+        process.exit(returncode)
+
+
+async def _run_on_pipes(process: Any, folder: Path, env: Mapping[str, str]) -> int:
+    """Run without a terminal: the command outlives a broken connection, but its pipes do not."""
+    (in_read, in_write), (out_read, out_write), (err_read, err_write) = (os.pipe() for _ in "123")
+    child = await asyncio.create_subprocess_exec(
+        *_argv(process),
+        cwd=folder,
+        env=env,
+        stdin=in_read,
+        stdout=out_write,
+        stderr=err_write,
+        start_new_session=True,
+    )
+    for descriptor in (in_read, out_write, err_write):
+        os.close(descriptor)
+    feeding = asyncio.create_task(_feed(process.stdin, in_write))
+    await asyncio.gather(_drain(out_read, process.stdout), _drain(err_read, process.stderr))
+    returncode = await child.wait()
+    feeding.cancel()
+    return returncode
+
+
+async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -> int:
+    master, slave = pty.openpty()
+    child = await asyncio.create_subprocess_exec(
+        *_argv(process),
+        cwd=folder,
+        env={**env, "TERM": _text(process.term_type)},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        preexec_fn=_take_terminal,
+    )
+    os.close(slave)
+    feeding = asyncio.create_task(_feed(process.stdin, os.dup(master)))
+    await _drain(master, process.stdout)
+    returncode = await child.wait()
+    feeding.cancel()
+    return returncode
+
+
+def _argv(process: Any) -> list[str]:
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    return [shell, "-c", _text(process.command)] if process.command else [shell]
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+async def _feed(source: Any, descriptor: int) -> None:
+    """Carry what the other side types to a command, until either ends."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)
+    )
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    try:
+        while data := await _read(source):
+            writer.write(data)
+            await writer.drain()
+    except (OSError, asyncssh.Error):
+        return
+    finally:
+        transport.close()
+
+
+async def _drain(descriptor: int, target: Any) -> None:
+    """Carry what a command says to the other side, until either ends."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    try:
+        while data := await reader.read(_CHUNK_BYTES):
+            target.write(data)
+            await target.drain()
+    except (OSError, asyncssh.Error):
+        return
+    finally:
+        transport.close()
+
+
+async def _read(source: Any) -> bytes:
+    while True:
+        try:
+            data: bytes = await source.read(_CHUNK_BYTES)
+        except asyncssh.TerminalSizeChanged:
+            continue
+        return data
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else os.fsdecode(value)

@@ -1,0 +1,117 @@
+"""The workers of emulated nodes: each a machine that runs while its node does, reached by SSH."""
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tpuctl.emulator.records import Node
+from tpuctl.emulator.world import World
+
+RUNNING = frozenset({"READY", "REPAIRING"})
+_TICK_S = 0.1
+
+
+class _Machine(NamedTuple):
+    """One worker of one incarnation of a node."""
+
+    node: int
+    worker: int
+
+
+class Machines:
+    """Keeps an SSH server for every worker of every node that runs, all on one port.
+
+    A worker's home lives as long as its node: a node of the same name that comes later finds
+    nothing of it.
+    """
+
+    def __init__(self, folder: Path, metadata_url: str) -> None:
+        from tpuctl.emulator._ssh_server import WorkerServers
+
+        self._folder, self._metadata_url = folder, metadata_url
+        self._servers = WorkerServers()
+        self._running: dict[_Machine, Any] = {}
+        self.port = _free_port()
+
+    def match(self, world: World) -> None:
+        """Switch machines on and off so that there are those that the world has."""
+        wanted = {
+            _Machine(node.id, worker): node
+            for node in world.nodes.values()
+            if node.state in RUNNING
+            for worker in range(len(node.addresses))
+            if worker not in node.down_workers
+        }
+        for machine in [*self._running.keys() - wanted.keys()]:
+            self._servers.stop(self._running.pop(machine))
+        for machine in sorted(wanted.keys() - self._running.keys()):
+            self._start(machine, wanted[machine])
+        for node in world.nodes.values():
+            node.ssh_port = self.port
+        self._forget({str(node.id) for node in world.nodes.values()})
+
+    def close(self) -> None:
+        """Switch all machines off; what is on their disks stays."""
+        self._servers.close()
+
+    def _start(self, machine: _Machine, node: Node) -> None:
+        place = self._folder / str(node.id) / str(machine.worker)
+        self._running[machine] = self._servers.start(
+            [address for address in node.addresses[machine.worker] if address],
+            self.port,
+            folder=place / "home",
+            env=self._environment(node, machine.worker),
+            host_key=place / "host_key",
+            authorized_keys=lambda user: ssh_keys(node, user),
+        )
+
+    def _environment(self, node: Node, worker: int) -> dict[str, str]:
+        project, zone, name = node.key
+        hostnames = ",".join(internal for internal, _ in node.addresses)
+        return {
+            "TPU_WORKER_ID": str(worker),
+            "TPU_WORKER_HOSTNAMES": hostnames,
+            "TPU_NAME": name,
+            "TPU_ACCELERATOR_TYPE": node.spec.type.accelerator_type,
+            "TPUCTL_METADATA_URL": f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}",
+        }
+
+    def _forget(self, alive: set[str]) -> None:
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            if folder.name not in alive:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def ssh_keys(node: Node, user: str) -> Sequence[str]:
+    """The public keys by which a user may log in, from the node's metadata."""
+    text = str(node.spec.document.get("metadata", {}).get("ssh-keys", ""))
+    pairs = (line.strip().partition(":") for line in text.splitlines())
+    return [key for name, _, key in pairs if name == user]
+
+
+@contextmanager
+def ticking(tick: Callable[[], object]) -> Iterator[None]:
+    """Call something again and again for as long as the block lasts: time passes unasked."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_TICK_S):
+            tick()
+
+    thread = threading.Thread(target=run, name="machines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

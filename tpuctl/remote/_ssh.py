@@ -1,0 +1,305 @@
+"""SSH through asyncssh, its errors in our words."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tpuctl.errors import (
+    InvalidInputError,
+    MissingExtraError,
+    TpuctlError,
+    WorkerAuthError,
+    WorkerError,
+    WorkerUnreachableError,
+)
+from tpuctl.remote.access import Access
+from tpuctl.remote.connection import lost
+from tpuctl.remote.host_keys import HostKeys, changed
+from tpuctl.remote.hosts import Host
+
+try:
+    import asyncssh
+except ModuleNotFoundError as error:
+    raise MissingExtraError("Reaching a worker", extra="ssh", module="asyncssh") from error
+
+# Handshakes are work for this side's processor; more at a time only time out together.
+_HANDSHAKES = 24
+_NEW_KEY_POLL_S = 1.0
+_MEMORY_BYTES = 64 << 20
+_WINDOW_BYTES = (1 << 17, 1 << 21)
+_COMPLAINT_BYTES = 4096
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com",
+            "aes256-ctr", "aes128-ctr")  # fmt: skip
+
+
+class _Client(asyncssh.SSHClient):
+    """Judges the host key, and remembers why a connection ended."""
+
+    def __init__(self, host: Host, host_keys: HostKeys) -> None:
+        self._host, self._host_keys = host, host_keys
+        self.refusal: TpuctlError | None = None
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
+        shown = " ".join(key.export_public_key().decode().split()[:2])
+        known = self._host_keys.find(self._host)
+        try:
+            if known is None:
+                self._host_keys.remember(self._host, _agreeing(self._host, key, shown))
+            elif known != shown:
+                self.refusal = changed(self._host, known, shown, self._host_keys.path)
+        except TpuctlError as error:
+            self.refusal = error
+        return self.refusal is None
+
+
+def _agreeing(host: Host, key: Any, shown: str) -> str:
+    """The key, unless the user's own `known_hosts` knows another for a machine of theirs."""
+    path = Path(os.path.expanduser("~/.ssh/known_hosts"))
+    if not host.is_own or not path.is_file():
+        return shown
+    theirs = asyncssh.match_known_hosts(str(path), host.address, "", host.port)[0]
+    same_type = [known for known in theirs if known.get_algorithm() == key.get_algorithm()]
+    if same_type and key.convert_to_public() not in same_type:
+        known = " ".join(same_type[0].export_public_key().decode().split()[:2])
+        raise changed(host, known, shown, path)
+    return shown
+
+
+class _Ssh:
+    def __init__(self, access: Access, workers: int) -> None:
+        self._access = access
+        self._keys = _load_keys(access.keys)
+        smallest, largest = _WINDOW_BYTES
+        self._window = min(largest, max(smallest, _MEMORY_BYTES // max(1, workers)))
+        self._turn = asyncio.Semaphore(_HANDSHAKES)
+        self._jump: Any = None
+
+    async def open_jump(self) -> None:
+        """Connect to the machine over which the workers are reached, if there is one."""
+        if self._access.jump:
+            self._jump = await self._handshake(self._access.jump)
+
+    async def close_jump(self) -> None:
+        """Leave that machine."""
+        if self._jump:
+            self._jump.close()
+            await self._jump.wait_closed()
+
+    async def connect(self, host: Host) -> "_Connection":
+        """Connect to a worker, a few at a time."""
+        deadline = time.monotonic() + self._access.patience.new_key_s
+        while True:
+            try:
+                async with self._turn:
+                    return _Connection(host, await self._handshake(host), self._window)
+            except WorkerAuthError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_NEW_KEY_POLL_S)
+
+    async def _handshake(self, host: Host) -> Any:
+        client = _Client(host, self._access.host_keys)
+        patience = self._access.patience
+        with _translated(host, client, patience.connect_s, offered=len(self._keys)):
+            return await asyncio.wait_for(
+                asyncssh.connect(
+                    host.address,
+                    host.port,
+                    options=self._options(host),
+                    client_factory=lambda: client,
+                    tunnel=self._jump,
+                ),
+                patience.connect_s,
+            )
+
+    def _options(self, host: Host) -> Any:
+        known = self._access.host_keys.find(host)
+        patience = self._access.patience
+        user_config = Path(os.path.expanduser("~/.ssh/config"))
+        return asyncssh.SSHClientConnectionOptions(
+            config=[str(user_config)] if host.is_own and user_config.is_file() else None,
+            username=host.user,
+            client_keys=self._keys or None,
+            agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own else None,
+            known_hosts=([], [], []),
+            server_host_key_algs=[known.split()[0]] if known else (),
+            encryption_algs=_CIPHERS,
+            compression_algs=None,
+            gss_auth=False,
+            gss_kex=False,
+            keepalive_interval=patience.keepalive_s,
+            keepalive_count_max=patience.keepalives_missed,
+            login_timeout=patience.connect_s,
+        )
+
+
+@asynccontextmanager
+async def open_ssh(access: Access, workers: int) -> AsyncIterator[_Ssh]:
+    """Load the keys and reach the machine to jump over."""
+    ssh = _Ssh(access, workers)
+    await ssh.open_jump()
+    try:
+        yield ssh
+    finally:
+        await ssh.close_jump()
+
+
+class _Connection:
+    def __init__(self, host: Host, connection: Any, window: int) -> None:
+        self.host = host
+        self._connection, self._window = connection, window
+
+    async def open(self, command: str) -> "_Channel":
+        """Start a command on a channel of its own."""
+        with _translated(self.host):
+            process = await self._connection.create_process(
+                command, encoding=None, window=self._window
+            )
+        return _Channel(self.host, process)
+
+    async def close(self) -> None:
+        """Say goodbye, without waiting for somebody who is gone."""
+        self._connection.close()
+        try:
+            await asyncio.wait_for(self._connection.wait_closed(), 1.0)
+        except (asyncio.TimeoutError, OSError, asyncssh.Error):
+            self._connection.abort()
+
+
+class _Channel:
+    def __init__(self, host: Host, process: Any) -> None:
+        self._host, self._process = host, process
+        self._said = b""
+        self._listening = asyncio.create_task(self._listen())
+
+    async def read(self, size: int) -> bytes:
+        """Read what there is, up to `size`."""
+        with _translated(self._host):
+            data: bytes = await self._process.stdout.read(size)
+            if not data:
+                await self._check_that_it_ended()
+            return data
+
+    async def _check_that_it_ended(self) -> None:
+        """Tell the end of a command from the end of the connection under it."""
+        await self._process.wait_closed()
+        if self._process.returncode is None:
+            raise lost(self._host)
+
+    async def write(self, data: bytes) -> None:
+        """Write at the pace of the worker."""
+        with _translated(self._host):
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    def write_soon(self, data: bytes) -> None:
+        """Write a few bytes, if anybody is still there."""
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(data)
+
+    def close_stdin(self) -> None:
+        """Say that nothing more comes."""
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write_eof()
+
+    async def complaint(self) -> str:
+        """The end of what came on stderr."""
+        await self._listening
+        return self._said.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._listening.cancel()
+        self._process.close()
+
+    async def _listen(self) -> None:
+        try:
+            while data := await self._process.stderr.read(_COMPLAINT_BYTES):
+                self._said = (self._said + data)[-_COMPLAINT_BYTES:]
+        except (asyncssh.Error, OSError):
+            return
+
+
+def _load_keys(paths: tuple[Path, ...]) -> list[Any]:
+    """Read private keys; one with a passphrase is for the agent to unlock."""
+    keys = []
+    for path in paths:
+        try:
+            keys.append(asyncssh.read_private_key(str(path)))
+        except asyncssh.KeyEncryptionError:
+            continue
+        except (asyncssh.KeyImportError, OSError) as error:
+            if len(paths) == 1 and "passphrase" not in str(error).lower():
+                raise InvalidInputError(f"{path} is no private key: {error}.") from error
+    return keys
+
+
+@contextmanager
+def _translated(
+    host: Host, client: _Client | None = None, connect_s: float = 0.0, offered: int = 0
+) -> Iterator[None]:
+    """Raise what went wrong with a worker as the error that names it and the next step."""
+    try:
+        yield
+    except TpuctlError:
+        raise
+    except (OSError, asyncio.TimeoutError, asyncssh.Error) as error:
+        if client and client.refusal:
+            raise client.refusal from error
+        raise _translate(host, error, client is not None, connect_s, offered) from error
+
+
+def _translate(
+    host: Host, error: Exception, connecting: bool, connect_s: float, offered: int
+) -> TpuctlError:
+    if isinstance(error, asyncssh.PermissionDenied):
+        return _not_let_in(host, offered)
+    if isinstance(error, asyncssh.ChannelOpenError):
+        return WorkerError(
+            f"{host.label} opens no further session: {error.reason}.",
+            hint="Raise MaxSessions in its sshd_config, or end something else there.",
+        )
+    if not connecting:
+        return lost(host, _reason(error))
+    if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolError)):
+        return WorkerError(f"{host.label} and we have no SSH in common: {error.reason}.")
+    return _unreachable(host, error, connect_s)
+
+
+def _not_let_in(host: Host, offered: int) -> WorkerAuthError:
+    what = f"none of the {offered} keys that we have" if offered else "us, for we have no key"
+    return WorkerAuthError(
+        f"{host.label} accepts {what} for the user {host.user}.",
+        hint="Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?",
+    )
+
+
+def _unreachable(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
+    see = "Is it READY, and does a firewall rule admit you? Behind a bastion: --jump user@ip."
+    if isinstance(error, ConnectionRefusedError):
+        what = "refuses connections"
+        see = "It may still be booting: try again in a minute. Otherwise its sshd is not running."
+    elif isinstance(error, socket.gaierror):
+        what, see = "has no known address", "Check the spelling of the name."
+    elif isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        what = f"did not answer within {connect_s:g} s"
+    else:
+        what = f"cannot be reached: {_reason(error)}"
+    return WorkerUnreachableError(f"{host.label} {what}.", hint=see)
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+    return str(text).rstrip(".") or type(error).__name__
+
+
+def new_key() -> tuple[bytes, str]:
+    """Make a private key, and its public half as a line."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    public = key.export_public_key().decode()
+    return key.export_private_key(), " ".join(public.split()[:2])

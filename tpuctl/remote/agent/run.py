@@ -1,0 +1,108 @@
+"""Run one command and send what it prints; it lives as long as somebody watches."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from tpuctl.remote.agent import process
+from tpuctl.remote.agent.wire import STDERR, STDOUT, frame, note, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+_STDIN = 0
+_CHUNK_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 20
+_QUIET_S = 0.2
+
+
+def run(request: dict[str, Any], stdin: BinaryIO) -> None:
+    """Start the command, pass on its output, and report how it ended.
+
+    When the other end closes its side, or says nothing for `lease_s`, the command is stopped.
+    """
+    oom_kills, wake = process.oom_kills(), _wake_on_child()
+    out, err = os.pipe(), os.pipe()
+    pid = process.spawn(
+        request["argv"], request["env"], request["folder"], stdout=out[1], stderr=err[1]
+    )
+    os.close(out[1])
+    os.close(err[1])
+    pipes = {out[0]: STDOUT, err[0]: STDERR}
+    try:
+        watched = _pass_on(pid, pipes, wake, request["lease_s"])
+    except BrokenPipeError:
+        watched = False
+    left_behind = process.end_session(pid, process.LEFT_BEHIND if watched else process.INTERRUPT)
+    ended = process.reap(pid, oom_kills)
+    for descriptor, kind in pipes.items():
+        _drain(descriptor, kind)
+    left_behind = left_behind if watched else 0
+    send(note(exit={**ended, "left_behind": left_behind, "disk_free_bytes": free_bytes(".")}))
+
+
+def free_bytes(path: str) -> int | None:
+    """How much may still be written where `path` is."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return None
+    return state.f_bavail * state.f_frsize
+
+
+def _wake_on_child() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    wake, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake
+
+
+def _pass_on(pid: int, pipes: dict[int, bytes], wake: int, lease_s: float) -> bool:
+    """Send output until the command has ended; False when nobody watches any more."""
+    poll, waiting = select.poll(), set(pipes)
+    for descriptor in (_STDIN, wake, *pipes):
+        poll.register(descriptor, select.POLLIN)
+    deadline, quiet_at = time.monotonic() + lease_s, 0.0
+    while waiting or not process.has_ended(pid):
+        ready = {descriptor for descriptor, _ in poll.poll(_QUIET_S * 1000)}
+        if _STDIN in ready:
+            if not os.read(_STDIN, _CHUNK_BYTES):
+                return False
+            deadline = time.monotonic() + lease_s
+        elif time.monotonic() > deadline:
+            return False
+        if wake in ready:
+            os.read(wake, _CHUNK_BYTES)
+            quiet_at = time.monotonic() + _QUIET_S
+        for descriptor in ready & waiting:
+            if not _pass_one_on(descriptor, pipes[descriptor]):
+                poll.unregister(descriptor)
+                waiting.remove(descriptor)
+        # What the command left behind may hold the pipes for ever: it is stopped, not waited for.
+        if quiet_at and time.monotonic() > quiet_at and process.has_ended(pid):
+            return True
+    return True
+
+
+def _pass_one_on(descriptor: int, kind: bytes) -> bool:
+    data = os.read(descriptor, _CHUNK_BYTES)
+    if data:
+        send(frame(kind, data))
+    return bool(data)
+
+
+def _drain(descriptor: int, kind: bytes) -> None:
+    """Send what is still in a pipe, without waiting for more."""
+    os.set_blocking(descriptor, False)
+    try:
+        for _ in range(_PIPE_BYTES // _CHUNK_BYTES):
+            if not _pass_one_on(descriptor, kind):
+                break
+    except BlockingIOError:
+        return

@@ -1,0 +1,176 @@
+"""A folder as a list of entries, and the contents of some of them as one stream of bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+
+from tpuctl.remote.agent.wire import BLOCK_BYTES, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+FILE, FOLDER, LINK = "f", "d", "l"
+RECORD = struct.Struct(">IQ")
+WHOLE, CHANGED = b"\x01", b"\x00"
+"""What follows a file's bytes: whether they are all of it."""
+
+_PART = (".tpuctl-", ".part")
+_PERMISSIONS = 0o777
+
+
+class Entry:
+    """A file, folder or link: `path` is relative, with slashes; `link` is where a link leads."""
+
+    __slots__ = ("kind", "link", "mode", "mtime_ns", "path", "size")
+
+    def __init__(
+        self, path: str, kind: str, mode: int, size: int, mtime_ns: int, link: str
+    ) -> None:
+        self.path, self.kind, self.mode = path, kind, mode
+        self.size, self.mtime_ns, self.link = size, mtime_ns, link
+
+    def as_list(self) -> list[object]:
+        """The entry for a note."""
+        return [self.path, self.kind, self.mode, self.size, self.mtime_ns, self.link]
+
+
+def read_entries(rows: object) -> list[Entry]:
+    """Take entries from a note; raises Refusal for what leads out of the folder or makes no sense.
+
+    Every entry must lie in folders that are themselves in the list, so never behind a link.
+    """
+    entries: list[Entry] = []
+    folders, seen = {""}, set()
+    if not isinstance(rows, list):
+        raise Refusal("bad_path", "there is no list of files")
+    for row in rows:
+        entry = _read_entry(row)
+        parent = entry.path.rpartition("/")[0]
+        parts = entry.path.split("/")
+        bad = any(part in ("", ".", "..") or "\0" in part for part in parts)
+        if bad or parent not in folders or entry.path in seen or is_part(parts[0]):
+            raise Refusal("bad_path", f"{entry.path!r} is no name for a file of that folder")
+        seen.add(entry.path)
+        if entry.kind == FOLDER:
+            folders.add(entry.path)
+        entries.append(entry)
+    return entries
+
+
+def _read_entry(row: object) -> Entry:
+    types = (str, str, int, int, int, str)
+    whole = isinstance(row, list) and len(row) == len(types)
+    if not whole or not all(isinstance(row[i], kind) for i, kind in enumerate(types)):  # type: ignore[index]
+        raise Refusal("bad_path", "an entry makes no sense")
+    entry = Entry(*row)  # type: ignore[misc]
+    if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or "\0" in entry.link:
+        raise Refusal("bad_path", f"{entry.path!r} is neither file, folder nor link")
+    entry.mode &= _PERMISSIONS
+    return entry
+
+
+def is_part(name: str) -> bool:
+    """Whether this is the name of a folder in which files arrive."""
+    return name.startswith(_PART[0]) and name.endswith(_PART[1])
+
+
+def part_name(word: str) -> str:
+    """A name for a folder in which files arrive."""
+    return word.join(_PART)
+
+
+def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[Entry], list[str]]:
+    """List a folder, parents before children, and name what is neither file, folder nor link.
+
+    `keep` is asked for each path and whether it is a folder; what it refuses is not looked into.
+    """
+    entries: list[Entry] = []
+    odd: list[str] = []
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(os.path.join(root, folder)) as found:
+            children = sorted(found, key=lambda child: child.name)
+        for child in children:
+            path = f"{folder}/{child.name}" if folder else child.name
+            is_folder = child.is_dir(follow_symlinks=False)
+            if is_part(child.name) or not keep(path, is_folder):
+                continue
+            entry = _entry_of(path, child)
+            if entry is None:
+                odd.append(path)
+                continue
+            entries.append(entry)
+            if is_folder:
+                waiting.append(path)
+    return entries, odd
+
+
+def _entry_of(path: str, child: os.DirEntry[str]) -> Entry | None:
+    state = child.stat(follow_symlinks=False)
+    if stat.S_ISLNK(state.st_mode):
+        return Entry(path, LINK, _PERMISSIONS, 0, 0, os.readlink(child.path))
+    return entry_of_file(path, state)
+
+
+def entry_of_file(path: str, state: os.stat_result) -> Entry | None:
+    """The entry for a file or folder; None for anything else."""
+    mode = state.st_mode & _PERMISSIONS
+    if stat.S_ISDIR(state.st_mode):
+        return Entry(path, FOLDER, mode, 0, 0, "")
+    if stat.S_ISREG(state.st_mode):
+        return Entry(path, FILE, mode, state.st_size, state.st_mtime_ns, "")
+    return None
+
+
+def digest(path: str) -> str:
+    """A fingerprint of a file's content."""
+    from hashlib import blake2b
+
+    total = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            total.update(data)
+    return total.hexdigest()
+
+
+def pack(root: str, entries: list[Entry], wanted: Iterable[int]) -> Iterator[bytes]:
+    """Join the contents of some files into blocks; one that changes meanwhile is marked."""
+    waiting, waiting_bytes = [], 0
+    for index in wanted:
+        for piece in _pieces(os.path.join(root, entries[index].path), index):
+            waiting.append(piece)
+            waiting_bytes += len(piece)
+            if waiting_bytes >= BLOCK_BYTES:
+                yield b"".join(waiting)
+                waiting, waiting_bytes = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _pieces(path: str, index: int) -> Iterator[bytes]:
+    """A file's record: its head, its bytes, and whether they are all."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield RECORD.pack(index, 0) + CHANGED
+        return
+    try:
+        before = os.fstat(file)
+        missing = before.st_size
+        yield RECORD.pack(index, missing)
+        while missing:
+            data = os.read(file, min(missing, BLOCK_BYTES))
+            if not data:
+                break
+            missing -= len(data)
+            yield data
+        for start in range(0, missing, BLOCK_BYTES):
+            yield bytes(min(BLOCK_BYTES, missing - start))
+        same = not missing and os.fstat(file).st_mtime_ns == before.st_mtime_ns
+        yield WHOLE if same else CHANGED
+    finally:
+        os.close(file)

@@ -1,0 +1,262 @@
+"""Files that arrive: beside the others first, then each in its place in one step.
+
+Nothing is followed out of the folder: not a `..`, not a link that is there, not one that came.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+from tpuctl.remote.agent.tree import (
+    CHANGED,
+    FILE,
+    FOLDER,
+    LINK,
+    RECORD,
+    Entry,
+    digest,
+    is_part,
+    part_name,
+)
+from tpuctl.remote.agent.wire import Refusal, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FOLDERS = 128
+
+
+class Receiver:
+    """Brings a folder to the state of some entries, by number; what is not among them stays."""
+
+    def __init__(self, root: str, entries: dict[int, Entry]) -> None:
+        os.makedirs(root, exist_ok=True)
+        self._root, self._entries = root, entries
+        self._folders = {"": os.open(root, _OPEN_FOLDER)}
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+        self._part, self._part_name = -1, ""
+        self._expected: set[int] = set()
+        self._arrived: list[int] = []
+        self._links: list[int] = []
+        self._modes: list[int] = []
+        self._rest = b""
+        self._file, self._index, self._missing = -1, -1, 0
+        self.changed: list[str] = []
+
+    def compare(self) -> tuple[list[int], list[int]]:
+        """Which files must come, and which have the right size but another time.
+
+        Raises Refusal where something of another kind is in the way.
+        """
+        missing, doubtful = [], []
+        for index, entry in self._entries.items():
+            state = self._state(entry)
+            if state is not None:
+                _check_kind(entry, state)
+            if entry.kind == LINK:
+                if state is None or self._read_link(entry) != entry.link:
+                    self._links.append(index)
+            elif entry.kind == FILE:
+                if state is None or not _is_regular(state) or state.st_size != entry.size:
+                    missing.append(index)
+                elif state.st_mtime_ns != entry.mtime_ns:
+                    doubtful.append(index)
+                elif stat.S_IMODE(state.st_mode) & 0o777 != entry.mode:
+                    self._modes.append(index)
+        return missing, doubtful
+
+    def digests(self, indices: Iterable[int]) -> list[str]:
+        """Fingerprints of files as they are here now."""
+        return [digest(os.path.join(self._root, self._entries[index].path)) for index in indices]
+
+    def expect(self, indices: Iterable[int]) -> None:
+        """Make room for these files; nobody sees them before `commit`."""
+        self._expected = set(indices)
+        self._remove_stale()
+        if self._expected or self._links:
+            name = part_name(os.urandom(6).hex())
+            os.mkdir(name, 0o700, dir_fd=self._folders[""])
+            self._part_name = name
+            self._part = os.open(name, _OPEN_FOLDER, dir_fd=self._folders[""])
+            fcntl.flock(self._part, fcntl.LOCK_EX)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream that `pack` made."""
+        data, at = self._rest + data, 0
+        while True:
+            if self._index < 0:
+                if len(data) - at < RECORD.size:
+                    break
+                self._begin(*RECORD.unpack_from(data, at))
+                at += RECORD.size
+            taken = data[at : at + self._missing]
+            at += len(taken)
+            self._missing -= len(taken)
+            _write(self._file, taken)
+            if self._missing or at >= len(data):
+                break
+            self._end(data[at : at + 1])
+            at += 1
+        self._rest = data[at:]
+
+    def commit(self, touched: list[int]) -> None:
+        """Put everything in its place: folders, files, links; then modes and times."""
+        if self._index >= 0 or self._rest or self._expected:
+            raise WireError("not every file has come")
+        made = [entry for entry in self._entries.values() if self._make_folder(entry)]
+        for index in self._arrived:
+            self._place(index)
+        for index in self._links:
+            os.symlink(self._entries[index].link, str(index), dir_fd=self._part)
+            self._place(index)
+        for index in touched:
+            entry = self._entries[index]
+            folder, name = self._where(entry)
+            times = (entry.mtime_ns, entry.mtime_ns)
+            os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
+        # Folders last, the deepest first: one may be closed to us afterwards.
+        for entry in [self._entries[index] for index in (*touched, *self._modes)] + made[::-1]:
+            folder, name = self._where(entry)
+            os.chmod(name, entry.mode, dir_fd=folder)
+
+    def close(self) -> None:
+        """Leave nothing half-done behind."""
+        if self._file >= 0:
+            os.close(self._file)
+        if self._part >= 0:
+            _remove_part(self._folders[""], self._part_name, self._part)
+        for descriptor in self._folders.values():
+            os.close(descriptor)
+        self._file = self._part = -1
+        self._folders.clear()
+
+    def _begin(self, index: int, size: int) -> None:
+        if index not in self._expected:
+            raise WireError("a file came that nobody asked for")
+        self._expected.remove(index)
+        mode = self._entries[index].mode
+        self._file = os.open(str(index), _NEW_FILE, mode, dir_fd=self._part)
+        if mode & self._umask:
+            os.fchmod(self._file, mode)
+        self._index, self._missing = index, size
+
+    def _end(self, mark: bytes) -> None:
+        """Close a file; one that changed while it was read does not take the old one's place."""
+        index, entry = self._index, self._entries[self._index]
+        os.utime(self._file, ns=(entry.mtime_ns, entry.mtime_ns))
+        os.close(self._file)
+        self._file, self._index = -1, -1
+        if mark == CHANGED:
+            self.changed.append(entry.path)
+        else:
+            self._arrived.append(index)
+
+    def _place(self, index: int) -> None:
+        folder, name = self._where(self._entries[index])
+        os.replace(str(index), name, src_dir_fd=self._part, dst_dir_fd=folder)
+
+    def _make_folder(self, entry: Entry) -> bool:
+        if entry.kind != FOLDER:
+            return False
+        folder, name = self._where(entry)
+        try:
+            os.mkdir(name, 0o700, dir_fd=folder)
+        except FileExistsError:
+            return False
+        return True
+
+    def _state(self, entry: Entry) -> os.stat_result | None:
+        folder, _, name = entry.path.rpartition("/")
+        descriptor = self._open_folder(folder)
+        if descriptor is None:
+            return None
+        try:
+            return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def _read_link(self, entry: Entry) -> str | None:
+        folder, name = self._where(entry)
+        try:
+            return os.readlink(name, dir_fd=folder)
+        except OSError:
+            return None
+
+    def _where(self, entry: Entry) -> tuple[int, str]:
+        folder, _, name = entry.path.rpartition("/")
+        descriptor = self._open_folder(folder)
+        if descriptor is None:
+            raise Refusal("bad_path", f"the folder {folder!r} has vanished")
+        return descriptor, name
+
+    def _open_folder(self, path: str) -> int | None:
+        """Open a folder below the root without following a link; None when it is not there."""
+        known = self._folders.get(path)
+        if known is not None:
+            return known
+        parent, _, name = path.rpartition("/")
+        above = self._open_folder(parent)
+        if above is None:
+            return None
+        try:
+            descriptor = os.open(name, _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=above)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise Refusal("in_the_way", f"{path!r} is no folder there") from None
+            raise
+        if len(self._folders) >= _OPEN_FOLDERS:
+            self._close_folders(keep=above)
+        self._folders[path] = descriptor
+        return descriptor
+
+    def _close_folders(self, keep: int) -> None:
+        for path, descriptor in list(self._folders.items()):
+            if path and descriptor != keep:
+                os.close(self._folders.pop(path))
+
+    def _remove_stale(self) -> None:
+        """Remove what an attempt left that was killed; one that still runs holds its lock."""
+        for name in filter(is_part, os.listdir(self._folders[""])):
+            try:
+                part = os.open(name, _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._folders[""])
+            except OSError:
+                continue
+            try:
+                fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(part)
+            else:
+                _remove_part(self._folders[""], name, part)
+
+
+def _remove_part(root: int, name: str, part: int) -> None:
+    for left in os.listdir(part):
+        os.unlink(left, dir_fd=part)
+    os.rmdir(name, dir_fd=root)
+    os.close(part)
+
+
+def _check_kind(entry: Entry, state: os.stat_result) -> None:
+    is_folder = stat.S_ISDIR(state.st_mode)
+    if is_folder != (entry.kind == FOLDER):
+        what = "a folder" if is_folder else "no folder"
+        raise Refusal("in_the_way", f"{entry.path!r} is {what} there")
+
+
+def _is_regular(state: os.stat_result) -> bool:
+    return stat.S_ISREG(state.st_mode)
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

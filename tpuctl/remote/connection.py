@@ -1,0 +1,214 @@
+"""The port: a connection to a worker, and a conversation with the agent over it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from tpuctl.errors import (
+    AlreadyExistsError,
+    CommandNotFoundError,
+    NotFoundError,
+    TpuctlError,
+    WorkerDiskFullError,
+    WorkerError,
+    WorkerLostError,
+)
+from tpuctl.remote.agent import wire
+from tpuctl.remote.hosts import Host
+from tpuctl.remote.payload import COMMAND, opening
+
+HEARTBEAT_S = 10.0
+LEASE_S = 120.0
+"""A command that nobody was heard to watch for so long is stopped by its worker."""
+
+_READ_BYTES = 1 << 18
+_NOISE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a worker may take: to let us in, between two signs of life, and to come back.
+
+    `new_key_s` is for a key that was only just made known: workers hear of it a while later.
+    """
+
+    connect_s: float = 20.0
+    keepalive_s: float = 10.0
+    keepalives_missed: int = 3
+    reconnect_s: float = 900.0
+    new_key_s: float = 0.0
+
+
+class Channel(Protocol):
+    """A command that runs on a worker: its stdin, its stdout, and the end of its stderr."""
+
+    async def read(self, size: int) -> bytes:
+        """Read up to `size` bytes, b"" at the end; raises WorkerLostError."""
+
+    async def write(self, data: bytes) -> None:
+        """Write it all, at the pace of the other end; raises WorkerLostError."""
+
+    def write_soon(self, data: bytes) -> None:
+        """Write a few bytes without waiting."""
+
+    def close_stdin(self) -> None:
+        """Say that nothing more comes."""
+
+    async def complaint(self) -> str:
+        """What the command said on stderr, its end at most."""
+
+    def close(self) -> None:
+        """Be done with it."""
+
+
+class Connection(Protocol):
+    """One authenticated connection to one worker, over which many channels go."""
+
+    host: Host
+
+    async def open(self, command: str) -> Channel:
+        """Start a command."""
+
+    async def close(self) -> None:
+        """Say goodbye."""
+
+
+class Conversation:
+    """One request to the agent, and what it answers, frame by frame."""
+
+    def __init__(self, host: Host, channel: Channel) -> None:
+        self.host = host
+        self._channel = channel
+        self._buffer = bytearray()
+        self._is_marked = False
+        self._arrived: deque[tuple[bytes, bytes]] = deque()
+
+    async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield every frame until the agent is done.
+
+        Raises WorkerLostError when the connection breaks, and what the agent refuses with.
+        """
+        while True:
+            while self._arrived:
+                kind, payload = self._arrived.popleft()
+                if kind == wire.NOTE and (refused := self._read(payload).get("refused")):
+                    _refuse(self.host, refused)
+                yield kind, payload
+            data = await self._channel.read(_READ_BYTES)
+            if not data:
+                break
+            self._buffer += data
+            if self._is_marked or self._skip_noise():
+                self._take_frames()
+        if not self._is_marked:
+            await self._complain()
+
+    def _take_frames(self) -> None:
+        try:
+            self._arrived.extend(wire.split_frames(self._buffer))
+        except wire.WireError as error:
+            raise WorkerError(f"{self.host.label} does not make sense: {error}.") from error
+
+    async def notes(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield every note, for operations that say nothing else."""
+        async for kind, payload in self.frames():
+            if kind == wire.NOTE:
+                yield self._read(payload)
+
+    async def answer(self) -> dict[str, Any]:
+        """The first note; raises WorkerLostError when there is none."""
+        async for note in self.notes():
+            return note
+        raise lost(self.host)
+
+    async def send(self, data: bytes) -> None:
+        """Send frames at the pace of the worker."""
+        await self._channel.write(data)
+
+    def finish(self) -> None:
+        """Close our side: a command that runs there is stopped."""
+        self._channel.close_stdin()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Say now and then that we still watch."""
+        beat = asyncio.create_task(self._keep_alive())
+        try:
+            yield
+        finally:
+            beat.cancel()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self._channel.write_soon(wire.HEARTBEAT)
+
+    def close(self) -> None:
+        """Be done with it."""
+        self._channel.close()
+
+    def _read(self, payload: bytes) -> dict[str, Any]:
+        try:
+            return wire.read_note(payload)
+        except wire.WireError as error:
+            raise WorkerError(f"{self.host.label} does not make sense: {error}.") from error
+
+    def _skip_noise(self) -> bool:
+        """Drop what the shell's start-up files print before the agent speaks."""
+        start = self._buffer.find(wire.MARK)
+        if start < 0:
+            del self._buffer[: max(0, len(self._buffer) - _NOISE_BYTES)]
+            return False
+        del self._buffer[: start + len(wire.MARK)]
+        self._is_marked = True
+        return True
+
+    async def _complain(self) -> NoReturn:
+        said = (await self._channel.complaint()).strip()
+        last = said.splitlines()[-1] if said else "it said nothing"
+        hint = f"Look yourself: ssh {self.host.user}@{self.host.address} -p {self.host.port}"
+        if "python3" in said:
+            hint = "Install Python 3.8 or newer there (apt-get install python3)."
+        raise WorkerError(f"Could not start our agent on {self.host.label}: {last}", hint=hint)
+
+
+@asynccontextmanager
+async def ask(
+    connection: Connection, operation: str, **request: object
+) -> AsyncIterator[Conversation]:
+    """Begin a conversation with the worker's agent, and end it whatever happens."""
+    channel = await connection.open(COMMAND)
+    conversation = Conversation(connection.host, channel)
+    try:
+        await conversation.send(opening(operation, **request))
+        yield conversation
+    finally:
+        conversation.close()
+
+
+def lost(host: Host, why: str = "it ended without a word") -> WorkerLostError:
+    """The error for a connection that broke."""
+    return WorkerLostError(
+        f"The connection to {host.label} broke: {why}.",
+        hint="Is it still there? The same command again finds out; --detach survives this.",
+    )
+
+
+_REFUSALS: dict[str, tuple[type[TpuctlError], str]] = {
+    "no_command": (CommandNotFoundError, "Is it installed there, and spelled right?"),
+    "no_folder": (NotFoundError, "Copy it there first, with tpuctl cp."),
+    "no_job": (NotFoundError, "List them: tpuctl logs {target} --list"),
+    "job_exists": (AlreadyExistsError, "Choose another --job, or none: one is made up."),
+    "no_path": (NotFoundError, "Look what is there: tpuctl run {target} -- ls -la"),
+    "in_the_way": (AlreadyExistsError, "Move it away there, or copy to another place."),
+    "disk_full": (WorkerDiskFullError, "See what fills it: tpuctl run {target} -- df -h"),
+}
+
+
+def _refuse(host: Host, refused: dict[str, Any]) -> NoReturn:
+    kind, hint = _REFUSALS.get(str(refused["code"]), (WorkerError, ""))
+    message = f"{host.label}: {refused['message']}."
+    raise kind(message, hint=hint.format(target=host.target) or None)

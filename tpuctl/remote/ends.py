@@ -1,0 +1,158 @@
+"""How commands ended on workers, and what the whole of it means."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpuctl.errors import (
+    CommandFailedError,
+    CommandKilledError,
+    NotStartedError,
+    TpuctlError,
+    WorkerDiskFullError,
+)
+from tpuctl.outcome import Outcome, Status
+from tpuctl.remote.hosts import Host, ranges
+
+_FULL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How it went on one worker. `exit_code` is None where no command came to an end."""
+
+    index: int
+    address: str
+    exit_code: int | None
+    signal: str | None
+    error: str | None
+    left_behind: int = 0
+    failure: TpuctlError | None = field(default=None, metadata={"internal": True})
+
+    @property
+    def code(self) -> int:
+        """What a shell would say: the command's own, 128 + N for signal N, or our error's."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return self.failure.exit_code if self.failure else 0
+
+
+@dataclass(frozen=True)
+class Ends(Outcome):
+    """The same thing done on several workers, in the order of their numbers."""
+
+    workers: tuple[WorkerEnd, ...]
+
+    @property
+    def failed(self) -> tuple[WorkerEnd, ...]:
+        """The workers that are to blame: not those that only waited for them."""
+        return tuple(
+            worker
+            for worker in self.workers
+            if worker.failure and not isinstance(worker.failure, NotStartedError)
+        )
+
+    @property
+    def status(self) -> Status:
+        """Partial when some workers did it and others not."""
+        if not self.failed:
+            return "ok"
+        return "error" if all(worker.failure for worker in self.workers) else "partial"
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first worker that failed, by number."""
+        return self.failed[0].code if self.failed else 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What commands left running in their session, and we ended."""
+        messy = [worker.index for worker in self.workers if worker.left_behind]
+        if not messy:
+            return ()
+        return (
+            f"On worker {ranges(messy)} the command left processes behind; they were ended "
+            "with it. What shall outlive a command is started with --detach.",
+        )
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """One sentence for each kind of failure, however many workers it met."""
+        said = summarize([(worker.index, worker.failure) for worker in self.failed])
+        idle = {
+            worker.index for worker in self.workers if isinstance(worker.failure, NotStartedError)
+        }
+        if not idle:
+            return said
+        hint = f"Leave out what cannot be reached: --worker {ranges(idle)}"
+        return (*said, NotStartedError(f"Nothing was started on worker {ranges(idle)}.", hint=hint))
+
+
+def summarize(
+    failed: Sequence[tuple[int, TpuctlError | None]],
+) -> tuple[TpuctlError, ...]:
+    """Say each kind of failure once, by its first worker, and name the others."""
+    kinds: dict[str, list[tuple[int, TpuctlError]]] = {}
+    for index, error in failed:
+        if error:
+            kinds.setdefault(error.code, []).append((index, error))
+    return tuple(_say_once(same) for same in kinds.values())
+
+
+def _say_once(same: list[tuple[int, TpuctlError]]) -> TpuctlError:
+    first, others = same[0][1], [index for index, _ in same[1:]]
+    if not others:
+        return first
+    also = f"worker {others[0]}" if len(others) == 1 else f"workers {ranges(others)}"
+    return type(first)(f"{first} The same on {also}.", hint=first.hint)
+
+
+def end_of(host: Host, what: str, ended: Mapping[str, Any]) -> WorkerEnd:
+    """How a command ended, from what the agent reports; `what` names the command."""
+    code, number = ended["code"], ended["signal"]
+    failure = _failure(host, what, ended)
+    return WorkerEnd(
+        host.index,
+        host.address,
+        code if number is None else 128 + number,
+        None if number is None else _signal_name(number),
+        str(failure) if failure else None,
+        ended.get("left_behind", 0),
+        failure,
+    )
+
+
+def end_by_error(host: Host, error: TpuctlError) -> WorkerEnd:
+    """How it went where no command came to an end."""
+    return WorkerEnd(host.index, host.address, None, None, str(error), failure=error)
+
+
+def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | None:
+    code, number, free = ended["code"], ended["signal"], ended.get("disk_free_bytes")
+    if code == 0:
+        return None
+    if free is not None and free < _FULL_BYTES:
+        return WorkerDiskFullError(
+            f"{what} failed on {host.label}, whose disk is full.",
+            hint=f"See what fills it: tpuctl run {host.target} --worker {host.index} -- df -h",
+        )
+    if number is None:
+        return CommandFailedError(f"{what} ended with exit code {code} on {host.label}.")
+    if ended["out_of_memory"]:
+        return CommandKilledError(
+            f"{what} was killed on {host.label}: the kernel ran out of memory.",
+            hint="Use smaller batches or fewer loader processes.",
+        )
+    often = " (often: out of memory, see dmesg there)" if number == signal.SIGKILL else ""
+    return CommandKilledError(
+        f"{what} was killed by {_signal_name(number)}{often} on {host.label}.",
+        hint=f"Ask its kernel: tpuctl run {host.target} --worker {host.index} -- sudo dmesg",
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

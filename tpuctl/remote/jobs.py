@@ -1,0 +1,256 @@
+"""Jobs: commands that outlive the connection. Start, list and stop them."""
+
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from tpuctl.errors import NotStartedError, TpuctlError, UsageError, WorkerError
+from tpuctl.outcome import Outcome, Status
+from tpuctl.remote.access import Access
+from tpuctl.remote.agent.jobs import NAME, RUNNING
+from tpuctl.remote.connection import Connection, ask
+from tpuctl.remote.ends import Ends, WorkerEnd, end_by_error, summarize
+from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.hosts import Host
+from tpuctl.remote.run import Command
+
+STOP_GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class StartedJob(Ends):
+    """A job that runs on its own now; `target` is how a command line names its workers."""
+
+    job: str
+    command: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True)
+class StoppedWorker(WorkerEnd):
+    """What became of a job on one worker: the state it was in, and the one it is in now."""
+
+    was: str | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class StoppedJob(Ends):
+    """A job that was asked to end."""
+
+    job: str
+    workers: tuple[StoppedWorker, ...]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job on one worker."""
+
+    index: int
+    state: str
+    pid: int | None
+    exit_code: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, and its state on every worker that has it; `started` is in UTC (ISO 8601)."""
+
+    job: str
+    command: tuple[str, ...]
+    started: str
+    workers: tuple[JobState, ...]
+
+
+@dataclass(frozen=True)
+class Jobs(Outcome):
+    """The jobs of some workers, the oldest first."""
+
+    jobs: tuple[Job, ...]
+    unreachable: tuple[int, ...]
+    errors: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """Partial when not every worker could be asked."""
+        return "partial" if self.unreachable else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first worker that could not be asked."""
+        return self.errors[0].exit_code if self.errors else 0
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """Why workers could not be asked."""
+        return self.errors
+
+
+def check_job(name: str | None) -> str | None:
+    """Refuse what cannot be a job's name; raises UsageError."""
+    if name is not None and not NAME.fullmatch(name):
+        raise UsageError(
+            f"--job {name!r} is no name for a job.",
+            hint="Letters, digits, dots, dashes and underscores, 64 at most.",
+        )
+    return name
+
+
+def start_job(
+    hosts: tuple[Host, ...], command: Command, access: Access, *, job: str | None = None
+) -> StartedJob:
+    """Start a command on every worker that runs on without us; on all of them or on none."""
+    return drive(_start_on_all(hosts, command, access, check_job(job) or _new_name()))
+
+
+def stop_job(
+    hosts: tuple[Host, ...],
+    access: Access,
+    *,
+    job: str | None = None,
+    grace_s: float = STOP_GRACE_S,
+) -> StoppedJob:
+    """End a job (default: the newest) with all its processes: TERM, and KILL after `grace_s`."""
+    return drive(_stop_on_all(hosts, access, check_job(job), grace_s))
+
+
+def list_jobs(hosts: tuple[Host, ...], access: Access) -> Jobs:
+    """Read every job of some workers, and its state on each."""
+    return drive(_list(hosts, access))
+
+
+async def find_job(fleet: Fleet, job: str | None) -> str | None:
+    """The job of that name, or the one that any of the workers has started last."""
+    if job is not None:
+        return job
+    found = [answer for answer in await fleet.each(_jobs_of) if not isinstance(answer, TpuctlError)]
+    everything = [entry for entries in found for entry in entries]
+    return max(everything, key=_age)["job"] if everything else None
+
+
+async def _jobs_of(connection: Connection) -> list[dict[str, Any]]:
+    async with ask(connection, "jobs.show") as conversation:
+        return list((await conversation.answer())["jobs"])
+
+
+def _age(entry: dict[str, Any]) -> float:
+    return float(entry["started_s"])
+
+
+def _new_name() -> str:
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+async def _start_on_all(
+    hosts: tuple[Host, ...], command: Command, access: Access, job: str
+) -> StartedJob:
+    request = {"argv": command.argv, "env": dict(command.env), "folder": command.folder}
+
+    async def start(connection: Connection) -> WorkerEnd:
+        async with ask(connection, "jobs.start", job=job, **request) as conversation:
+            await conversation.answer()
+        host = connection.host
+        return WorkerEnd(host.index, host.address, None, None, None)
+
+    async with open_fleet(hosts, access, together=True) as fleet:
+        answers = await fleet.each(start)
+        if any(isinstance(answer, TpuctlError) for answer in answers):
+            answers = await _take_back(fleet, job, answers)
+    pairs = zip(hosts, answers, strict=True)
+    workers = (end_by_error(h, a) if isinstance(a, TpuctlError) else a for h, a in pairs)
+    return StartedJob(tuple(workers), job, command.argv, hosts[0].target)
+
+
+async def _take_back(
+    fleet: Fleet, job: str, answers: list[WorkerEnd | TpuctlError]
+) -> list[WorkerEnd | TpuctlError]:
+    """Stop the job where it did start: a part of a slice would wait for the rest for ever."""
+    begun = {answer.index for answer in answers if isinstance(answer, WorkerEnd)}
+
+    async def stop(connection: Connection) -> None:
+        if connection.host.index in begun:
+            await _stop_on(connection, job, STOP_GRACE_S)
+
+    await fleet.each(stop)
+    return [
+        answer
+        if isinstance(answer, TpuctlError)
+        else NotStartedError(f"It was stopped again on {host.label}.")
+        for host, answer in zip(fleet.hosts, answers, strict=True)
+    ]
+
+
+async def _stop_on_all(
+    hosts: tuple[Host, ...], access: Access, job: str | None, grace_s: float
+) -> StoppedJob:
+    async with open_fleet(hosts, access) as fleet:
+        name = await find_job(fleet, job)
+
+        async def stop(connection: Connection) -> StoppedWorker:
+            return await _stop_on(connection, name, grace_s)
+
+        answers = await fleet.each(stop)
+    workers = (
+        StoppedWorker(host.index, host.address, None, None, str(answer), failure=answer)
+        if isinstance(answer, TpuctlError)
+        else answer
+        for host, answer in zip(hosts, answers, strict=True)
+    )
+    return StoppedJob(job=name or "", workers=tuple(workers))
+
+
+async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> StoppedWorker:
+    host = connection.host
+    async with ask(connection, "jobs.stop", job=job, grace_s=grace_s) as conversation:
+        answer = await conversation.answer()
+    state = answer["state"]["state"]
+    failure = None
+    if state == RUNNING:
+        failure = WorkerError(
+            f"Job {answer['job']} still runs on {host.label}, although it was killed.",
+            hint=f"See who it waits for: tpuctl run {host.target} --worker {host.index} -- ps aux",
+        )
+    ended = answer["state"]["exit"] or {}
+    return StoppedWorker(
+        host.index,
+        host.address,
+        ended.get("code"),
+        None,
+        str(failure) if failure else None,
+        failure=failure,
+        was=answer["was"],
+        state=state,
+    )
+
+
+async def _list(hosts: tuple[Host, ...], access: Access) -> Jobs:
+    async with open_fleet(hosts, access) as fleet:
+        answers = await fleet.each(_jobs_of)
+    entries: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    failed = []
+    for host, answer in zip(hosts, answers, strict=True):
+        if isinstance(answer, TpuctlError):
+            failed.append((host.index, answer))
+            continue
+        for entry in answer:
+            entries.setdefault(entry["job"], []).append((host.index, entry))
+    jobs = sorted((_job(same) for same in entries.values()), key=lambda job: job.started)
+    return Jobs(tuple(jobs), tuple(index for index, _ in failed), summarize(failed))
+
+
+def _job(same: list[tuple[int, dict[str, Any]]]) -> Job:
+    first = same[0][1]
+    began = datetime.fromtimestamp(min(_age(entry) for _, entry in same), timezone.utc)
+    return Job(
+        first["job"],
+        tuple(first["argv"]),
+        began.isoformat(timespec="seconds"),
+        tuple(_job_state(*one) for one in same),
+    )
+
+
+def _job_state(index: int, entry: dict[str, Any]) -> JobState:
+    ended = entry["exit"] or {}
+    return JobState(index, entry["state"], entry["pid"], ended.get("code"), ended.get("signal"))

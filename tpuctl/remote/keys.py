@@ -1,0 +1,112 @@
+"""Which private keys to offer: those that are there, or one of our own; how a TPU learns them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.models import Node
+from tpuctl.cloud.polling import Polling
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, TryAgainError
+from tpuctl.storage.local import ensure_folder, write_atomically
+
+GOOGLE_KEY = "google_compute_engine"
+OWN_KEY = "id_tpuctl"
+_USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
+# A server hangs up after six attempts, and the agent's keys want their turn too.
+_OFFERED = 4
+_UPDATE_S = 120.0
+_SSH_KEYS, _OS_LOGIN = "ssh-keys", "enable-oslogin"
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A private key's file, and its public key as a line."""
+
+    path: Path
+    public: str
+
+
+def private_keys(state_dir: Path, chosen: Path | None = None) -> tuple[Path, ...]:
+    """The private keys that exist here, the best one first; `chosen` leaves no choice."""
+    if chosen is not None:
+        return (chosen.expanduser(),)
+    return tuple(path for path in _candidates(state_dir) if path.is_file())[:_OFFERED]
+
+
+def key_for_tpus(state_dir: Path, chosen: Path | None = None) -> KeyPair:
+    """The key that TPUs are told to accept: the chosen one, gcloud's, or our own, made if need be.
+
+    Raises InvalidInputError for a chosen one without its public half.
+    """
+    google = Path(os.path.expanduser("~/.ssh")) / GOOGLE_KEY
+    for path in (chosen.expanduser(),) if chosen else (google, _own(state_dir)):
+        public = path.with_name(f"{path.name}.pub")
+        if path.is_file() and public.is_file():
+            return KeyPair(path, _line(public))
+    if chosen:
+        raise InvalidInputError(
+            f"{chosen} and {chosen}.pub must both be there.",
+            hint=f"Write the public one: ssh-keygen -y -f {chosen} > {chosen}.pub",
+        )
+    return _make(_own(state_dir))
+
+
+def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
+    """Let a TPU accept a key for a user, through its metadata; whether that was news to it.
+
+    With OS Login on, metadata keys are not looked at, so nothing is changed.
+    """
+    if node.metadata.get(_OS_LOGIN, "").upper() == "TRUE":
+        return False
+    wanted, known = f"{user}:{key.public}", node.metadata.get(_SSH_KEYS, "")
+    if wanted.split()[:2] in (line.split()[:2] for line in known.splitlines()):
+        return False
+    lines = [line for line in known.splitlines() if line.strip()]
+    metadata = {**node.metadata, _SSH_KEYS: "\n".join([*lines, wanted])}
+    try:
+        operation = api.set_metadata(node, metadata)
+    except (TryAgainError, AlreadyExistsError):
+        # Another update is under way, and perhaps for another command of ours.
+        if wanted not in api.get_node(node.name, zone=node.zone).metadata.get(_SSH_KEYS, ""):
+            raise
+        return True
+    polling = Polling(api.clock, timeout_s=_UPDATE_S)
+    while not operation.done:
+        polling.pause(f"{node.name} in {node.zone} had not taken our key", hint="Try again.")
+        operation = api.get_operation(operation.name)
+    if operation.error:
+        raise operation.error
+    return True
+
+
+def _candidates(state_dir: Path) -> Iterator[Path]:
+    home = Path(os.path.expanduser("~")) / ".ssh"
+    yield home / GOOGLE_KEY
+    yield _own(state_dir)
+    yield from (home / name for name in _USUAL)
+
+
+def _own(state_dir: Path) -> Path:
+    return state_dir / "ssh" / OWN_KEY
+
+
+def _line(public: Path) -> str:
+    words = public.read_text(encoding="utf-8", errors="replace").split()
+    if len(words) < 2:
+        raise InvalidInputError(f"{public} is no public key.")
+    return " ".join(words[:3])
+
+
+def _make(path: Path) -> KeyPair:
+    """Make a key that only its owner may read."""
+    from tpuctl.remote._ssh import new_key
+
+    ensure_folder(path.parent)
+    path.parent.chmod(0o700)
+    private, public = new_key()
+    write_atomically(path.with_name(f"{path.name}.pub"), f"{public} tpuctl\n")
+    write_atomically(path, private)
+    path.chmod(0o600)
+    return KeyPair(path, f"{public} tpuctl")

@@ -1,0 +1,159 @@
+"""Read a job's log from every worker, or follow it to its end across broken connections."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.errors import (
+    JobLostError,
+    TpuctlError,
+    WorkerLostError,
+    WorkerUnreachableError,
+)
+from tpuctl.remote.access import Access
+from tpuctl.remote.agent import wire
+from tpuctl.remote.agent.jobs import LOST
+from tpuctl.remote.connection import Connection, ask, lost
+from tpuctl.remote.ends import Ends, WorkerEnd, end_of
+from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.hosts import Host
+from tpuctl.remote.jobs import check_job, find_job
+from tpuctl.remote.output import Output, Sink
+
+_FIRST_RETRY_S = 0.2
+_LAST_RETRY_S = 15.0
+
+
+@dataclass(frozen=True)
+class LogEnd(WorkerEnd):
+    """How far a worker's log was read, and the state of the job at that moment."""
+
+    state: str | None = None
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Logs(Ends):
+    """The log of a job on all workers."""
+
+    job: str
+    workers: tuple[LogEnd, ...]
+
+
+def read_logs(
+    hosts: tuple[Host, ...],
+    access: Access,
+    *,
+    sink: Sink,
+    note: Callable[[str], None],
+    job: str | None = None,
+    follow: bool = False,
+    tail: int | None = None,
+) -> Logs:
+    """Hand a job's log (default: the newest job's) to `sink`; with `follow` until the job ends.
+
+    A connection that breaks is opened again where it broke, without losing or repeating a byte;
+    `note` hears of it. Followed to its end, the result carries the job's exit code.
+    """
+    reading = _Reading(access, Output(tuple(host.index for host in hosts), sink), note)
+    return drive(reading.on_all(hosts, check_job(job), follow=follow, tail=tail))
+
+
+class _Reading:
+    def __init__(self, access: Access, output: Output, note: Callable[[str], None]) -> None:
+        self._patience, self._access = access.patience, access
+        self._output, self._note = output, note
+
+    async def on_all(
+        self, hosts: tuple[Host, ...], job: str | None, *, follow: bool, tail: int | None
+    ) -> Logs:
+        async with self._output, open_fleet(hosts, self._access) as fleet:
+            name = await find_job(fleet, job)
+
+            async def read(connection: Connection) -> LogEnd:
+                log = _WorkerLog(connection.host, name, follow=follow, tail=tail)
+                try:
+                    return await self._to_the_end(fleet, connection, log)
+                finally:
+                    await self._output.end(log.host.index)
+
+            answers = await fleet.each(read)
+        workers = (
+            LogEnd(host.index, host.address, None, None, str(answer), failure=answer)
+            if isinstance(answer, TpuctlError)
+            else answer
+            for host, answer in zip(hosts, answers, strict=True)
+        )
+        return Logs(job=name or "", workers=tuple(workers))
+
+    async def _to_the_end(self, fleet: Fleet, connection: Connection, log: "_WorkerLog") -> LogEnd:
+        while True:
+            try:
+                return log.end(await log.read(connection, self._output))
+            except WorkerLostError as error:
+                if not log.follow:
+                    raise
+                self._note(f"{error} Trying again where it broke.")
+                connection = await self._reconnect(fleet, log.host)
+
+    async def _reconnect(self, fleet: Fleet, host: Host) -> Connection:
+        """Try again, ever less often; raises WorkerUnreachableError in the end."""
+        deadline, wait_s = time.monotonic() + self._patience.reconnect_s, _FIRST_RETRY_S
+        while True:
+            try:
+                return await fleet.reconnect(host)
+            except (WorkerUnreachableError, WorkerLostError):
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+
+class _WorkerLog:
+    """One worker's log, and how far we are in it."""
+
+    def __init__(self, host: Host, job: str | None, *, follow: bool, tail: int | None) -> None:
+        self.host, self.follow = host, follow
+        self._job, self._tail = job, tail
+        self._offset = 0
+
+    async def read(self, connection: Connection, output: Output) -> dict[str, Any]:
+        """Read on from where we are; the job's state at the end."""
+        request = {"job": self._job, "offset": self._offset, "tail": self._tail}
+        async with ask(connection, "jobs.logs", **request, follow=self.follow) as conversation:
+            async for kind, payload in conversation.frames():
+                if kind != wire.NOTE:
+                    data = wire.read_block(kind, payload)
+                    await output.take(self.host.index, 1, data)
+                    self._offset += len(data)
+                    continue
+                note = wire.read_note(payload)
+                if "ended" in note:
+                    return dict(note["ended"])
+                # From here on we know where we are, and ask for no tail again.
+                self._offset, self._tail = note["offset"], None
+        raise lost(self.host)
+
+    def end(self, state: dict[str, Any]) -> LogEnd:
+        """What the job's state means for this worker."""
+        host, failure = self.host, None
+        ended = WorkerEnd(host.index, host.address, None, None, None)
+        if state["state"] == LOST:
+            failure = JobLostError(
+                f"Job {self._job} is gone from {host.label} and left no exit code.",
+                hint="Was the machine restarted? Its log is still there.",
+            )
+        elif state["exit"] and self.follow:
+            ended = end_of(host, f"Job {self._job}", state["exit"])
+        return LogEnd(
+            host.index,
+            host.address,
+            ended.exit_code,
+            ended.signal,
+            str(failure) if failure else ended.error,
+            failure=failure or ended.failure,
+            state=state["state"],
+            offset_bytes=self._offset,
+        )

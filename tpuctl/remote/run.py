@@ -1,0 +1,172 @@
+"""Run one command on all workers at once."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.remote.access import Access
+from tpuctl.remote.agent import wire
+from tpuctl.remote.connection import LEASE_S, Connection, Conversation, ask, lost
+from tpuctl.remote.ends import Ends, WorkerEnd, end_by_error, end_of
+from tpuctl.remote.fleet import drive, open_fleet
+from tpuctl.remote.hosts import Host
+from tpuctl.remote.output import Output, Sink
+
+_STOP_S = 20.0
+_KEPT_BYTES = 1 << 16
+_STREAMS = {wire.STDOUT: 1, wire.STDERR: 2}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class CommandEnd(WorkerEnd):
+    """How a command ended on one worker, and the end of what it printed."""
+
+    stdout: str = ""
+    stderr: str = ""
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class CommandEnds(Ends):
+    """How a command ended on all workers."""
+
+    command: tuple[str, ...]
+    workers: tuple[CommandEnd, ...]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run: the words exactly as given, added variables, and the folder to do it in."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    folder: str | None = None
+
+
+def plan_command(
+    argv: Sequence[str], *, env: Sequence[str] = (), folder: str | None = None
+) -> Command:
+    """Check a command and its `K=V` variables; raises UsageError."""
+    if not argv:
+        raise UsageError(
+            "There is no command to run.", hint="Write it after --: -- python train.py"
+        )
+    variables = dict(_variable(text) for text in env)
+    if any("\0" in text for text in [*argv, *variables.values(), folder or ""]):
+        raise UsageError("No argument can hold a NUL character.")
+    return Command(tuple(argv), variables, folder)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not _VARIABLE.fullmatch(name):
+        raise UsageError(f"--env {text!r} is no variable.", hint="Write it like --env SEED=7.")
+    return name, value
+
+
+def run_command(
+    hosts: tuple[Host, ...], command: Command, access: Access, *, sink: Sink
+) -> CommandEnds:
+    """Run a command on every worker, its output to `sink` as it comes.
+
+    On Ctrl-C the commands are stopped over there, then KeyboardInterrupt is raised.
+    """
+    return drive(_run_on_all(hosts, command, access, sink))
+
+
+async def _run_on_all(
+    hosts: tuple[Host, ...], command: Command, access: Access, sink: Sink
+) -> CommandEnds:
+    async with Output(tuple(host.index for host in hosts), sink) as output:
+
+        async def work(connection: Connection) -> CommandEnd:
+            return await _run_on(connection, command, output)
+
+        async with open_fleet(hosts, access, together=True) as fleet:
+            ends = await fleet.each(work)
+    workers = tuple(
+        _never_ended(host, end) if isinstance(end, TpuctlError) else end
+        for host, end in zip(hosts, ends, strict=True)
+    )
+    return CommandEnds(workers=workers, command=command.argv)
+
+
+async def _run_on(connection: Connection, command: Command, output: Output) -> CommandEnd:
+    tails = {1: Tail(), 2: Tail()}
+    request = {"argv": command.argv, "env": command.env, "folder": command.folder}
+    try:
+        async with ask(connection, "run.run", **request, lease_s=LEASE_S) as conversation:
+            ended = await _follow(conversation, output, tails)
+    except TpuctlError as error:
+        end = _never_ended(connection.host, error)
+    else:
+        end = _command_end(end_of(connection.host, command.argv[0], ended))
+    finally:
+        await output.end(connection.host.index)
+    cut = tails[1].is_cut or tails[2].is_cut
+    return replace(end, stdout=tails[1].text(), stderr=tails[2].text(), is_cut=cut)
+
+
+async def _follow(
+    conversation: Conversation, output: Output, tails: "dict[int, Tail]"
+) -> dict[str, Any]:
+    """Pass on what is printed until the command has ended; how it did."""
+    host = conversation.host
+    async with conversation.watched():
+        try:
+            async for kind, payload in conversation.frames():
+                if stream := _STREAMS.get(kind):
+                    tails[stream].add(payload)
+                    await output.take(host.index, stream, payload)
+                elif "exit" in (note := wire.read_note(payload)):
+                    return dict(note["exit"])
+        except (asyncio.CancelledError, OSError):
+            await _stop(conversation)
+            raise
+    raise lost(host)
+
+
+async def _stop(conversation: Conversation) -> None:
+    """Close our side, which ends the command over there, and wait until it has."""
+    conversation.finish()
+
+    async def until_it_ended() -> None:
+        async for _ in conversation.frames():
+            continue
+
+    try:
+        await asyncio.wait_for(until_it_ended(), _STOP_S)
+    except (TpuctlError, asyncio.TimeoutError):
+        return
+
+
+def _command_end(end: WorkerEnd) -> CommandEnd:
+    return CommandEnd(**{name: getattr(end, name) for name in WorkerEnd.__dataclass_fields__})
+
+
+def _never_ended(host: Host, error: TpuctlError) -> CommandEnd:
+    return _command_end(end_by_error(host, error))
+
+
+class Tail:
+    """The last of a stream, for those who read the result instead of the screen."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.is_cut = False
+
+    def add(self, data: bytes) -> None:
+        """Take more, forget the oldest."""
+        self._data += data
+        if len(self._data) > 2 * _KEPT_BYTES:
+            del self._data[:-_KEPT_BYTES]
+            self.is_cut = True
+
+    def text(self) -> str:
+        """What is kept, as text."""
+        self.is_cut = self.is_cut or len(self._data) > _KEPT_BYTES
+        return self._data[-_KEPT_BYTES:].decode("utf-8", "replace")

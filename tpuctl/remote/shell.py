@@ -1,0 +1,58 @@
+"""An interactive shell on a worker, through the system's own ssh."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.outcome import Outcome
+from tpuctl.remote.access import Access
+from tpuctl.remote.hosts import SSH_PORT, Host
+from tpuctl.storage.local import ensure_folder
+
+
+@dataclass(frozen=True)
+class Shell(Outcome):
+    """The command that opens a shell on a worker."""
+
+    index: int
+    address: str
+    argv: tuple[str, ...]
+
+
+def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
+    """Write the system's ssh command for a worker, with our keys and our record of host keys.
+
+    Raises UsageError for more than one worker, NotFoundError where there is no ssh.
+    """
+    if len(hosts) != 1:
+        raise UsageError("A shell runs on one worker.", hint="Say which: --worker 0.")
+    program = shutil.which("ssh")
+    if program is None:
+        raise NotFoundError(
+            "There is no ssh on this machine.",
+            hint="Install it (apt-get install openssh-client), or use tpuctl run.",
+        )
+    (host,) = hosts
+    ensure_folder(access.host_keys.path.parent)
+    options = [f"UserKnownHostsFile={access.host_keys.path}", "StrictHostKeyChecking=accept-new"]
+    if host.key_alias:
+        options.append(f"HostKeyAlias={host.key_alias}")
+    words = [program, *(word for option in options for word in ("-o", option))]
+    words += [word for key in access.keys for word in ("-i", str(key))]
+    if access.jump:
+        words += ["-J", _address(access.jump)]
+    if host.port != SSH_PORT:
+        words += ["-p", str(host.port)]
+    return Shell(host.index, host.address, (*words, "--", f"{host.user}@{host.address}"))
+
+
+def open_shell(shell: Shell) -> NoReturn:
+    """Become the ssh program."""
+    os.execv(shell.argv[0], shell.argv)
+
+
+def _address(host: Host) -> str:
+    name = f"[{host.address}]" if ":" in host.address else host.address
+    return f"{host.user}@{name}:{host.port}"
