@@ -21,7 +21,10 @@ sys.path.insert(0, sys.argv[1])
 import jax, numpy as np
 from jax.experimental import topologies
 from fit_program import make
-device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:1x1").devices[0]
+topology = topologies.get_topology_desc(
+    platform="tpu", topology_name="v5e:1x1", chips_per_host_bounds=[1, 1, 1]
+)
+device = topology.devices[0]
 step, arguments = make()
 place = jax.sharding.SingleDeviceSharding(device)
 there = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place)

@@ -6,8 +6,7 @@ import pytest
 
 from tests import contract
 from tests.fit_cases import compiles, empty_cache, write_programs
-from tpuctl.compile import Fit, answer, fit, warn_before_create
-from tpuctl.compile.fitting import Comparison
+from tpuctl.compile import Comparison, Fit, answer, fit, warn_before_create
 from tpuctl.units import GIB, MIB
 
 pytestmark = compiles
@@ -142,6 +141,7 @@ def test_the_largest_batch_agrees_with_its_neighbours_compiled_one_by_one(
 ) -> None:
     target = f"{programs}:greedy"
     found = fit(target, "v5e-1", max_batch=True, cache=cache)
+    assert found.max_batch is not None
     assert found.max_batch == found.batch_size
     assert found.fits
     step = max(8, (1 << found.max_batch.bit_length() - 1) // 32)

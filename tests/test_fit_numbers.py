@@ -1,5 +1,6 @@
 """Everything between the compiler's answer and ours: hand counts, no compiler."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -224,7 +225,7 @@ def test_the_largest_tensors_come_from_the_compilers_report() -> None:
 # ---- The search ----------------------------------------------------------------------------------
 
 
-def memory(limit: int, base: float, each: float) -> tuple[search.Tried, ...] | object:
+def memory(limit: int, base: float, each: float) -> Callable[[int], search.Tried]:
     def attempt(size: int) -> search.Tried:
         needed = int(1e6 * (base + each * size))
         return search.Tried(size, size <= limit, needed, int(1e6 * (base + each * limit)))

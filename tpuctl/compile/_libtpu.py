@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,6 @@ def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
     Raises CompilerError for every other refusal. `report` asks for the largest tensors and the
     products of a program that does not fit, which takes a second compilation.
     """
-    versions = check_versions()
     start = time.perf_counter()
     try:
         executable = work.compile(None)
@@ -128,49 +127,65 @@ def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
                 f"The compiler refused the program for {slice_.accelerator_type}: "
                 f"{_first_line(error)}"
             ) from error
-        compile_s = time.perf_counter() - start
-        program, tensors = _look_closer(work.compile) if report else (None, ())
-        needed_bytes, available_bytes = missing
-        program = program or Program((), (), 0, 0, 0, 0)
-        return Compilation(
-            fits=False,
-            flops=sum(matmul.flops * matmul.times for matmul in program.matmuls),
-            hbm_needed_bytes=needed_bytes,
-            hbm_available_bytes=available_bytes,
-            fixed_bytes=work.fixed_bytes,
-            program=program,
-            tensors=tensors,
-            examples=work.examples,
-            framework=work.framework,
-            notes=work.notes,
-            compile_s=compile_s,
-            jaxlib=versions.jaxlib,
-            libtpu=versions.libtpu,
-        )
-    return _read(executable, work, time.perf_counter() - start, versions)
+        answer = _too_large(work, *missing, report=report)
+    else:
+        answer = _read(executable, work)
+    return replace(answer, compile_s=time.perf_counter() - start)
 
 
-def _read(executable: Any, work: Work, compile_s: float, versions: Versions) -> Compilation:
+def _read(executable: Any, work: Work) -> Compilation:
     memory = executable.get_compiled_memory_stats()
     program = summarise(parse(executable.hlo_modules()[0].to_string()))
     counted = float(executable.cost_analysis().get("flops", 0.0))
-    return Compilation(
-        fits=True,
-        # XLA counts the body of a loop once.
-        flops=max(0.0, counted) + program.repeated_flops,
-        hbm_needed_bytes=memory.argument_size_in_bytes
+    needed_bytes = (
+        memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes
-        + memory.generated_code_size_in_bytes,
-        hbm_available_bytes=None,
+        + memory.generated_code_size_in_bytes
+    )
+    # XLA counts the body of a loop once.
+    flops = max(0.0, counted) + program.repeated_flops
+    return _compilation(work, program, fits=True, flops=flops, hbm_needed_bytes=needed_bytes)
+
+
+def _too_large(work: Work, needed_bytes: int, available_bytes: int, *, report: bool) -> Compilation:
+    program, tensors = _look_closer(work.compile) if report else (None, ())
+    program = program or Program((), (), 0, 0, 0, 0)
+    return _compilation(
+        work,
+        program,
+        fits=False,
+        flops=float(sum(matmul.flops * matmul.times for matmul in program.matmuls)),
+        hbm_needed_bytes=needed_bytes,
+        hbm_available_bytes=available_bytes,
+        tensors=tensors,
+    )
+
+
+def _compilation(
+    work: Work,
+    program: Program,
+    *,
+    fits: bool,
+    flops: float,
+    hbm_needed_bytes: int,
+    hbm_available_bytes: int | None = None,
+    tensors: tuple[Tensor, ...] = (),
+) -> Compilation:
+    versions = check_versions()
+    return Compilation(
+        fits=fits,
+        flops=flops,
+        hbm_needed_bytes=hbm_needed_bytes,
+        hbm_available_bytes=hbm_available_bytes,
         fixed_bytes=work.fixed_bytes,
         program=program,
-        tensors=(),
+        tensors=tensors,
         examples=work.examples,
         framework=work.framework,
         notes=work.notes,
-        compile_s=compile_s,
+        compile_s=0.0,
         jaxlib=versions.jaxlib,
         libtpu=versions.libtpu,
     )
