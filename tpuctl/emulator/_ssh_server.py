@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-T = TypeVar("T")
+from tpuctl.emulator.remains import MARK, kill_everything
 
-MARK = "TPUCTL_EMULATED_WORKER"
-"""The variable by which everything that runs on an emulated worker is found again."""
+T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 16
 
@@ -98,17 +97,6 @@ def _host_key(path: Path) -> Any:
         path.write_bytes(key.export_private_key())
         path.chmod(0o600)
     return asyncssh.read_private_key(str(path))
-
-
-def kill_everything(folder: Path) -> None:
-    """End every process that runs on the emulated worker with this home."""
-    mark = f"{MARK}={folder}".encode()
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                os.kill(int(name), signal.SIGKILL)
-        except OSError:
-            continue
 
 
 class WorkerServers:

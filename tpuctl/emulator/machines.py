@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tpuctl.emulator.records import Node
+from tpuctl.emulator.remains import kill_everything
 from tpuctl.emulator.world import World
+from tpuctl.errors import UnavailableError
+from tpuctl.storage.local import write_atomically
 
 RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
@@ -35,7 +38,7 @@ class Machines:
         self._folder, self._metadata_url = folder, metadata_url
         self._servers = WorkerServers()
         self._running: dict[_Machine, Any] = {}
-        self.port = _free_port()
+        self.port = _free_port(folder / "port")
 
     def match(self, world: World) -> None:
         """Switch machines on and off so that there are those that the world has."""
@@ -81,8 +84,11 @@ class Machines:
         }
 
     def _forget(self, alive: set[str]) -> None:
-        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
-            if folder.name not in alive:
+        """Take the disks of nodes that are gone, and what a killed emulator left running there."""
+        for folder in self._folder.iterdir():
+            if folder.is_dir() and folder.name not in alive:
+                for place in folder.iterdir():
+                    kill_everything(place / "home")
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -111,7 +117,16 @@ def ticking(tick: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
+def _free_port(kept: Path) -> int:
+    """The port of the last time if it is free, or another."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    last = kept.read_text(encoding="ascii") if kept.exists() else "0"
+    for wanted in (int(last) if last.isdecimal() else 0, 0):
+        try:
+            with socket.create_server(("127.0.0.1", wanted)) as probe:
+                port: int = probe.getsockname()[1]
+        except OSError:
+            continue
+        write_atomically(kept, str(port))
         return port
+    raise UnavailableError("No port of this machine is free for the workers' SSH.")

@@ -1,7 +1,7 @@
 """Jobs on a worker: they outlive the connection, and their exit code outlives them.
 
 `~/.tpuctl/jobs/JOB` holds `job.json` (what was asked), `pid.json` (who does it), `log` (all it
-printed), `stopped` (somebody asked it to end) and `exit.json` (how it ended).
+printed), `stopped.json` (somebody asked it to end) and `exit.json` (how it ended).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RUNNING, FINISHED, STOPPED, LOST = "running", "finished", "stopped", "lost"
 
+_JOB, _PID, _EXIT, _STOPPED = "job.json", "pid.json", "exit.json", "stopped.json"
+_PART = ".part"
 _FOLDER = "~/.tpuctl/jobs"
 _POLL_S = 0.1
 _TAIL_BYTES = 1 << 16
@@ -73,9 +75,9 @@ def stop(request: dict[str, Any], stdin: BinaryIO) -> None:
     """End a job's whole session, TERM first, then KILL; report what state it is in then."""
     job = _find(request["job"])
     folder = _folder_of(job)
-    before, who = _state(folder), _read(folder, "pid.json")
+    before, who = _state(folder), _read(folder, _PID)
     if before["state"] == RUNNING and who and _session_is_ours(who):
-        _write(folder, "stopped", {})
+        _report(folder, _STOPPED, {})
         steps = ((signal.SIGTERM, request["grace_s"]), (signal.SIGKILL, _SETTLE_S))
         process.end_session(who["pid"][0], steps)
         deadline = time.monotonic() + _SETTLE_S
@@ -113,38 +115,38 @@ def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
             request["argv"], request["env"], request["folder"], stdout=log, stderr=log
         )
     except Refusal as refusal:
-        _write_exit(folder, {"code": 127, "signal": None, "out_of_memory": False})
+        never = {"code": 127, "signal": None, "out_of_memory": False}
+        _report(folder, _EXIT, {**never, "ended_s": time.time()})
         os.write(tell, json.dumps({"refused": [refusal.code, str(refusal)]}).encode())
         return
     both = {"pid": _identity(pid), "supervisor": _identity(os.getpid())}
-    _write(folder, "pid.json", {**both, "boot": _boot()})
+    _report(folder, _PID, {**both, "boot": _boot()})
     os.write(tell, json.dumps({"pid": pid}).encode())
     os.close(tell)
     process.wait(pid)
     process.end_session(pid, process.LEFT_BEHIND)
-    _write_exit(folder, {**process.reap(pid, oom_kills), "disk_free_bytes": free_bytes(folder)})
+    ended = {**process.reap(pid, oom_kills), "disk_free_bytes": free_bytes(folder)}
+    _report(folder, _EXIT, {**ended, "ended_s": time.time()})
 
 
-def _write_exit(folder: str, ended: dict[str, Any]) -> None:
-    path = os.path.join(folder, "exit.part")
-    text = json.dumps({**ended, "ended_s": time.time()}).encode()
-    with open(path, "r+b") as file:
-        file.write(text.ljust(_REPORT_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path, os.path.join(folder, "exit.json"))
+def _report(folder: str, name: str, content: dict[str, Any]) -> None:
+    """Write a file into the room that was kept for it, and give it its name in one step."""
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        _save(path + _PART, json.dumps(content).encode().ljust(_REPORT_BYTES))
+        os.replace(path + _PART, path)
 
 
 def _state(folder: str) -> dict[str, Any]:
     """What a job is doing: its state, its process and its end, as far as there is one."""
-    who = _read(folder, "pid.json")
+    who = _read(folder, _PID)
     lives = who is not None and _lives(who)
     # Read after that look: who ends writes this first, so nobody is taken for lost too early.
-    ended = _read(folder, "exit.json")
+    ended = _read(folder, _EXIT)
     pid = who["pid"][0] if who else None
     if ended is None:
         return {"state": RUNNING if lives else LOST, "pid": pid, "exit": None}
-    stopped = os.path.exists(os.path.join(folder, "stopped"))
+    stopped = os.path.exists(os.path.join(folder, _STOPPED))
     return {"state": STOPPED if stopped else FINISHED, "pid": pid, "exit": ended}
 
 
@@ -169,20 +171,18 @@ def _session_is_ours(who: dict[str, Any]) -> bool:
 
 
 def _make_folder(request: dict[str, Any]) -> str:
-    """Make the job's folder in one step, with the space for its exit code.
+    """Make the job's folder in one step, with room for all that is still to be written there.
 
-    That space is taken now because the job may fill the disk.
+    That room is taken now because the job may fill the disk.
     """
     folder = _folder_of(request["job"])
     part = os.path.join(os.path.dirname(folder), f".{request['job']}.{os.getpid()}.part")
     asked = {key: request[key] for key in ("job", "argv", "folder")}
     try:
         os.makedirs(part)
-        _write(part, "job.json", {**asked, "started_s": time.time()})
-        with open(os.path.join(part, "exit.part"), "wb") as file:
-            file.write(b" " * _REPORT_BYTES)
-            file.flush()
-            os.fsync(file.fileno())
+        _save(os.path.join(part, _JOB), json.dumps({**asked, "started_s": time.time()}).encode())
+        for name in (_PID, _EXIT, _STOPPED):
+            _save(os.path.join(part, name + _PART), b" " * _REPORT_BYTES)
         os.rename(part, folder)
     except OSError as error:
         _remove(part)
@@ -228,7 +228,7 @@ def _all() -> list[str]:
 
 
 def _asked(job: str) -> dict[str, Any]:
-    return _read(_folder_of(job), "job.json") or {}
+    return _read(_folder_of(job), _JOB) or {}
 
 
 def _read(folder: str, name: str) -> dict[str, Any] | None:
@@ -240,13 +240,14 @@ def _read(folder: str, name: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _write(folder: str, name: str, content: dict[str, Any]) -> None:
-    path = os.path.join(folder, name)
-    with open(path + ".part", "w", encoding="ascii") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".part", path)
+def _save(path: str, content: bytes) -> None:
+    """Write to the disk; over what is there already this takes no further room."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(file, content)
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _boot() -> str:
