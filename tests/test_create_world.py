@@ -24,6 +24,7 @@ from tpuctl.errors import (
     WriteError,
 )
 from tpuctl.progress import Progress
+from tpuctl.reporters import create as report
 
 A, B, C = "us-west4-a", "us-central1-a", "us-central1-b"
 ZONE = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
@@ -235,6 +236,32 @@ def test_a_lost_reply_makes_one_tpu_and_not_two(
     assert phases(here, journal) == ["ready"]
 
 
+@pytest.mark.parametrize("error", ["internal", "unavailable"])
+def test_an_operation_that_fails_for_the_service_is_no_reason_to_end_the_search(
+    world: Worlds, journal: Journal, error: str
+) -> None:
+    fault = {"on": "create_node", "zone": A, "error": error, "where": "operation"}
+    here = world({"zones": TWO, "faults": [fault]})
+    result = ask(here.api, journal)
+    assert outcomes(result) == [(A, "unavailable"), (B, "ready")]
+    assert there(here) == [("node", B, "t1")]
+    assert phases(here, journal) == ["closed", "ready"]
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"), [("stockout", "--queued"), ("busy", "the same command again")]
+)
+def test_a_place_in_line_is_advised_only_where_there_is_no_capacity(
+    world: Worlds, journal: Journal, error: str, hint: str
+) -> None:
+    fault = {"on": "create_node", "error": error, "every": True}
+    here = world({"zones": TWO, "faults": [fault]})
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert (result.exit_code, len(result.attempts)) == (3, 2)
+    assert hint in str(result.error.hint)
+
+
 def test_a_service_that_never_answers_leaves_an_entry_that_says_so(
     world: Worlds, journal: Journal
 ) -> None:
@@ -419,7 +446,15 @@ def test_without_waiting_the_accepted_request_is_shown_and_journalled(
     assert isinstance(queued, Created)
     assert outcomes(queued) == [(A, "accepted"), (B, "accepted")]
     assert queued.queued_resource == "t2"
-    assert phases(here, journal) == ["accepted", "accepted", "accepted"]
+    assert (result.warnings, len(queued.warnings)) == ((), 1)
+    assert "in line in 2 zones, and every one that comes costs money" in queued.warnings[0]
+    here.clock.sleep(3600)
+    late = ask(here.api, journal, "t3", queued=True, how={"wait": False})
+    assert isinstance(late, Created)
+    assert late.usd_so_far == 0.0
+    assert "in line it costs nothing" in str(report.created(late))
+    assert "to give it up: tpuctl delete t3" in str(report.created(late))
+    assert phases(here, journal) == ["accepted"] * 5
 
 
 def test_one_that_fails_before_it_could_be_shown_says_why(world: Worlds, journal: Journal) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from tpuctl.cloud import labels
@@ -18,6 +18,7 @@ from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import (
     AlreadyExistsError,
     ApiDisabledError,
+    NoCapacityError,
     NotLoggedInError,
     PermissionDeniedError,
     QuotaExceededError,
@@ -188,8 +189,9 @@ class _Creation:
             if pending and (node := self._follow([pending], self.timeout_s or LAND_S)):
                 return node
             error = self.attempts[-1].error
-            if _is_final(error):
-                break
+            # What the operation ended with has been taken back: then it is known what there is.
+            if _is_final(error) and not (pending and _is_lost(error)):
+                return self._not_created(error)
             if isinstance(error, QuotaExceededError) and _is_regional(error):
                 full_regions.add(offer.region)
         return self._not_created()
@@ -308,7 +310,11 @@ class _Creation:
             return self._left_waiting(*contest[1:]) if contest[1:] else self._not_created()
         for pending in contest:
             self._note(Attempt(pending.entry.zone, "accepted", "not waited for", pending.waited_s))
-        return self._created(there if isinstance(there, Node) else _as_node(there, self.plan))
+        if len(contest) > 1:
+            self.notes.append(_several_in_line(self.plan.name, len(contest)))
+        if isinstance(there, Node):
+            return self._created(there)
+        return replace(self._created(_as_node(there, self.plan)), usd_so_far=0.0)
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
@@ -369,6 +375,14 @@ def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
     )
 
 
+def _several_in_line(name: str, zones: int) -> str:
+    return (
+        f"{name} is in line in {zones} zones, and every one that comes costs money. The same "
+        "command without --no-wait goes on until the first is ready, and cancels the others; or "
+        "then: tpuctl gc --yes"
+    )
+
+
 def _failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
     """An attempt whose reason leaves out what we were doing: that is said already."""
     doing, _, why = str(error).partition(": ")
@@ -399,14 +413,15 @@ def _verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
             f"Could not create {plan.name}: no zone is worth asking ({why}).",
             hint=f"Where there is quota: tpuctl quota {plan.accelerator_type}",
         )
-    if len(attempts) == 1 or _is_final(errors[-1]):
+    if len(attempts) == 1:
         return errors[-1]
     hopeful = [error for error in errors if isinstance(error, TryAgainError)]
-    decisive = (hopeful or errors)[0]
+    full = [error for error in hopeful if isinstance(error, NoCapacityError)]
+    decisive = (full or hopeful or errors)[0]
     counts = Counter(attempt.outcome.replace("_", " ") for attempt in attempts)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     wait = "The same command again" if plan.queued else "Wait in line in all of them: --queued"
     return type(decisive)(
         f"Could not create {plan.name} in any of {len(attempts)} zones: {summary}.",
-        hint=wait if hopeful else decisive.hint,
+        hint=wait if full else decisive.hint,
     )
