@@ -24,7 +24,7 @@ WRITER = (
     f"import sys\nfor n in range({LINES}): sys.stdout.write(str(n).zfill({LINE_BYTES - 1}) + '\\n')"
 )
 SERVER = (
-    "from benchmarks.remote_fanout import serve; import sys; serve(int(sys.argv[1]), sys.argv[2])"
+    "import sys; from benchmarks.remote_fanout import serve; serve(int(sys.argv[1]), sys.argv[2])"
 )
 
 

@@ -92,7 +92,7 @@ def test_the_exit_code_is_that_of_the_first_failing_worker_by_number(shared: Sli
     assert result.status == "partial"
     (failure,) = result.failures
     assert "ended with exit code 7 on worker 1" in str(failure)
-    assert "The same on workers 2-3." in str(failure)
+    assert "It failed on workers 2-3 too, otherwise." in str(failure)
 
 
 def test_stdin_is_closed(shared: Slice) -> None:
@@ -105,6 +105,7 @@ def test_a_command_that_is_not_there_exits_127(shared: Slice) -> None:
     result = run(shared, "no-such-command")
     assert result.exit_code == 127
     assert "could not start 'no-such-command'" in str(result.failures[0])
+    assert "The same on workers 1-3." in str(result.failures[0])
 
 
 def test_a_folder_that_is_not_there_is_named(shared: Slice) -> None:

@@ -242,3 +242,22 @@ def test_nobody_logs_in_to_a_tpu_as_root(monkeypatch: pytest.MonkeyPatch) -> Non
     assert split_user("t1") == ("tpuctl", "t1")
     monkeypatch.setenv("LOGNAME", "Ana.Maria")
     assert split_user("t1") == ("ana_maria", "t1")
+
+
+def test_a_chip_that_somebody_holds_keeps_a_job_from_starting(
+    tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", "")
+    monkeypatch.setenv("TPUCTL_PROJECT", "p")
+    fault = {"on": "node", "name": "t1", "event": "worker_busy", "at_s": 100, "worker": 1}
+    with practising(tmp_path / "machines", fault) as practice:
+        practice.create()
+        job = ("run", "t1", "--zone", ZONE, "--job", "j", "--", "true")
+        assert tpuctl(*job).exit_code == 0
+        practice.clock.sleep(100)
+        refused = tpuctl(*job[:-3], "k", *job[-2:])
+        assert refused.exit_code == 1
+        assert "worker 1" in refused.stderr
+        assert "held by process" in refused.stderr
+        assert alive("infinity")
+    wait_until(lambda: not alive("infinity"))

@@ -21,6 +21,7 @@
     │   ├── WorkerLostError     1  the connection to a worker broke in the middle of something
     │   ├── NotStartedError     1  nothing was begun there, for another worker cannot be reached
     │   ├── WorkerDiskFullError 1  a worker has no space left
+    │   ├── WorkerUnfitError    1  a worker is not fit for a job, or not like the others
     │   ├── JobLostError        1  a job is gone and left no exit code
     │   ├── CommandFailedError  1  a command ended with an exit code of its own, not 0
     │   │   └── CommandNotFoundError 127  a worker has no such command
@@ -178,6 +179,12 @@ class WorkerDiskFullError(WorkerError):
     """A worker has no space left where it must write."""
 
     code = "worker_disk_full"
+
+
+class WorkerUnfitError(WorkerError):
+    """A worker is not fit for a job, or is not like the others of its slice."""
+
+    code = "worker_unfit"
 
 
 class JobLostError(WorkerError):

@@ -22,6 +22,9 @@ Chdir = Annotated[
 Detach = Annotated[
     bool, typer.Option("--detach", help="Start it as a job that runs on without you.")
 ]
+Check = Annotated[
+    bool, typer.Option("--check/--no-check", help="Look at every worker before a job.")
+]
 
 app = typer.Typer(add_completion=False)
 
@@ -35,6 +38,7 @@ def run(
     chdir: Chdir = None,
     detach: Detach = False,
     job: workers.Job = None,
+    check: Check = True,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -47,6 +51,6 @@ def run(
     where = workers.Where(name, host, worker, key, jump, zone, project, internal_ip)
     hosts, access = where.reach()
     if detach or job:
-        output.show(start_job(hosts, command, access, job=job), report.started)
+        output.show(start_job(hosts, command, access, job=job, check=check), report.started)
     else:
         output.show(run_command(hosts, command, access, sink=workers.sink()), report.ends)

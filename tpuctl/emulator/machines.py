@@ -1,7 +1,9 @@
 """The workers of emulated nodes: each a machine that runs while its node does, reached by SSH."""
 
+import os
 import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,10 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tpuctl.emulator.records import Node
-from tpuctl.emulator.remains import kill_everything
+from tpuctl.emulator.remains import MARK, kill_everything
 from tpuctl.emulator.world import World
 from tpuctl.errors import UnavailableError
 from tpuctl.storage.local import write_atomically
+
+DEVICES = "TPUCTL_EMULATED_DEVICES"
+"""Tells a worker the folder that stands for /dev, with a file for each chip."""
 
 RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
@@ -38,6 +43,7 @@ class Machines:
         self._folder, self._metadata_url = folder, metadata_url
         self._servers = WorkerServers()
         self._running: dict[_Machine, Any] = {}
+        self._busy: dict[_Machine, subprocess.Popen[bytes]] = {}
         self.port = _free_port(folder / "port")
 
     def match(self, world: World) -> None:
@@ -51,8 +57,15 @@ class Machines:
         }
         for machine in [*self._running.keys() - wanted.keys()]:
             self._servers.stop(self._running.pop(machine))
+            if holder := self._busy.pop(machine, None):
+                holder.wait()
+        for holder in self._busy.values():
+            holder.poll()
         for machine in sorted(wanted.keys() - self._running.keys()):
             self._start(machine, wanted[machine])
+        for machine in [*wanted.keys() - self._busy.keys()]:
+            if machine.worker in wanted[machine].busy_workers:
+                self._keep_busy(machine)
         for node in world.nodes.values():
             node.ssh_port = self.port
         self._forget({str(node.id) for node in world.nodes.values()})
@@ -60,17 +73,37 @@ class Machines:
     def close(self) -> None:
         """Switch all machines off; what is on their disks stays."""
         self._servers.close()
+        for holder in self._busy.values():
+            holder.wait()
 
     def _start(self, machine: _Machine, node: Node) -> None:
-        place = self._folder / str(node.id) / str(machine.worker)
+        place = self._place(machine)
+        devices = place / "dev" / "vfio"
+        devices.mkdir(parents=True, exist_ok=True)
+        for chip in range(node.spec.type.chips_per_worker):
+            (devices / str(chip)).touch()
         self._running[machine] = self._servers.start(
             [address for address in node.addresses[machine.worker] if address],
             self.port,
             folder=place / "home",
-            env=self._environment(node, machine.worker),
+            env={**self._environment(node, machine.worker), DEVICES: str(devices.parent)},
             host_key=place / "host_key",
             authorized_keys=lambda user: ssh_keys(node, user),
         )
+
+    def _keep_busy(self, machine: _Machine) -> None:
+        """Let a process hold the first chip of a machine, as somebody's forgotten one does."""
+        place = self._place(machine)
+        with (place / "dev" / "vfio" / "0").open("rb") as chip:
+            self._busy[machine] = subprocess.Popen(
+                ["sleep", "infinity"],
+                stdin=chip,
+                env={**os.environ, MARK: str(place / "home")},
+                start_new_session=True,
+            )
+
+    def _place(self, machine: _Machine) -> Path:
+        return self._folder / str(machine.node) / str(machine.worker)
 
     def _environment(self, node: Node, worker: int) -> dict[str, str]:
         project, zone, name = node.key

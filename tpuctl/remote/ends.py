@@ -1,5 +1,6 @@
 """How commands ended on workers, and what the whole of it means."""
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, ranges
 
 _FULL_BYTES = 1 << 20
+_WORKER = re.compile(r"worker \d+ \(.*?\)")
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,10 @@ def _say_once(same: list[tuple[int, TpuctlError]]) -> TpuctlError:
     first, others = same[0][1], [index for index, _ in same[1:]]
     if not others:
         return first
+    alike = len({_WORKER.sub("", str(error)) for _, error in same}) == 1
     also = f"worker {others[0]}" if len(others) == 1 else f"workers {ranges(others)}"
-    return type(first)(f"{first} The same on {also}.", hint=first.hint)
+    rest = f"The same on {also}." if alike else f"It failed on {also} too, otherwise."
+    return type(first)(f"{first} {rest}", hint=first.hint)
 
 
 def end_of(host: Host, what: str, ended: Mapping[str, Any]) -> WorkerEnd:

@@ -9,6 +9,7 @@ from tpuctl.errors import NotStartedError, TpuctlError, UsageError, WorkerError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent.jobs import NAME, RUNNING
+from tpuctl.remote.barrier import probe_fleet
 from tpuctl.remote.connection import Connection, ask
 from tpuctl.remote.ends import Ends, WorkerEnd, end_by_error, summarize
 from tpuctl.remote.fleet import Fleet, drive, open_fleet
@@ -99,10 +100,19 @@ def check_job(name: str | None) -> str | None:
 
 
 def start_job(
-    hosts: tuple[Host, ...], command: Command, access: Access, *, job: str | None = None
+    hosts: tuple[Host, ...],
+    command: Command,
+    access: Access,
+    *,
+    job: str | None = None,
+    check: bool = True,
 ) -> StartedJob:
-    """Start a command on every worker that runs on without us; on all of them or on none."""
-    return drive(_start_on_all(hosts, command, access, check_job(job) or _new_name()))
+    """Start a command on every worker that runs on without us; on all of them or on none.
+
+    With `check`, the workers are looked at first (`barrier.check_workers`), and nothing is started
+    when one of them is unfit.
+    """
+    return drive(_start_on_all(hosts, command, access, check_job(job) or _new_name(), check))
 
 
 def stop_job(
@@ -144,7 +154,7 @@ def _new_name() -> str:
 
 
 async def _start_on_all(
-    hosts: tuple[Host, ...], command: Command, access: Access, job: str
+    hosts: tuple[Host, ...], command: Command, access: Access, job: str, check: bool
 ) -> StartedJob:
     request = {"argv": command.argv, "env": dict(command.env), "folder": command.folder}
 
@@ -155,12 +165,22 @@ async def _start_on_all(
         return WorkerEnd(host.index, host.address, None, None, None)
 
     async with open_fleet(hosts, access, together=True) as fleet:
+        if check and (unfit := (await probe_fleet(fleet, None)).unfit):
+            return StartedJob(_not_fit(hosts, unfit), job, command.argv, hosts[0].target)
         answers = await fleet.each(start)
         if any(isinstance(answer, TpuctlError) for answer in answers):
             answers = await _take_back(fleet, job, answers)
     pairs = zip(hosts, answers, strict=True)
     workers = (end_by_error(h, a) if isinstance(a, TpuctlError) else a for h, a in pairs)
     return StartedJob(tuple(workers), job, command.argv, hosts[0].target)
+
+
+def _not_fit(hosts: tuple[Host, ...], unfit: dict[int, TpuctlError]) -> tuple[WorkerEnd, ...]:
+    idle = "Nothing was started on {}, for another worker is not fit for it."
+    return tuple(
+        end_by_error(host, unfit.get(host.index) or NotStartedError(idle.format(host.label)))
+        for host in hosts
+    )
 
 
 async def _take_back(

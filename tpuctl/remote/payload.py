@@ -14,6 +14,7 @@ _PACKAGE = "tpuctl.remote.agent"
 _NEEDS = {
     "run": ("wire", "process", "run", "main"),
     "jobs": ("wire", "process", "run", "jobs", "main"),
+    "probe": ("wire", "process", "run", "probe", "main"),
     "copy": ("wire", "tree", "unpack", "copy", "main"),
 }
 _LENGTH_DIGITS = 8
