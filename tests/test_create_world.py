@@ -80,6 +80,15 @@ def test_a_two_minute_create_takes_fewer_than_twelve_requests(
     assert (entry.phase, entry.node_id, entry.created) == ("ready", result.id, result.created)
 
 
+def test_a_tpu_that_is_ready_but_not_healthy_comes_with_a_warning(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE, "faults": [{"on": "node", "event": "worker_down"}]})
+    result = ask(here.api, journal, zones=(A,))
+    assert outcomes(result) == [(A, "ready")]
+    assert "its health is TIMEOUT" in result.warnings[0]
+
+
 def test_a_queued_create_takes_fewer_than_twelve_requests_as_well(
     world: Worlds, journal: Journal
 ) -> None:

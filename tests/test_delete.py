@@ -314,6 +314,14 @@ def test_a_dry_run_deletes_nothing_and_asks_nothing(world: Worlds, tpuctl: Tpuct
     assert sent(here, "delete_node") == []
 
 
+def test_only_a_dry_run_calls_itself_one(world: Worlds, tpuctl: Tpuctl) -> None:
+    world()
+    asked, acted = (
+        tpuctl("delete", "--all", word, "--json").data for word in ("--dry-run", "--yes")
+    )
+    assert (asked["dry_run"], acted["dry_run"], acted["tpus"]) == (True, False, [])
+
+
 def test_delete_on_the_command_line_waits_until_it_is_gone(world: Worlds, tpuctl: Tpuctl) -> None:
     here = world({"time_scale": 500, "delete_s": 20}, real_time=True)
     ask(here, "t1")

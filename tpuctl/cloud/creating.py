@@ -75,8 +75,8 @@ class Created(Tpu):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What else may cost money."""
-        return self.notes
+        """What else may cost money, and what is wrong with it although it is ready."""
+        return (*self.notes, *self.ailments)
 
     @property
     def reasons(self) -> tuple[str, ...]:

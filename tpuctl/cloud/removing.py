@@ -117,7 +117,8 @@ def remove_all(
         tell(removal.name)
         return result
 
-    tell()
+    if planned:
+        tell()
     results = attempt_all([partial(work, removal) for removal in planned], at_once=_AT_ONCE)
     return tuple(
         _failed(removal, result) if isinstance(result, TpuctlError) else result

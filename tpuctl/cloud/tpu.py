@@ -72,6 +72,16 @@ class Tpu(Outcome):
         return self.state == "READY" and bool(self.workers) and reachable
 
     @property
+    def ailments(self) -> tuple[str, ...]:
+        """What the service says is wrong with it, although it may be READY."""
+        if self.health in ("HEALTHY", "UNKNOWN"):
+            return ()
+        why = f": {self.health_description}" if self.health_description else "."
+        return (
+            f"{self.name} in {self.zone} is {self.state}, but its health is {self.health}{why}",
+        )
+
+    @property
     def age_s(self) -> float:
         """Seconds since it was asked for."""
         return max(0.0, (self.as_of - self.created).total_seconds())
