@@ -20,6 +20,7 @@ from tpuctl.emulator.scenario import (
     load_scenario,
     parse_scenario,
 )
+from tpuctl.emulator.storage.faults import DISTURBANCES, REFUSALS, STORAGE_METHODS
 from tpuctl.errors import InvalidInputError, NotFoundError
 
 PAGE = Path(__file__).parents[1] / "docs" / "emulator.md"
@@ -37,9 +38,9 @@ def test_every_key_error_and_event_is_on_the_page_and_in_an_example() -> None:
         "time_scale epoch project zones provision_s delete_s faults latency_ms"
         " rate_limits_per_minute buckets types capacity_chips quota_chips spot_quota_chips"
         " reserved_chips on error zone name nth every where after_s after_accept event at_s"
-        " worker for_s"
+        " worker for_s after_bytes"
     )
-    for word in (*keys.split(), *ERRORS, *EVENTS):
+    for word in (*keys.split(), *ERRORS, *EVENTS, *STORAGE_METHODS, *REFUSALS, *DISTURBANCES):
         assert f"`{word}`" in page, word
     for word in (*keys.split(), *EVENTS):
         assert f'"{word}"' in examples, word
