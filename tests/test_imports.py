@@ -11,12 +11,13 @@ PACKAGE = ROOT / "tpuctl"
 VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
+    "matplotlib",
 }  # fmt: skip
 FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
-    "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "cloud",
-    "emulator", "demo",
+    "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets",
+    "training", "cloud", "emulator", "demo",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -32,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"storage", "launch"},
     "datasets": {"storage"},
+    "training": {"storage"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "demo": SERVICES - {"demo", "hardware", "cloud", "emulator"},
