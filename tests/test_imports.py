@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"storage", "launch"},
     "datasets": {"storage"},
-    "training": {"storage"},
+    "training": {"diagnosis", "launch", "runtime", "storage"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "demo": SERVICES - {"demo", "hardware", "cloud", "emulator"},

@@ -1,0 +1,56 @@
+"""Open JAX's devices, for Keras 3 and for a mesh of one's own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from tpuctl.training.opened import Devices
+
+
+@contextmanager
+def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Devices]:
+    """Spread batches over the devices that a strategy of JAX names; undo that at the end.
+
+    `native` is a mesh with one axis, `data`, over them all.
+    """
+    import jax
+
+    several_hosts = strategy == "distributed+mesh"
+    if several_hosts:
+        jax.distributed.initialize()
+    try:
+        devices = jax.devices() if "mesh" in strategy else jax.devices()[:1]
+        mesh = jax.make_mesh((len(devices),), ("data",), devices=devices)
+        with _data_parallel(len(devices) > 1):
+            yield Devices(
+                names=tuple(map(str, devices)),
+                replicas=len(devices),
+                scope=nullcontext,
+                native=mesh,
+            )
+    finally:
+        if several_hosts:
+            jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _data_parallel(wanted: bool) -> Iterator[None]:
+    """Let Keras, where it is installed, split every batch over all devices."""
+    keras = _keras() if wanted else None
+    if keras is None:
+        yield
+        return
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(before)
+
+
+def _keras() -> Any:
+    try:
+        import keras
+    except ModuleNotFoundError:
+        return None
+    return keras
