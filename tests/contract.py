@@ -51,7 +51,7 @@ PRESIZE: Shape = {
     ),
     "[quarantined]": keys("path reason"),
 }
-PLAN = keys("script argv env framework strategy devices workers because")
+PLAN = keys("script argv env unset framework strategy devices workers because")
 
 
 def missing(data: Any, shape: Shape, where: str = "data") -> list[str]:

@@ -5,6 +5,8 @@ A framework reads these variables once, while it is imported; afterwards it is t
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 from tpuctl.launch.strategy import Choice
 
@@ -22,6 +24,10 @@ class Change:
     value: str | None
     because: str
     code: str | None = None
+
+    def __str__(self) -> str:
+        what = f"unset {self.variable}" if self.value is None else f"{self.variable}={self.value}"
+        return f"{what} ({self.because})"
 
 
 def plan_environment(
@@ -43,6 +49,14 @@ def plan_environment(
         *_pjrt(choice, problems, libtpu),
     )
     return tuple(change for change in wanted if env.get(change.variable) != change.value)
+
+
+def find_libtpu() -> str | None:
+    """The path of the TPU library, as images and pip put it."""
+    spec = find_spec("libtpu")
+    pip = Path(spec.origin).with_name("libtpu.so") if spec and spec.origin else None
+    places = (Path("/lib/libtpu.so"), Path("/usr/lib/libtpu.so"), pip)
+    return next((str(place) for place in places if place and place.is_file()), None)
 
 
 def apply_changes(changes: Iterable[Change], env: MutableMapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from tpuctl.launch.executed import Executed
 from tpuctl.training.opened import Devices
 
 
@@ -31,6 +32,38 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
     finally:
         if several_hosts:
             jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
+    """Read, at the end, how often each device has counted up its own copy of the step number.
+
+    The step number is a variable of Keras' optimizer; each device's copy is what its own execution
+    of the training step left there.
+    """
+    keras = _keras()
+    if keras is None:
+        yield
+        return
+    begun: dict[int, tuple[Any, int]] = {}
+    make = keras.Model.make_train_function
+
+    def noted(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if optimizer := getattr(model, "optimizer", None):
+            begun.setdefault(id(optimizer), (optimizer, int(optimizer.iterations)))
+        return make(model, *args, **kwargs)
+
+    keras.Model.make_train_function = noted
+    try:
+        yield
+    finally:
+        keras.Model.make_train_function = make
+        steps = dict.fromkeys(devices.names, 0)
+        for optimizer, before in begun.values():
+            for shard in optimizer.iterations.value.addressable_shards:
+                name = str(shard.device)
+                steps[name] = steps.get(name, 0) + int(shard.data) - before
+        counts.extend(Executed(name, count, None) for name, count in steps.items())
 
 
 @contextmanager

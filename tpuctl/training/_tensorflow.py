@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tpuctl.launch.executed import Executed
 from tpuctl.training.opened import Devices
 
 
@@ -21,6 +22,53 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
     else:
         local = _local(tf, strategy)
         yield _devices(local, local.extended.worker_devices)
+
+
+def split_cpu(count: int) -> None:
+    """Split the CPU into pretended devices; only before TensorFlow has used it."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    parts = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(cpu, parts)
+
+
+@contextmanager
+def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
+    """Let every replica count, in a variable on its own device, the steps that it executes.
+
+    Whatever goes through the strategy's `run` counts, which is all that Keras does.
+    """
+    import tensorflow as tf
+
+    strategy = devices.native
+    with strategy.scope():
+        counter = tf.Variable(
+            [0, 0],
+            dtype=tf.int64,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    run = strategy.run
+
+    def counted(fn: Any, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            leaves = [leaf for leaf in tf.nest.flatten((args, kwargs)) if tf.is_tensor(leaf)]
+            rows = tf.shape(leaves[0], tf.int64)[0] if leaves and leaves[0].shape.rank else 0
+            counter.assign_add(tf.stack([tf.constant(1, tf.int64), tf.cast(rows, tf.int64)]))
+            return fn(*args, **kwargs)
+
+        return run(step, args=args, kwargs=kwargs, **options)
+
+    strategy.run = counted
+    try:
+        yield
+    finally:
+        strategy.run = run
+        for part in strategy.experimental_local_results(counter):
+            steps, examples = part.numpy().tolist()
+            counts.append(Executed(str(part.device).partition("/task:0")[2], steps, examples))
 
 
 @contextmanager

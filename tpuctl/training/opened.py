@@ -5,14 +5,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tpuctl.diagnosis import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError, MissingExtraError
 from tpuctl.launch import snippets
-from tpuctl.launch.environment import Change, apply_changes, plan_environment
+from tpuctl.launch.environment import Change, apply_changes, find_libtpu, plan_environment
 from tpuctl.launch.strategy import FRAMEWORKS, Choice
 from tpuctl.runtime import live_machine
 from tpuctl.training.schedules import scaled_rate
@@ -63,7 +62,7 @@ class Strategy:
             f"devices: {', '.join(self.devices)} ({self.replicas} replicas)",
             f"batch: {self.batch_size} global, {self.per_replica_batch_size} per replica",
             rate,
-            *(_say(change) for change in self.changes),
+            *(f"environment: {change}" for change in self.changes),
         )
         return "\n".join(line for line in lines if line)
 
@@ -170,19 +169,9 @@ def _on_tpu(here: Diagnosis, found: Choice) -> Choice:
 
 def _repair(choice: Choice, here: Diagnosis) -> tuple[Change, ...]:
     codes = {problem.code for problem in here.problems}
-    changes = plan_environment(choice, codes, os.environ, libtpu=_libtpu())
+    changes = plan_environment(choice, codes, os.environ, libtpu=find_libtpu())
     apply_changes(changes, os.environ)
     return changes
-
-
-def _libtpu() -> str | None:
-    """The path of the TPU library, as images and pip put it."""
-    from importlib.util import find_spec
-
-    spec = find_spec("libtpu")
-    pip = Path(spec.origin).with_name("libtpu.so") if spec and spec.origin else None
-    places = (Path("/lib/libtpu.so"), Path("/usr/lib/libtpu.so"), pip)
-    return next((str(place) for place in places if place and place.is_file()), None)
 
 
 def _adapter(framework: str) -> Callable[..., AbstractContextManager[Devices]]:
@@ -209,10 +198,3 @@ def _global_batch(replicas: int, total: int | None, each: int | None) -> int:
             hint=f"batch_size={near}",
         )
     return size
-
-
-def _say(change: Change) -> str:
-    what = (
-        f"unset {change.variable}" if change.value is None else f"{change.variable}={change.value}"
-    )
-    return f"environment: {what} ({change.because})"
