@@ -51,6 +51,12 @@ PRESIZE: Shape = {
     ),
     "[quarantined]": keys("path reason"),
 }
+BENCH: Shape = {
+    "[rows]": keys(
+        "device framework strategy batch_size first_epoch_s epoch_s step_ms us_per_example"
+        " examples_per_s"
+    )
+}
 PLAN = keys("script argv env unset framework strategy devices workers because")
 
 

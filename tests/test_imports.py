@@ -17,7 +17,7 @@ FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets",
-    "training", "cloud", "emulator", "demo",
+    "training", "bench", "cloud", "emulator", "demo",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -34,9 +34,10 @@ ARROWS: dict[str, set[str]] = {
     "pipeline": {"storage", "launch"},
     "datasets": {"storage"},
     "training": {"diagnosis", "launch", "runtime", "storage"},
+    "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
-    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator"},
+    "demo": SERVICES - {"demo", "bench", "hardware", "cloud", "emulator"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

@@ -57,6 +57,12 @@ CONTENTS = (
         "Training scripts worth copying: list, read, write one into your folder.",
         is_group=True,
     ),
+    Entry(
+        "Training",
+        "bench",
+        "Measure how fast this machine trains at several batch sizes; compare two machines.",
+        is_group=True,
+    ),
     Entry("Practice", "demo", "Run the whole day on this machine in minutes, and write a report."),
     Entry("Set up", "config", "Show every setting and where its value came from."),
 )

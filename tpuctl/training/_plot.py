@@ -1,6 +1,6 @@
-"""A curve as a PNG, through matplotlib."""
+"""Curves as a PNG, through matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpuctl.errors import MissingExtraError
@@ -22,17 +22,33 @@ def write_plot(
     Raises MissingExtraError where matplotlib is not installed, WriteError where the file finds no
     place.
     """
+    points = list(zip(across, up, strict=True))
+    return write_curves(path, {"": points}, x=x, y=y, logarithmic=logarithmic, mark=mark)
+
+
+def write_curves(
+    path: Path,
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    x: str,
+    y: str,
+    logarithmic: bool = False,
+    mark: tuple[float, str] | None = None,
+) -> Path:
+    """Draw named curves of (x, y) points; raises as `write_plot` does."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtraError("A plot", extra="plot", module="matplotlib") from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(across, up)
+    for name, points in curves.items():
+        axes.plot(*zip(*points, strict=True), label=name or None, marker="o" if name else None)
     axes.set(xlabel=x, ylabel=y, xscale="log" if logarithmic else "linear")
     axes.grid(alpha=0.3)
     if mark:
         axes.axvline(mark[0], linestyle="--", color="tab:red", label=mark[1])
+    if mark or any(curves):
         axes.legend()
     with translated_write_errors(path):
         figure.savefig(path, format="png")
