@@ -345,6 +345,7 @@ def main() -> None:
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
     with scope:
         model = make_model(size, len(names), learning_rate)
+        model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     dataset = (
         make_fake_dataset(size, len(names), batch_size, args.seed)
         if fake
@@ -355,7 +356,6 @@ def main() -> None:
     checkpoint = find_checkpoint(out, settings)
     epochs_done = int(checkpoint.name.split("-")[1].split(".")[0]) if checkpoint else 0
     if checkpoint:
-        model.optimizer.build(model.trainable_variables)
         model.load_weights(checkpoint)
         print(f"going on after epoch {epochs_done} ({checkpoint})")
 

@@ -77,7 +77,13 @@ FIT: Shape = {
     "step_ms_estimate": keys("low high"),
     "compiler": keys("libtpu jaxlib"),
 }
-PLAN = keys("script argv env framework strategy devices workers because")
+BENCH: Shape = {
+    "[rows]": keys(
+        "device framework strategy batch_size first_epoch_s epoch_s step_ms us_per_example"
+        " examples_per_s"
+    )
+}
+PLAN = keys("script argv env unset framework strategy devices workers because")
 
 
 def missing(data: Any, shape: Shape, where: str = "data") -> list[str]:

@@ -119,6 +119,12 @@ CONTENTS = (
         is_group=True,
     ),
     Entry(
+        "Training",
+        "bench",
+        "Measure how fast this machine trains at several batch sizes; compare two machines.",
+        is_group=True,
+    ),
+    Entry(
         "Practice",
         "emulator",
         "Practise on a Cloud TPU service of your own: real API, no TPU, no bill.",

@@ -157,7 +157,7 @@ def _profile(heading: str, profile: Profile) -> str:
 
 
 def _training(day: Day) -> list[str]:
-    command = html.code(launch.command_line(day.launch.env, day.launch.argv))
+    command = html.code(launch.command_line(day.launch))
     because = html.bullets(day.launch.because)
     if day.launch.result is None:
         failed = " ".join(str(failure) for failure in day.launch.failures)
