@@ -11,7 +11,7 @@ No Keras: variables, a gradient, an all-reduce and an update, so that
 nothing is hidden. Interrupt it whenever you like: the same command goes
 on at the next step and ends with the same weights.
 
-Measured: Fisher's 150 flowers, 120 / 30, batch 8, 30 epochs on two
+Measured: Fisher's 150 flowers, 120 / 30, batch 8, 20 epochs on two
 vCPUs: 90 % of the 30 that it never saw are named correctly.
 """
 
@@ -317,13 +317,13 @@ def main() -> None:
         rows = rows_of(step, len(x), args.batch_size, args.seed)
         loss = float(train_step(*spread(strategy, x[rows], y[rows])))
         step_s.append(time.perf_counter() - begun)
+        if stopped or (step + 1) % args.save_every == 0:
+            values = {name: variable.numpy() for name, variable in variables.items()}
+            save(out / "checkpoint.npz", {**values, "step": step + 1})
         if time.perf_counter() - spoken > 1 or step + 1 == total_steps:
             spoken = time.perf_counter()
             rate = args.batch_size / step_s[-1]
             print(f"step {step + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
-        if stopped or (step + 1) % args.save_every == 0:
-            values = {name: variable.numpy() for name, variable in variables.items()}
-            save(out / "checkpoint.npz", {**values, "step": step + 1})
         if stopped:
             print(f"stopped after step {step + 1}; the same command goes on from there")
             sys.exit(128 + stopped[0])

@@ -12,7 +12,8 @@ Keras 3; KERAS_BACKEND=tensorflow (default) or jax, which then needs no
 TensorFlow. Interrupt it whenever you like, or let a spot TPU do so: the
 same command goes on at the next step and ends with the same weights.
 
-Measured: @@IMDB@@
+Measured: 256 short reviews made of random words that lean one way, batch
+32, 6 epochs on two vCPUs: 97 % of 64 others are told correctly.
 """
 
 import argparse
@@ -497,6 +498,9 @@ def main() -> None:
     keras.utils.set_random_seed(args.seed)
     scope, replicas, devices, strategy = open_strategy(args.strategy, args.cpu_devices)
     check_batch(args.batch_size, replicas, len(x))
+    if args.steps_per_execution > 1 and type(strategy).__name__ == "MirroredStrategy":
+        # Keras 3.15 with TensorFlow 2.21: "You must feed a value for placeholder tensor".
+        parser.error("--steps-per-execution above 1 fails under --strategy mirrored; leave it out")
     steps_per_epoch = len(x) // args.batch_size
     total_steps = args.steps or args.epochs * steps_per_epoch
     learning_rate = args.learning_rate * args.batch_size / BASE_BATCH_SIZE
@@ -523,7 +527,7 @@ def main() -> None:
         with np.load(checkpoint) as saved:
             for variable, name in zip(state_of(model), saved.files, strict=True):
                 variable.assign(saved[name])
-        first_step = int(model.optimizer.iterations)
+        first_step = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
         print(f"going on after step {first_step} ({checkpoint})", flush=True)
 
     counter = count_steps(strategy) if strategy else None
@@ -544,6 +548,7 @@ def main() -> None:
             verbose=0,
         )
     if saver.signal:
+        saver.save()  # it may have come between two epochs
         print(f"stopped after step {clock.step}; the same command goes on from there", flush=True)
         sys.exit(128 + saver.signal)
     executed = executed_by(model, strategy, counter, first_step, args.batch_size // replicas)

@@ -1,20 +1,23 @@
 """Sweeps: what is measured, what is refused, and what two machines say of each other."""
 
+import io
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests import contract
 from tests.machines import diagnosed, environment
 from tpuctl.bench.compare import compare, load
 from tpuctl.bench.models import Bench, Row
-from tpuctl.bench.sweep import parse_batches, plan_variants, run_bench
+from tpuctl.bench.sweep import draw, parse_batches, plan_variants, run_bench
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.launch.plan import find_script
 from tpuctl.progress import silent
+from tpuctl.reporters import bench as report
 
 CPU = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}
 # Seed A: seconds of an epoch of 60,000 images on a GPU and on a TPU, by batch size.
@@ -41,6 +44,23 @@ def test_two_machines_give_the_speed_ups_of_every_batch_and_of_their_best() -> N
     assert [(entry.batch_size, entry.speed_up) for entry in result.speed_ups] == [
         (256, 1.0), (512, 1.67), (1024, 2.0), (None, 2.0),
     ]  # fmt: skip
+
+
+def test_the_table_has_a_line_for_each_row_and_the_first_epoch_apart() -> None:
+    console = Console(width=120, file=io.StringIO())
+    console.print(report.bench(sweep("gpu", {256: 6.0})))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.splitlines()[-1].split() == [
+        "GPU", "tensorflow", "default", "256", "18.00", "6.00", "25.60", "100.0", "10,000",
+    ]  # fmt: skip
+    assert "the first of which compiles" in text
+
+
+def test_a_sweep_is_drawn_as_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    drawn = draw(sweep("gpu", GPU_S), tmp_path / "sweep.png")
+    assert drawn.plot == str(tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_sweeps_without_a_common_batch_are_compared_at_their_best() -> None:

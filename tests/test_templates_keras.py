@@ -79,7 +79,7 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
 
 def test_fashion_mnist_learns_on_two_replicas_and_both_worked(tmp_path: Path, digits: Path) -> None:
     options = ("--data", digits, "--batch-size", 60, "--learning-rate", 0.05, "--epochs", 6)
-    more = ("--cpu-devices", 2, "--steps-per-execution", 5, "--trace", 2)
+    more = ("--cpu-devices", 2, "--trace", 2)
     result = train("fashion-mnist", "tensorflow", tmp_path, *options, *more)
     assert result["test_accuracy"] > 0.85
     assert result["replicas"] == 2
@@ -95,9 +95,11 @@ def test_the_imdb_lstm_tells_good_reviews_from_bad_ones(
     tmp_path: Path, reviews: Path, backend: str
 ) -> None:
     options = ("--data", reviews, "--length", 16, "--vocabulary", 32, "--batch-size", 32)
+    more = ("--steps-per-execution", 3, "--learning-rate", 0.02, "--epochs", 6)
     result = train("imdb-lstm", backend, tmp_path, *options, "--learning-rate", 0.02, "--epochs", 6)
     assert result["test_accuracy"] > 0.8
     assert result["framework"] == f"keras-{backend}"
+    assert [epoch["steps"] for epoch in result["epochs"]] == [8] * 6
 
 
 def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, digits: Path) -> None:
@@ -110,7 +112,10 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, digits
     assert "--data fake" in says("--data", tmp_path / "empty")
     uneven = says("--data", digits, "--batch-size", 63, "--cpu-devices", 2)
     assert "--batch-size 63 does not divide over 2 replicas; --batch-size 64 would" in uneven
+    several = refused("mnist-cnn", "tensorflow", tmp_path, "--cpu-devices", 2,
+                      "--steps-per-execution", 2)  # fmt: skip
+    assert "--steps-per-execution above 1 fails under --strategy mirrored" in several
     floats = tmp_path / "floats.npz"
-    pictures, labels = np.zeros((4, 2, 2)), np.zeros(4)
-    np.savez(floats, x_train=pictures, x_test=pictures, y_train=labels, y_test=labels)
+    images, labels = np.zeros((4, 2, 2)), np.zeros(4)
+    np.savez(floats, x_train=images, x_test=images, y_train=labels, y_test=labels)
     assert "holds float64 images, not uint8" in says("--data", floats)

@@ -69,7 +69,7 @@ def test_gradients_are_reduced_so_that_replicas_train_as_one_device_would(
 def test_an_interrupted_loop_goes_on_and_ends_with_the_same_weights(
     tmp_path: Path, iris: Path, number: signal.Signals
 ) -> None:
-    options = ("--data", iris, "--save-every", 5)
+    options = ("--data", iris, "--save-every", 1)
     out = tmp_path / "parts"
     interrupt("custom-loop", "tensorflow", out, number, "step 1", *options, "--epochs", 10**6)
     with np.load(out / "checkpoint.npz") as saved:

@@ -123,7 +123,7 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
     if framework == "torch":
         raise InvalidInputError(
             "PyTorch has no scope to open: torch_xla starts processes.",
-            hint="See the template: tpuctl templates show torch-xla-images",
+            hint="See the code that starts them: tpuctl doctor",
         )
     wanted = _framework(here, name) if framework == "auto" else framework
     found = next((choice for choice in able if choice.framework == wanted), None)
