@@ -96,7 +96,7 @@ def test_the_imdb_lstm_tells_good_reviews_from_bad_ones(
 ) -> None:
     options = ("--data", reviews, "--length", 16, "--vocabulary", 32, "--batch-size", 32)
     more = ("--steps-per-execution", 3, "--learning-rate", 0.02, "--epochs", 6)
-    result = train("imdb-lstm", backend, tmp_path, *options, "--learning-rate", 0.02, "--epochs", 6)
+    result = train("imdb-lstm", backend, tmp_path, *options, *more)
     assert result["test_accuracy"] > 0.8
     assert result["framework"] == f"keras-{backend}"
     assert [epoch["steps"] for epoch in result["epochs"]] == [8] * 6
