@@ -11,7 +11,7 @@ PACKAGE = ROOT / "tpuctl"
 VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
-    "array_record", "pathspec", "matplotlib",
+    "array_record", "pathspec", "matplotlib", "urllib3", "requests",
 }  # fmt: skip
 FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.

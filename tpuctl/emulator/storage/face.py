@@ -78,6 +78,7 @@ class StorageFace:
         except (OSError, WriteError):
             return Prepared(_refused(refuse("internal")))
         if fault and fault.after_accept:
+            reply.forget()
             return self._strike_last(fault, about)
         return Prepared(reply, disturbance if route is MEDIA else None)
 

@@ -155,3 +155,8 @@ class Reply:
     document: Document | None = None
     content: Content | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Let go of what will not be sent."""
+        if self.content:
+            self.content.file.close()
