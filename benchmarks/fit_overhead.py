@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from tpuctl.compile.session import ENVIRONMENT
+
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("fit_program.py")
 BARE = """
@@ -38,7 +40,7 @@ def run(command: Sequence[str], cache: str) -> tuple[float, float]:
     env = {
         **os.environ,
         "TPUCTL_CACHE_DIR": cache,
-        "TPU_SKIP_MDS_QUERY": "1",
+        **ENVIRONMENT,
         "JAX_PLATFORMS": "cpu",
     }
     start = time.perf_counter()

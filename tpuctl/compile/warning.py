@@ -1,4 +1,4 @@
-"""What `tpuctl create` should say of a program before anybody pays for the TPU. Pure."""
+"""What creating a TPU should say of a program before anybody pays for it. Pure."""
 
 from tpuctl.compile.models import Fit
 from tpuctl.units import format_bytes
