@@ -10,17 +10,17 @@ setup: $(READY)  ## Make .venv with everything the other targets need.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh,arrayrecord,plot,aot]' --group dev
 	touch $(READY)
 
 demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.
 	$(BIN)/tpuctl demo
 
-test: $(READY)  ## Everything CI can bear.
-	$(BIN)/python -m pytest
+test: test-quick  ## Everything CI can bear.
+	$(BIN)/python -m pytest -m 'tf or aot or slow'
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow'
 
 lint: $(READY)  ## ruff and mypy --strict.
 	$(BIN)/ruff format --check .

@@ -1,27 +1,34 @@
-"""Decode and shrink a photograph: ours against the best that other wheels can do.
+"""Decode and shrink a photograph: ours against the best that others can do.
 
-One process, one core, CPU seconds; the candidates take turns on the same photographs in an order
-that changes every round. Quality is PSNR against a full decode resampled by Pillow with the filter
-that suits the candidate best. Only ratios within one run mean anything.
+One core, CPU seconds; the candidates take turns on the same photographs in an order that changes
+every round. Quality is PSNR against a full decode resampled by Pillow with the filter that suits
+the candidate best. Only ratios within one run mean anything.
+
+`--peers` adds pyvips and img2dataset, each installed in an environment of its own (benchmarks/
+peers.py says where) and run in a process of its own.
 """
 
+import argparse
 import io
 import math
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 import simplejpeg
 from PIL import Image
 
+from benchmarks.peers import Peer, make_environment
+from tpuctl.datasets._encoding import encode_jpeg
 from tpuctl.datasets._images import prepare_decoders, shrink
-from tpuctl.datasets.geometry import choose_denominator, plan_fit
+from tpuctl.datasets.geometry import Mode, choose_denominator, plan_fit
 from tpuctl.demo._photographs import make_photographs
 from tpuctl.demo.recipe import list_pictures
 from tpuctl.progress import silent
@@ -41,12 +48,43 @@ REDUCED = {
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
 
+SCRIPT = Path(__file__).with_name("presize_peer.py")
+
 Pixels = np.ndarray[Any, Any]
-Candidate = Callable[[bytes], Pixels]
+Function = Callable[[bytes], Pixels]
 
 
-def ours(fidelity: Any) -> Candidate:
-    return lambda data: shrink(data, SIZE, mode="stretch", fidelity=fidelity).pixels
+class Candidate(Protocol):
+    """What shrinks one photograph, wherever it runs."""
+
+    def cpu_s(self, path: Path) -> float: ...
+
+    def pixels(self, path: Path) -> Pixels: ...
+
+
+class Here:
+    """A candidate that runs in this process."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def cpu_s(self, path: Path) -> float:
+        data = path.read_bytes()
+        start = time.process_time()
+        self._function(data)
+        return time.process_time() - start
+
+    def pixels(self, path: Path) -> Pixels:
+        return self._function(path.read_bytes())
+
+
+def ours(fidelity: Any, mode: Mode = "stretch") -> Function:
+    return lambda data: shrink(data, SIZE, mode=mode, fidelity=fidelity).pixels
+
+
+def ours_encoded(data: bytes) -> Pixels:
+    pixels = shrink(data, SIZE, mode="cover", fidelity="balanced").pixels
+    return np.frombuffer(encode_jpeg(pixels, 95), np.uint8)
 
 
 def pillow_at_its_best(data: bytes) -> Pixels:
@@ -90,7 +128,7 @@ def decode_only(data: bytes) -> Pixels:
     return pixels
 
 
-CANDIDATES: dict[str, Candidate] = {
+FUNCTIONS: dict[str, Function] = {
     "ours, fast": ours("fast"),
     "ours, balanced": ours("balanced"),
     "ours, high": ours("high"),
@@ -101,44 +139,57 @@ CANDIDATES: dict[str, Candidate] = {
     "OpenCV REDUCED 1x, area": opencv_reduced,
     "simplejpeg decode only": decode_only,
 }
+PROGRESSIVE = ("ours, fast", "ours, balanced", "Pillow draft 1.5x, Hamming, box")
+PROGRESSIVE += ("OpenCV REDUCED 1x, area",)
+PEERS = {"pyvips": ("pyvips", "pyvips-binary", "numpy"), "img2dataset": ("img2dataset",)}
+WITHOUT_PIXELS = ("simplejpeg decode only",)
 
 
-def photographs(folder: Path, *, progressive: bool) -> list[bytes]:
-    make_photographs(list_pictures(2), folder, silent)
+def photographs(folder: Path, *, progressive: bool) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    make_photographs(list_pictures(2), folder / "made", silent)
     rng = random.Random(1)
     found = []
-    for path in sorted(folder.rglob("*.jpg")):
+    for number, path in enumerate(sorted((folder / "made").rglob("*.jpg"))):
         picture = Image.open(path)
         scale = rng.uniform(0.5, 1.0)
         picture = picture.resize((round(picture.width * scale), round(picture.height * scale)))
-        out = io.BytesIO()
-        picture.save(out, "JPEG", quality=90, progressive=progressive)
-        found.append(out.getvalue())
+        found.append(folder / f"{number}-{progressive}.jpg")
+        picture.save(found[-1], "JPEG", quality=90, progressive=progressive)
     return found
 
 
-def cpu_seconds(images: list[bytes], names: list[str]) -> dict[str, float]:
-    """Sum over the images of the median CPU seconds that a candidate takes for one."""
-    total = dict.fromkeys(names, 0.0)
+@contextmanager
+def open_peers(*names: str) -> Iterator[dict[str, Candidate]]:
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                closing(Peer(make_environment(name, PEERS[name]), SCRIPT, name))
+            )
+            for name in names
+        }
+
+
+def cpu_seconds(paths: Sequence[Path], candidates: dict[str, Candidate]) -> dict[str, float]:
+    """Sum over the photographs of the median CPU seconds that a candidate takes for one."""
+    total = dict.fromkeys(candidates, 0.0)
     order = random.Random(2)
-    for data in images:
-        spent: dict[str, list[float]] = {name: [] for name in names}
+    for path in paths:
+        spent: dict[str, list[float]] = {name: [] for name in candidates}
         for _ in range(ROUNDS):
-            for name in order.sample(names, len(names)):
-                start = time.process_time()
-                CANDIDATES[name](data)
-                spent[name].append(time.process_time() - start)
+            for name in order.sample(list(candidates), len(candidates)):
+                spent[name].append(candidates[name].cpu_s(path))
         for name, seconds in spent.items():
             total[name] += statistics.median(seconds)
     return total
 
 
-def quality(images: list[bytes], name: str) -> tuple[float, float]:
+def quality(paths: Sequence[Path], candidate: Candidate) -> tuple[float, float]:
     """Median and worst PSNR against the reference filter nearest to the candidate."""
     found = []
-    for data in images:
-        full = Image.open(io.BytesIO(data)).convert("RGB")
-        small = CANDIDATES[name](data)
+    for path in paths:
+        full = Image.open(path).convert("RGB")
+        small = candidate.pixels(path)
         found.append(max(psnr(small, np.asarray(full.resize(SIZE, f))) for f in FILTERS))
     return statistics.median(found), min(found)
 
@@ -148,36 +199,45 @@ def psnr(one: Pixels, other: Pixels) -> float:
     return 10 * math.log10(255**2 / error) if error else 99.0
 
 
-def report(title: str, images: list[bytes], names: list[str]) -> None:
+def report(
+    title: str, paths: Sequence[Path], candidates: dict[str, Candidate], *, pixels: bool = True
+) -> None:
+    """Print each candidate's images per CPU second, ours (balanced) being 1."""
+    spent = cpu_seconds(paths, candidates)
+    print(f"presize kernel, {title}, {len(paths)} photographs to {SIDE}x{SIDE}:")
+    print(f"  {'':34}{'speed':>7}  {'ours is':>8}  {'PSNR median / worst':>20}")
+    for name, candidate in candidates.items():
+        ours_is = spent[name] / spent["ours, balanced"]
+        line = f"  {name:34}{1 / ours_is:7.2f}  {ours_is:7.2f}x"
+        if pixels and name not in WITHOUT_PIXELS:
+            median, worst = quality(paths, candidate)
+            line += f"  {median:12.1f} / {worst:.1f} dB"
+        print(line)
+
+
+def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="presize_kernel")
+    parser.add_argument("--peers", action="store_true", help="install and run pyvips, img2dataset")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = ()) -> None:
+    peers = ("pyvips",) if read_arguments(words).peers else ()
+    others = ("img2dataset",) if peers else ()
     prepare_decoders()
-    spent = cpu_seconds(images, names)
-    print(f"presize kernel, {title}, {len(images)} photographs to {SIDE}x{SIDE}:")
-    print(f"  {'':34}{'speed':>7}  {'PSNR median / worst':>20}")
-    for name in names:
-        ratio = spent["ours, balanced"] / spent[name]
-        if name == "simplejpeg decode only":
-            print(f"  {name:34}{ratio:7.2f}")
-        else:
-            median, worst = quality(images, name)
-            print(f"  {name:34}{ratio:7.2f}  {median:12.1f} / {worst:.1f} dB")
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    here: dict[str, Candidate] = {name: Here(function) for name, function in FUNCTIONS.items()}
+    with tempfile.TemporaryDirectory() as folder, open_peers(*peers, *others) as there:
         baseline = photographs(Path(folder), progressive=False)
         progressive = photographs(Path(folder), progressive=True)
-    report("baseline", baseline, list(CANDIDATES))
-    report(
-        "progressive",
-        progressive,
-        [
-            "ours, fast",
-            "ours, balanced",
-            "Pillow draft 1.5x, Hamming, box",
-            "OpenCV REDUCED 1x, area",
-        ],
-    )
+        fitting = {name: there[name] for name in peers}
+        report("baseline", baseline, {**here, **fitting})
+        chosen = {name: here[name] for name in PROGRESSIVE}
+        report("progressive", progressive, {**chosen, **fitting})
+        if others:
+            encoders: dict[str, Candidate] = {"ours, balanced": Here(ours_encoded)}
+            encoders |= {name: there[name] for name in others}
+            report("centre crop to JPEG q95", baseline, encoders, pixels=False)
 
 
 if __name__ == "__main__":
-    main()
+    main(None)

@@ -204,6 +204,11 @@ def make_model(size: int, classes: int, learning_rate: float):
     return model
 
 
+def make_example(image_size: int = 224):
+    """What `tpuctl fit images` compiles: the model of `--data fake`, in any size."""
+    return make_model(image_size, len(ROTATIONS), learning_rate=1e-3)
+
+
 # ---- Clock, checkpoints, result ------------------------------------------------------------------
 
 
@@ -293,6 +298,50 @@ def write_result(out: Path, result: dict) -> None:
     os.replace(part, out / "result.json")
 
 
+# ---- Proof: which devices executed the steps -----------------------------------------------------
+
+
+def count_steps(strategy):
+    """Let every replica of TensorFlow count steps and examples in a variable on its own device."""
+    import tensorflow as tf
+
+    with strategy.scope():
+        counter = tf.Variable(
+            [0, 0],
+            dtype=tf.int64,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    run = strategy.run
+
+    def counted_run(step, args=(), **more):
+        def counted(*args):
+            counter.assign_add(tf.stack([1, tf.shape(tf.nest.flatten(args)[0], tf.int64)[0]]))
+            return step(*args)
+
+        return run(counted, args=args, **more)
+
+    strategy.run = counted_run
+    return counter
+
+
+def executed_by(model, strategy, counter, first_step: int, per_replica: int) -> list[dict]:
+    """What every device says it did, read from the device itself."""
+    if strategy is not None:
+        parts = [
+            (p.device, p.numpy().tolist()) for p in strategy.experimental_local_results(counter)
+        ]
+        return [
+            {"device": device.partition("/task:0")[2], "steps": steps, "examples": examples}
+            for device, (steps, examples) in parts
+        ]
+    # JAX: each device holds a copy of the step number, which its own execution counted up.
+    shards = model.optimizer.iterations.value.addressable_shards
+    steps = [(str(shard.device), int(shard.data) - first_step) for shard in shards]
+    return [{"device": d, "steps": count, "examples": count * per_replica} for d, count in steps]
+
+
 # ---- One run, top to bottom ----------------------------------------------------------------------
 
 
@@ -320,11 +369,16 @@ def main() -> None:
     names = list(ROTATIONS) if fake or len(manifest["classes"]) < 2 else manifest["classes"]
     size = args.image_size if fake else min(manifest["options"]["size"])
     records = None if fake else sum(shard["records"] for shard in manifest["shards"])
-    # A batch is never larger than the data set, and splits evenly over the replicas.
-    batch_size = args.batch_size if fake else min(args.batch_size, records)
-    batch_size = batch_size // replicas * replicas
+    if args.batch_size % replicas:
+        near = max(1, round(args.batch_size / replicas)) * replicas
+        parser.error(
+            f"--batch-size {args.batch_size} does not divide over {replicas} replicas; "
+            f"--batch-size {near} would"
+        )
+    # A small data set makes one batch, of as many as the replicas can share.
+    batch_size = args.batch_size if fake else min(args.batch_size, records) // replicas * replicas
     if not batch_size:
-        raise SystemExit(f"{replicas} replicas need at least {replicas} examples in a batch.")
+        raise SystemExit(f"--data: {replicas} replicas need at least {replicas} examples.")
     steps_per_epoch = args.steps or (10 if fake else records // batch_size)
     epochs = 1 if args.steps else args.epochs
     learning_rate = args.learning_rate * batch_size / 32
@@ -340,6 +394,7 @@ def main() -> None:
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
     with scope:
         model = make_model(size, len(names), learning_rate)
+        model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     dataset = (
         make_fake_dataset(size, len(names), batch_size, args.seed)
         if fake
@@ -350,11 +405,13 @@ def main() -> None:
     checkpoint = find_checkpoint(out, settings)
     epochs_done = int(checkpoint.name.split("-")[1].split(".")[0]) if checkpoint else 0
     if checkpoint:
-        model.optimizer.build(model.trainable_variables)
         model.load_weights(checkpoint)
         print(f"going on after epoch {epochs_done} ({checkpoint})")
 
     check_space(out, model)
+    strategy = model.distribute_strategy if keras.backend.backend() == "tensorflow" else None
+    counter = count_steps(strategy) if strategy else None
+    first_step = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
     callbacks, clock = make_callbacks(out)
     model.fit(
         dataset,
@@ -365,6 +422,7 @@ def main() -> None:
         shuffle=False,  # the data set shuffles itself
         verbose=0,
     )
+    executed = executed_by(model, strategy, counter, first_step, batch_size // replicas)
     part = out / "part.keras"
     model.save(part)
     os.replace(part, out / "model.keras")
@@ -381,6 +439,7 @@ def main() -> None:
         "steps_per_epoch": steps_per_epoch,
         "epochs": clock.epochs,
         **summarise(clock, batch_size),
+        "executed": executed,
         "model": str(out / "model.keras"),
     }
     write_result(out, result)

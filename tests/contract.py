@@ -68,7 +68,22 @@ LEFTOVERS: Shape = {
     "[found]": keys("kind name zone reason usd_per_hour chips action"),
     **keys("freed_chips saved_usd_per_hour"),
 }
-PLAN = keys("script argv env framework strategy devices workers because")
+FIT: Shape = {
+    **keys(
+        "accelerator_type batch_size per_chip_batch fits hbm_needed_bytes hbm_available_bytes"
+        " flops_per_step hbm_bytes_per_step compute_ms memory_ms bound mxu_padding_waste_fraction"
+        " compile_seconds max_batch warnings"
+    ),
+    "step_ms_estimate": keys("low high"),
+    "compiler": keys("libtpu jaxlib"),
+}
+BENCH: Shape = {
+    "[rows]": keys(
+        "device framework strategy batch_size first_epoch_s epoch_s step_ms us_per_example"
+        " examples_per_s"
+    )
+}
+PLAN = keys("script argv env unset framework strategy devices workers because")
 
 
 def missing(data: Any, shape: Shape, where: str = "data") -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
 from tpuctl.cloud.journal import KEEP_CLOSED, Entry, Journal, new_create_id
+from tpuctl.cloud.leftovers import find_leftovers
 from tpuctl.cloud.models import NodeRequest
 from tpuctl.cloud.reconcile import FOUND, SURELY_MISSING, reconcile
 
@@ -120,6 +121,44 @@ def test_the_others_of_a_race_that_was_won_are_zombies(world: Worlds, journal: J
     here.clock.sleep(200)
     assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [A]
     assert (now(journal, won).phase, now(journal, lost).phase) == ("ready", "abandoned")
+
+
+def test_of_two_that_won_the_same_race_the_cheaper_stays(world: Worlds, journal: Journal) -> None:
+    here = world(TWO)
+    dear = intend(here, journal, A, kind="queued", race="r", usd_per_hour=12.48)
+    cheap = intend(here, journal, B, kind="queued", race="r", usd_per_hour=9.60)
+    for entry in (dear, cheap):
+        send(here, entry)
+    here.clock.sleep(200)
+    assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [A]
+    assert (now(journal, cheap).phase, now(journal, dear).phase) == ("ready", "abandoned")
+    assert [find.zone for find in find_leftovers(here.api, journal=journal).found] == [A]
+
+
+def test_one_that_users_were_told_of_wins_over_a_cheaper_one(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": {A: ZONE, B: {**ZONE, "capacity_chips": 0}}})
+    first = intend(here, journal, A, kind="queued", race="r", usd_per_hour=12.48)
+    send(here, first)
+    here.clock.sleep(200)
+    reconcile(here.api, journal)
+    late = intend(here, journal, B, kind="queued", race="r", usd_per_hour=9.60)
+    send(here, late)
+    assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [B]
+    assert now(journal, first).phase == "ready"
+
+
+def test_a_dead_one_wins_no_race(world: Worlds, journal: Journal) -> None:
+    taken = {"on": "node", "zone": A, "event": "preempt", "at_s": 150}
+    here = world({"zones": {A: ZONE, B: {**ZONE, "capacity_chips": 0}}, "faults": [taken]})
+    dead = intend(here, journal, A, kind="queued", race="r")
+    waiting = intend(here, journal, B, kind="queued", race="r")
+    for entry in (dead, waiting):
+        send(here, entry)
+    here.clock.sleep(250)
+    assert reconcile(here.api, journal).zombies == ()
+    assert now(journal, waiting).phase == "accepted"
 
 
 def test_the_requests_of_a_command_that_still_runs_are_its_own(

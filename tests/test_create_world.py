@@ -17,8 +17,14 @@ from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.searching import plan_with_service
-from tpuctl.errors import InvalidInputError, QuotaExceededError, WriteError
+from tpuctl.errors import (
+    InvalidInputError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    WriteError,
+)
 from tpuctl.progress import Progress
+from tpuctl.reporters import create as report
 
 A, B, C = "us-west4-a", "us-central1-a", "us-central1-b"
 ZONE = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
@@ -72,6 +78,15 @@ def test_a_two_minute_create_takes_fewer_than_twelve_requests(
     assert sum(here.requests.values()) < 12
     (entry,) = journal.entries(here.api)
     assert (entry.phase, entry.node_id, entry.created) == ("ready", result.id, result.created)
+
+
+def test_a_tpu_that_is_ready_but_not_healthy_comes_with_a_warning(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE, "faults": [{"on": "node", "event": "worker_down"}]})
+    result = ask(here.api, journal, zones=(A,))
+    assert outcomes(result) == [(A, "ready")]
+    assert "its health is TIMEOUT" in result.warnings[0]
 
 
 def test_a_queued_create_takes_fewer_than_twelve_requests_as_well(
@@ -230,6 +245,32 @@ def test_a_lost_reply_makes_one_tpu_and_not_two(
     assert phases(here, journal) == ["ready"]
 
 
+@pytest.mark.parametrize("error", ["internal", "unavailable"])
+def test_an_operation_that_fails_for_the_service_is_no_reason_to_end_the_search(
+    world: Worlds, journal: Journal, error: str
+) -> None:
+    fault = {"on": "create_node", "zone": A, "error": error, "where": "operation"}
+    here = world({"zones": TWO, "faults": [fault]})
+    result = ask(here.api, journal)
+    assert outcomes(result) == [(A, "unavailable"), (B, "ready")]
+    assert there(here) == [("node", B, "t1")]
+    assert phases(here, journal) == ["closed", "ready"]
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"), [("stockout", "--queued"), ("busy", "the same command again")]
+)
+def test_a_place_in_line_is_advised_only_where_there_is_no_capacity(
+    world: Worlds, journal: Journal, error: str, hint: str
+) -> None:
+    fault = {"on": "create_node", "error": error, "every": True}
+    here = world({"zones": TWO, "faults": [fault]})
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert (result.exit_code, len(result.attempts)) == (3, 2)
+    assert hint in str(result.error.hint)
+
+
 def test_a_service_that_never_answers_leaves_an_entry_that_says_so(
     world: Worlds, journal: Journal
 ) -> None:
@@ -240,6 +281,19 @@ def test_a_service_that_never_answers_leaves_an_entry_that_says_so(
     assert (result.exit_code, result.error.code) == (3, "unavailable")
     assert "is not known" in str(result.error)
     assert outcomes(result) == [(A, "unavailable")]
+    assert phases(here, journal) == ["intended"]
+
+
+def test_a_lost_reply_that_cannot_be_looked_into_stays_in_the_journal(
+    world: Worlds, journal: Journal
+) -> None:
+    lost = {"on": "create_node", "error": "unavailable", "after_accept": True}
+    blind = {"on": "get_node", "error": "permission"}
+    here = world({"zones": TWO, "faults": [lost, blind]})
+    result = ask(here.api, journal)
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "permission_denied")]
+    assert there(here) == [("node", A, "t1")]
     assert phases(here, journal) == ["intended"]
 
 
@@ -290,6 +344,34 @@ def test_a_race_is_not_ended_by_one_that_fails(world: Worlds, journal: Journal) 
     here = world({"zones": TWO, "faults": [quota]})
     result = ask(here.api, journal, queued=True)
     assert outcomes(result) == [(A, "quota_exceeded"), (B, "ready")]
+
+
+def test_a_race_goes_on_when_one_reply_stays_unknown(world: Worlds, journal: Journal) -> None:
+    down = {"on": "create_queued_resource", "zone": A, "error": "unavailable", "every": True}
+    here = world({"zones": TWO, "faults": [down]})
+    result = ask(here.api, journal, queued=True)
+    assert outcomes(result) == [(A, "unavailable"), (B, "ready")]
+    assert phases(here, journal) == ["intended", "ready"]
+
+
+def test_one_that_is_provisioning_for_ever_is_given_up(world: Worlds, journal: Journal) -> None:
+    here = world({"zones": ONE, "provision_s": 1e6})
+    result = ask(here.api, journal, zones=(A,), queued=True)
+    assert isinstance(result, NotCreated)
+    assert outcomes(result) == [(A, "deadline")]
+    assert "it was PROVISIONING after 1h" in str(result.error)
+    assert there(here) == []
+
+
+def test_a_login_that_ends_in_mid_create_says_what_may_exist(
+    world: Worlds, journal: Journal
+) -> None:
+    ended = {"on": "get_operation", "error": "permission", "every": True}
+    here = world({"zones": TWO, "faults": [ended]})
+    with pytest.raises(PermissionDeniedError) as caught:
+        ask(here.api, journal)
+    assert "t1 was asked for, and may exist: tpuctl list" in str(caught.value.hint)
+    assert phases(here, journal) == ["accepted"]
 
 
 def test_a_queue_that_gives_nothing_in_time_is_left_by_all(world: Worlds, journal: Journal) -> None:
@@ -348,6 +430,7 @@ def test_a_tpu_of_somebody_else_is_left_alone(world: Worlds, journal: Journal) -
     assert result.error.code == "already_exists"
     assert there(here) == [("node", A, "t1")]
     assert here.api.get_node("t1", zone=A).id == before.id
+    assert phases(here, journal) == ["closed"]
 
 
 def test_a_name_that_is_taken_ends_a_race_everywhere(world: Worlds, journal: Journal) -> None:
@@ -357,6 +440,7 @@ def test_a_name_that_is_taken_ends_a_race_everywhere(world: Worlds, journal: Jou
     result = ask(here.api, Journal(journal.folder / "other laptop"), queued=True)
     assert isinstance(result, NotCreated)
     assert result.error.code == "already_exists"
+    assert outcomes(result) == [(B, "already_exists"), (A, "cancelled")]
     assert there(here) == [("node", B, "t1"), ("queued", B, "t1")]
 
 
@@ -371,7 +455,15 @@ def test_without_waiting_the_accepted_request_is_shown_and_journalled(
     assert isinstance(queued, Created)
     assert outcomes(queued) == [(A, "accepted"), (B, "accepted")]
     assert queued.queued_resource == "t2"
-    assert phases(here, journal) == ["accepted", "accepted", "accepted"]
+    assert (result.warnings, len(queued.warnings)) == ((), 1)
+    assert "in line in 2 zones, and every one that comes costs money" in queued.warnings[0]
+    here.clock.sleep(3600)
+    late = ask(here.api, journal, "t3", queued=True, how={"wait": False})
+    assert isinstance(late, Created)
+    assert late.usd_so_far == 0.0
+    assert "in line it costs nothing" in str(report.created(late))
+    assert "to give it up: tpuctl delete t3" in str(report.created(late))
+    assert phases(here, journal) == ["accepted"] * 5
 
 
 def test_one_that_fails_before_it_could_be_shown_says_why(world: Worlds, journal: Journal) -> None:

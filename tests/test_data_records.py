@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tests.pictures import fill
 from tpuctl.datasets import PresizeOptions, presize, read_records
 from tpuctl.datasets._tfrecord import (
-    DamagedRecordError,
     RecordWriter,
     digest_file,
     frame,
     read_frames,
 )
+from tpuctl.datasets.containers import DamagedRecordError
 from tpuctl.datasets.example import decode_example, decode_leading_features, encode_example
 from tpuctl.errors import InvalidInputError, NotFoundError
 

@@ -1,6 +1,10 @@
 """`delete`: exactly what was meant, whatever the service, the network or somebody else does."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,9 @@ import pytest
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
 from tpuctl.cloud.deleting import Deletion, delete, plan_deletion
+from tpuctl.cloud.groups import Group
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.removing import Removal
+from tpuctl.cloud.removing import Removal, plan_removal
 from tpuctl.errors import NotFoundError, PermissionDeniedError, UsageError
 from tpuctl.reporters import deletions as report
 
@@ -271,6 +276,20 @@ def test_all_with_a_silent_zone_is_partial(world: Worlds, journal: Journal) -> N
     assert FAR in ended.warnings[0]
 
 
+def test_the_disks_that_stay_behind_are_named_with_the_way_to_delete_them(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world()
+    ready(here, "t1")
+    node = here.api.get_node("t1", zone=HERE)
+    disk = f"projects/practice/zones/{HERE}/disks/photos"
+    plan = Deletion((plan_removal(Group((replace(node, data_disks=(disk,)),))),))
+    ended = delete(here.api, plan, journal=journal)
+    assert ended.tpus[0].remaining_disks == ("photos",)
+    (warning,) = ended.warnings
+    assert f"gcloud compute disks delete photos --zone {HERE}" in warning
+
+
 def test_delete_asks_and_without_a_terminal_says_how(world: Worlds, tpuctl: Tpuctl) -> None:
     here = world()
     ready(here, "t1")
@@ -293,6 +312,14 @@ def test_a_dry_run_deletes_nothing_and_asks_nothing(world: Worlds, tpuctl: Tpuct
         f"Would delete t1 in {HERE} (v5litepod-8, READY, $9.60 an hour)"
     )
     assert sent(here, "delete_node") == []
+
+
+def test_only_a_dry_run_calls_itself_one(world: Worlds, tpuctl: Tpuctl) -> None:
+    world()
+    asked, acted = (
+        tpuctl("delete", "--all", word, "--json").data for word in ("--dry-run", "--yes")
+    )
+    assert (asked["dry_run"], acted["dry_run"], acted["tpus"]) == (True, False, [])
 
 
 def test_delete_on_the_command_line_waits_until_it_is_gone(world: Worlds, tpuctl: Tpuctl) -> None:
@@ -322,6 +349,28 @@ def test_there_is_nothing_to_delete(world: Worlds, tpuctl: Tpuctl) -> None:
     world()
     result = tpuctl("delete", "--all", "--yes")
     assert (result.exit_code, result.stdout) == (0, "There is nothing to delete.\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_deletion_going_and_the_same_command_follows_it(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
+    here = world({"time_scale": 20, "provision_s": 1, "delete_s": 200}, real_time=True)
+    ask(here, "t1")
+    ask(here, "t2")
+    command = [sys.executable, "-m", "tpuctl", "delete", "t1", "t2", "--yes", "--zone", HERE]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while len(sent(here, "delete_node")) < 2:
+        here.api.get_node("t1", zone=HERE)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "the same command again follows it" in said
+    assert set(nodes_of(here).values()) == {"DELETING"}
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (again.returncode, nodes_of(here)) == (0, {})
+    assert len(sent(here, "delete_node")) == 2
 
 
 class Meddler:

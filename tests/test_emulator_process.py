@@ -21,6 +21,8 @@ from tests.conftest import Tpuctl
 from tests.emulator_world import RUNTIME
 from tpuctl.emulator.process import Place
 
+pytestmark = pytest.mark.slow
+
 RAW: tuple[Any, Any] = (None, None)
 PLACE = "projects/practice/locations/us-central1-a"
 
@@ -131,10 +133,29 @@ def test_a_wrong_scenario_is_one_error_that_names_the_place(
 
 
 @pytest.mark.usefixtures("stopped_at_the_end")
-def test_another_scenario_wants_a_fresh_start(folder: Path, tpuctl: Tpuctl, tmp_path: Path) -> None:
+def test_another_scenario_begins_anew_where_no_tpus_are_left(
+    folder: Path, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
     scenario = tmp_path / "other.json"
     scenario.write_text('{"provision_s": 7}')
     tpuctl("emulator", "start", "--detach")
+    tpuctl("emulator", "stop")
+    other = tpuctl("emulator", "start", "--detach", "--scenario", str(scenario), "--json")
+    assert (other.exit_code, other.data["resumed"]) == (0, False)
+    tpuctl("emulator", "stop")
+    again = tpuctl("emulator", "start", "--detach", "--scenario", str(scenario), "--json")
+    assert again.data["resumed"] is True
+
+
+@pytest.mark.usefixtures("stopped_at_the_end")
+def test_another_scenario_wants_a_fresh_start_while_there_are_tpus(
+    folder: Path, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "other.json"
+    scenario.write_text('{"provision_s": 7}')
+    endpoint = tpuctl("emulator", "start", "--detach", "--json").data["endpoint"]
+    node = tpu_v2.Node(accelerator_type="v5litepod-8", runtime_version=RUNTIME)
+    asked(endpoint, lambda client: client.create_node(parent=PLACE, node_id="t1", node=node))
     tpuctl("emulator", "stop")
     refused = tpuctl("emulator", "start", "--detach", "--scenario", str(scenario))
     assert refused.exit_code == 1
@@ -163,6 +184,16 @@ def test_a_port_that_is_taken_is_an_error_that_names_it(folder: Path, tpuctl: Tp
         result = tpuctl("emulator", "start", "--port", str(port), "--json")
     assert result.exit_code == 1
     assert str(port) in json.loads(result.stdout)["errors"][0]["message"]
+
+
+def test_without_googles_libraries_it_says_what_to_install(
+    folder: Path, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "tpuctl.emulator._grpc", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    result = tpuctl("emulator", "start")
+    assert result.exit_code == 1
+    assert "pip install 'tpuctl[gcp]'" in result.stderr
 
 
 def test_without_an_emulator_status_says_how_to_start_one(folder: Path, tpuctl: Tpuctl) -> None:

@@ -133,6 +133,7 @@ def test_a_name_that_was_rebound_to_loopback_is_refused(practice: Any, host: str
     [
         ("POST", f"/v2/{ZONE}/nodes?nodeId=t1", "{", 400),
         ("POST", f"/v2/{ZONE}/nodes?nodeId=t1", "[]", 400),
+        ("POST", f"/v2/{ZONE}/nodes?nodeId=t1", '{"a":' * 100_000, 400),
         ("POST", f"/v2/{ZONE}/nodes?nodeId=t1", {**NODE, "colour": "red"}, 400),
         ("POST", f"/v2/{ZONE}/nodes?nodeId=t1&colour=red", NODE, 400),
         ("POST", f"/v2/{ZONE}/nodes?nodeId=t1", NODE, 200),

@@ -11,13 +11,13 @@ PACKAGE = ROOT / "tpuctl"
 VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
-    "pathspec",
+    "array_record", "pathspec", "matplotlib", "urllib3", "requests",
 }  # fmt: skip
 FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
-    "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets", "cloud",
-    "emulator", "demo", "remote",
+    "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets",
+    "training", "bench", "cloud", "emulator", "compile", "demo", "remote",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -28,15 +28,19 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "storage": set(),
     "hardware": set(),
+    "usercode": set(),
+    "compile": {"diagnosis", "hardware", "launch", "storage", "usercode"},
     "runtime": {"hardware", "storage"},
     "launch": {"storage"},
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
-    "pipeline": {"storage", "launch"},
+    "pipeline": {"compile", "hardware", "launch", "storage", "usercode"},
     "datasets": {"storage"},
+    "training": {"diagnosis", "launch", "runtime", "storage"},
+    "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "storage"},
-    "demo": SERVICES - {"demo", "hardware", "cloud", "emulator", "remote"},
+    "demo": SERVICES - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

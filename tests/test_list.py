@@ -84,6 +84,15 @@ def test_a_list_without_its_queued_resources_is_partial_and_fails(world: Worlds)
     assert [error.code for error in seen.failures] == ["permission_denied"]
 
 
+def test_a_dead_node_and_its_dead_queued_resource_block_their_chips_once(world: Worlds) -> None:
+    here = world({"faults": [{"on": "node", "name": "q1", "event": "preempt", "at_s": 300}]})
+    queue(here, "q1")
+    here.clock.sleep(600)
+    seen = list_tpus(here.api)
+    assert [seen.tpus[0].is_dead, seen.queued_resources[0].is_dead] == [True, True]
+    assert "holding its name and the quota of 8 chips: q1." in report.listing(seen)
+
+
 def test_a_dead_tpu_is_shown_with_what_it_still_blocks(world: Worlds, golden: Golden) -> None:
     death = {"on": "node", "name": "t2", "event": "preempt", "at_s": 600}
     here = world({"faults": [death]})

@@ -17,6 +17,7 @@ def test_photographs_on_busy_vcpus_should_be_presized() -> None:
     presize = next(advice for advice in result.advice if advice.code == "presize")
     assert presize.change == "tpuctl data presize photos photos-224 --size 224"
     assert presize.predicted_examples_per_s is not None
+    assert result.pipeline_examples_per_s
     assert presize.predicted_examples_per_s > 3 * result.pipeline_examples_per_s
     assert presize.predicted_mxu_idle_fraction == 0.0
     assert presize.measured_examples_per_s is presize.error_fraction is None
@@ -82,6 +83,7 @@ def test_advice_is_ranked_by_predicted_gain_and_never_loses() -> None:
     assert len(rates) >= 3
     assert result.advice[0].code == "presize"
     assert rates == sorted(rates, reverse=True)
+    assert result.pipeline_examples_per_s
     assert min(rates) > result.pipeline_examples_per_s
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tpuctl.cli.contents import CONTENTS
-from tpuctl.pipeline.complaint import describe, last_words
 from tpuctl.pipeline.targets import Target, try_alone
+from tpuctl.usercode.complaint import describe, last_words
 
 PACKAGE = Path(__file__).resolve().parents[1] / "tpuctl"
 OURS = [*(PACKAGE / "pipeline").glob("*.py"), *(PACKAGE / "reporters").glob("profile*.py")]

@@ -194,6 +194,7 @@ def test_mxu_utilization_that_nobody_collected_is_null() -> None:
 
 def test_shares_and_residual_add_up_to_the_cpu_time() -> None:
     result = profile(measurement(*starving(own=1.0)))
+    assert result.residual
     total = sum(stage.share_of_cpu for stage in result.stages) + result.residual.share_of_cpu
     assert total == pytest.approx(1.0)
     assert [stage.name for stage in result.stages][-5:] == list(JPEG)[::-1][1:]
@@ -202,6 +203,7 @@ def test_shares_and_residual_add_up_to_the_cpu_time() -> None:
 def test_cpu_that_no_stage_claims_is_shown_as_residual() -> None:
     half = {name: cost / 2 for name, cost in JPEG.items()}
     result = profile(measurement(*starving(active_ms=half)))
+    assert result.residual
     assert result.residual.share_of_cpu == pytest.approx(0.5, abs=0.02)
 
 

@@ -22,6 +22,8 @@ from tpuctl.datasets import PresizeOptions, presize, verify
 from tpuctl.datasets.manifest import MANIFEST, WORK
 from tpuctl.errors import WriteError
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = PresizeOptions(size=(64, 64), workers=2)
 
 # The program as it is, but the Nth thing it does to the file system is its last.

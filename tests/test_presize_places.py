@@ -14,7 +14,8 @@ SMALL = PresizeOptions(size=(48, 64), workers=1)
     ("flag", "value"),
     [
         ("--size", "big"), ("--size", "0"), ("--mode", "crop"), ("--fidelity", "best"),
-        ("--encode", "png"), ("--quality", "101"), ("--labels", "file"), ("--max-bad", "few"),
+        ("--encode", "gif"), ("--format", "zip"), ("--quality", "101"), ("--labels", "file"),
+        ("--max-bad", "few"),
         ("--max-bad", "9" * 5000), ("--shard-size", "nonsense"), ("--shard-size", "0"),
         ("--shard-size", "9" * 400), ("--workers", "0"), ("--workers", "two"), ("--seed", "x"),
     ],

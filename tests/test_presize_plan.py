@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.pictures import encoded, fill, photograph
-from tpuctl.datasets.inputs import UNREADABLE, Input, assign_labels, scan
+from tpuctl.datasets.inputs import UNREADABLE, Input, scan
+from tpuctl.datasets.labels import assign_labels
 from tpuctl.datasets.models import PresizeOptions, allowed_bad, parse_size
 from tpuctl.datasets.plan import count_shards, plan_presize, split_evenly
 from tpuctl.datasets.quarantine import readable
@@ -127,7 +128,8 @@ def test_a_missing_folder_and_a_file_are_named(tmp_path: Path, jpeg: bytes) -> N
 
 
 def label(*names: str, labels: str = "auto") -> tuple[tuple[str, ...], tuple[int, ...]]:
-    return assign_labels(tuple(Input(name, 1, 1) for name in names), labels)  # type: ignore[arg-type]
+    found = assign_labels([Input(name, 1, 1) for name in names], labels)
+    return found.classes, found.labels
 
 
 def test_first_level_folders_are_classes_in_sorted_order() -> None:
@@ -254,8 +256,8 @@ def test_sizes_are_height_by_width() -> None:
     "options",
     [
         {"size": (0, 1)}, {"size": (9000, 1)}, {"mode": "zoom"}, {"fidelity": "best"},
-        {"encode": "webp"}, {"labels": "csv"}, {"quality": 0}, {"workers": 0}, {"shard_bytes": 0},
-        {"mode": "short", "size": (10, 20)},
+        {"encode": "gif"}, {"format": "zip"}, {"labels": "csv"}, {"quality": 0}, {"workers": 0},
+        {"shard_bytes": 0}, {"mode": "short", "size": (10, 20)},
     ],
 )  # fmt: skip
 def test_options_that_do_not_exist_are_usage_errors(options: dict[str, Any]) -> None:

@@ -22,6 +22,8 @@ from tpuctl.errors import (
 from tpuctl.progress import Progress
 from tpuctl.storage.local import locked
 
+pytestmark = pytest.mark.slow
+
 
 def test_presize_speaks_the_contract(
     tpuctl: Callable[..., Result],

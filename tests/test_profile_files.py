@@ -1,5 +1,7 @@
 """Profiles on disk and on screen: written whole, read with care, compared, shown."""
 
+import base64
+import hashlib
 import json
 import os
 import stat
@@ -13,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from tests import contract
-from tests.pipeline_cases import JPEG, measurement, phase, profile, starving
+from tests.pipeline_cases import HOST, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, WriteError
 from tpuctl.pipeline import diff, load, reference_step_ms, save
@@ -126,7 +128,8 @@ def test_a_comparison_says_what_became_better(before: Profile, after: Profile) -
 
 
 def test_profiles_that_do_not_compare_are_warned_about(before: Profile) -> None:
-    other = replace(before, batch_size=64, host=replace(before.host, name="elsewhere"), device=None)
+    elsewhere = replace(HOST, name="elsewhere")
+    other = replace(before, batch_size=64, host=elsewhere, device=None)
     warnings = " ".join(diff(before, other).warnings)
     assert all(word in warnings for word in ("batch size", "machine", "device step"))
     assert diff(before, before).warnings == ()
@@ -180,13 +183,15 @@ class Tags(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.links: list[str] = []
+        self.handlers: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
 
-def test_the_page_needs_nothing_else_and_runs_nothing(before: Profile) -> None:
+def hostile_page(before: Profile) -> str:
     stage = replace(before.stages[0], name=HOSTILE, location=HOSTILE)
     hostile = replace(
         before,
@@ -198,20 +203,29 @@ def test_the_page_needs_nothing_else_and_runs_nothing(before: Profile) -> None:
         notes=(HOSTILE,),
         advice=(replace(before.advice[0], what=HOSTILE, change=HOSTILE),),
     )
-    page = profile_html.page(hostile)
+    return profile_html.page(hostile)
+
+
+def test_the_page_needs_nothing_else_and_runs_only_our_script(before: Profile) -> None:
+    page = hostile_page(before)
     parsed = Tags()
     parsed.feed(page)
-    assert "script" not in parsed.tags
-    assert parsed.links == []
+    script = (Path(profile_html.__file__).parent / "whatif.js").read_text()
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert parsed.tags.count("script") == 1
+    assert f"<script>{script}</script>" in page
+    assert f"default-src 'none'; script-src 'sha256-{checksum}';" in page
+    assert parsed.links == parsed.handlers == []
     assert "&lt;script&gt;" in page
     assert "://" not in page
 
 
 def test_the_page_check_would_notice_a_script() -> None:
     parsed = Tags()
-    parsed.feed(f"<p>{HOSTILE}<img src=x>")
+    parsed.feed(f"<p>{HOSTILE}<img src=x onerror=alert(1)>")
     assert "script" in parsed.tags
     assert parsed.links == ["x"]
+    assert parsed.handlers == ["onerror"]
 
 
 def test_a_hostile_name_cannot_style_the_terminal(before: Profile) -> None:

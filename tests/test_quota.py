@@ -8,7 +8,7 @@ import pytest
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE
 from tpuctl.cloud.models import Quota
-from tpuctl.cloud.quotas import QuotaTable, chips_allowed, places_allowed, read_quotas
+from tpuctl.cloud.quotas import QuotaTable, chips_allowed, read_quotas
 from tpuctl.errors import UsageError
 from tpuctl.reporters import quota as report
 
@@ -60,12 +60,6 @@ def test_the_least_of_zone_and_region_counts_and_nothing_is_not_zero() -> None:
 def test_cores_are_counted_as_chips() -> None:
     cores = [quota("us-central2-b", 32, counts="cores")]
     assert chips_allowed(cores, "v4", "us-central2-b", spot=False) == 16
-
-
-def test_the_places_with_a_limit_above_zero_are_named() -> None:
-    known = [quota(HERE, 0), quota(FAR, 8), quota("us-west4", 4)]
-    assert places_allowed(known, "v5e", spot=False) == (FAR, "us-west4")
-    assert places_allowed(known, "v5e", spot=True) == ()
 
 
 def test_a_project_without_quota_says_so() -> None:

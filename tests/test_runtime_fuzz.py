@@ -18,6 +18,8 @@ from tpuctl.reporters import doctor, doctor_html, envelope
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.recorded import RecordedMachine, open_recorded
 
+pytestmark = pytest.mark.slow
+
 VARIABLES = (
     "KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_DATA_PROXY_URL", "ISTPUVM", "COLAB_RELEASE_TAG",
     "COLAB_JUPYTER_IP", "TBE_RUNTIME_ADDR", "COLAB_TPU_ADDR", "COLAB_TPU_1VM", "VERTEX_PRODUCT",

@@ -28,6 +28,16 @@ def test_ready_is_reached_when_every_worker_has_an_address(world: Worlds) -> Non
     assert report.waited(waited) == f"pod in {HERE} is ready on 4 workers, after 2m 00s."
 
 
+def test_a_worker_that_does_not_respond_is_no_barrier_but_a_warning(world: Worlds) -> None:
+    here = world({"faults": [{"on": "node", "event": "worker_down", "worker": 1, "at_s": 0}]})
+    ask(here, "pod", kind="v5e-16")
+    waited = wait_until_ready(here.api, "pod")
+    assert waited.warnings == (
+        f"pod in {HERE} is READY, but its health is TIMEOUT: Worker 1 does not respond.",
+    )
+    assert wait_until_gone(here.api, "nobody").warnings == ()
+
+
 def test_a_wait_of_two_minutes_asks_less_than_fifteen_times(world: Worlds) -> None:
     here = world({"provision_s": 120})
     ask(here, "t1")

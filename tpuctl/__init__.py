@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tpuctl.notebook.doctor import doctor as doctor
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
+    from tpuctl.training import predict as predict
+    from tpuctl.training.opened import strategy as strategy
 
 __version__ = "0.1.0"
 
@@ -12,6 +14,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "doctor": "tpuctl.notebook.doctor",
     "load_ipython_extension": "tpuctl.notebook.magics",
+    "predict": "tpuctl.training",
+    "strategy": "tpuctl.training.opened",
 }
 
 

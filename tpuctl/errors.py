@@ -6,6 +6,7 @@
     ├── NotFoundError           1  the named thing does not exist
     ├── AlreadyExistsError      1  the target is there and we were not told to replace it
     ├── WriteError              1  the place we must write to is full, read-only or gone
+    ├── LimitPassedError        1  a figure is beyond what the caller allowed with --fail-if
     ├── ScriptFailedError       1  a training script ended with an error of its own
     ├── MissingExtraError       1  a part of tpuctl that is not installed
     ├── NotLoggedInError        1  there are no credentials for Google Cloud here
@@ -81,6 +82,12 @@ class WriteError(TpuctlError):
     """The place we must write to is full, read-only or gone."""
 
     code = "write_failed"
+
+
+class LimitPassedError(TpuctlError):
+    """A figure is beyond what the caller allowed."""
+
+    code = "limit_passed"
 
 
 class ScriptFailedError(TpuctlError):

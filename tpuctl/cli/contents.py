@@ -106,11 +106,22 @@ CONTENTS = (
         "Shrink photographs once instead of every epoch; verify and show what came out.",
         is_group=True,
     ),
+    Entry(
+        "Training",
+        "fit",
+        "Compile for a TPU that you do not have: does it fit, how fast, at what price.",
+    ),
     Entry("Training", "launch", "Train a template or a script of yours, with the right strategy."),
     Entry(
         "Training",
         "templates",
         "Training scripts worth copying: list, read, write one into your folder.",
+        is_group=True,
+    ),
+    Entry(
+        "Training",
+        "bench",
+        "Measure how fast this machine trains at several batch sizes; compare two machines.",
         is_group=True,
     ),
     Entry(

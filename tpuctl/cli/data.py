@@ -1,4 +1,4 @@
-"""`tpuctl data`: presize, verify, show."""
+"""`tpuctl data`: presize, cache, verify, show."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from tpuctl import datasets
 from tpuctl.cli import output
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import Encode, Labels, parse_shard_bytes, parse_size
+from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size
 from tpuctl.reporters import data as report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -36,11 +36,22 @@ def presize(
     fidelity: Annotated[
         str, typer.Option(help="fast, balanced, high, or exact (full decode).")
     ] = "balanced",
-    encode: Annotated[str, typer.Option(help="jpeg (small) or raw (fast to read).")] = "jpeg",
-    quality: Annotated[int, typer.Option(help="Of --encode jpeg, 1 to 100.")] = 95,
+    encode: Annotated[
+        str,
+        typer.Option(
+            help="jpeg, webp (small), png (exact), raw, or yuv420 (raw, half the bytes; fast)."
+        ),
+    ] = "jpeg",
+    container: Annotated[
+        str, typer.Option("--format", help="tfrecord, wds (webdataset's tar), or arrayrecord.")
+    ] = "tfrecord",
+    quality: Annotated[int, typer.Option(help="Of jpeg and webp, 1 to 100.")] = 95,
     labels: Annotated[
         str,
-        typer.Option(help="folder (first-level folders), none, or auto: folder where it fits."),
+        typer.Option(
+            help="folder (first-level folders), FILE.csv of path,label, none, or auto: folder "
+            "where it fits."
+        ),
     ] = "auto",
     shard_size: Annotated[str, typer.Option(help="Largest size to aim at.")] = "128MiB",
     workers: Annotated[int | None, typer.Option(help="Processes; default: all vCPUs.")] = None,
@@ -66,7 +77,8 @@ def presize(
         cast(Fidelity, fidelity),
         cast(Encode, encode),
         quality,
-        cast(Labels, labels),
+        cast(Container, container),
+        labels,
         parse_shard_bytes(shard_size),
         workers,
         max_bad,
@@ -78,6 +90,30 @@ def presize(
     with bars() as on_progress:
         result = datasets.presize(src, dst, options, on_progress=on_progress)
     output.show(result, report.presize)
+
+
+@app.command()
+def cache(
+    target: Annotated[
+        str, typer.Argument(help="module:function or path.py:function that returns a pipeline.")
+    ],
+    dst: Annotated[str, typer.Argument(help="Folder for shards and manifest.json.")],
+    variants: Annotated[int, typer.Option(help="Run it this often, each with its own seed.")] = 1,
+    elements: Annotated[int | None, typer.Option(help="Keep so many elements, not all.")] = None,
+    shard_size: Annotated[str, typer.Option(help="Size to aim at.")] = "128MiB",
+    seed: Annotated[int, typer.Option(help="Of the first variant.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace another data set in DST.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Sample and predict only.")] = False,
+) -> None:
+    """Run an input pipeline once, random augmentation included, and keep what it gave."""
+    options = datasets.CacheOptions(
+        variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
+    )
+    with bars() as on_progress:
+        result = datasets.cache(target, dst, options, on_progress=on_progress)
+    output.show(result, report.cache)
 
 
 @app.command()

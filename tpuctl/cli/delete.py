@@ -36,8 +36,9 @@ def delete(
     chosen = _chosen(names or [], everything)
     cloud, where = opened(project), chosen_zone(zone)
     plan = plan_deletion(cloud.api, chosen, zone=where, journal=cloud.journal)
-    if plan.tpus and not dry_run:
-        output.confirm(report.question(plan), yes=yes)
+    if not dry_run:
+        if plan.tpus:
+            output.confirm(report.question(plan), yes=yes)
         with bars() as on_progress:
             plan = delete_planned(
                 cloud.api,

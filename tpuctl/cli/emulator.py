@@ -34,9 +34,10 @@ def start(
     if detach:
         output.show(process.detach(folder, scenario, port=port, fresh=fresh), report.started)
         return
-    with process.run(folder, scenario, port=port, fresh=fresh) as started:
+    run = process.run(folder, scenario, port=port, fresh=fresh)
+    with process.told_to_end() as told, run as started:
         output.show(started, report.started)
-        process.wait_until_told()
+        told.wait()
 
 
 @app.command()

@@ -1,9 +1,11 @@
 """`tpuctl gc`."""
 
+from typing import Annotated
+
 import typer
 
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Project, Yes, Zone
+from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import bars
 from tpuctl.cloud.leftovers import find_leftovers, remove_leftovers
 from tpuctl.cloud.opening import open_cloud
@@ -14,7 +16,12 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def gc(
-    yes: Yes = False, dry_run: DryRun = False, zone: Zone = None, project: Project = None
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    zone: Annotated[
+        str | None, typer.Option(help="Look here only, not in every zone; the one set is ignored.")
+    ] = None,
+    project: Project = None,
 ) -> None:
     """Find TPUs that are dead, out of time or forgotten; delete them with --yes."""
     cloud = open_cloud(project)

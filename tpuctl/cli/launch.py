@@ -6,10 +6,10 @@ import typer
 
 from tpuctl.cli import output
 from tpuctl.diagnosis import diagnose
-from tpuctl.launch.plan import LaunchPlan, find_script, pick_choice, plan_launch
 from tpuctl.launch.run import run_training
 from tpuctl.reporters import launch as report
 from tpuctl.runtime import live_machine
+from tpuctl.training.planning import plan_training
 
 app = typer.Typer(add_completion=False)
 
@@ -25,26 +25,24 @@ def launch(
     ] = None,
     framework: Annotated[str, typer.Option(help="auto, tensorflow, jax or torch.")] = "auto",
     strategy: Annotated[str, typer.Option(help="auto, or one that doctor names.")] = "auto",
+    cpu_devices: Annotated[
+        int | None, typer.Option(min=1, help="Split the CPU into so many pretended devices.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command only.")] = False,
 ) -> None:
     """Train a template or a script of yours, with the right strategy."""
-    plan = _plan(script, framework, strategy, settings or [], arguments or [])
+    plan = plan_training(
+        script,
+        diagnose(live_machine()),
+        framework=framework,
+        strategy=strategy,
+        settings=settings or [],
+        arguments=arguments or [],
+        cpu_devices=cpu_devices,
+    )
     if dry_run:
         output.show(plan, report.plan)
     else:
+        for reason in plan.because:
+            output.note(reason)
         output.show(run_training(plan, log=output.script_log()), report.training)
-
-
-def _plan(
-    target: str, framework: str, strategy: str, settings: list[str], arguments: list[str]
-) -> LaunchPlan:
-    script, here = find_script(target), diagnose(live_machine())
-    choice = pick_choice(
-        script,
-        here.strategies,
-        preferred=here.recommended.framework,
-        framework=framework,
-        strategy=strategy,
-    )
-    devices = here.devices or here.gpus or 1
-    return plan_launch(script, choice, settings, arguments, devices=devices)

@@ -16,9 +16,14 @@ from tpuctl.reporters import envelope
 
 STDERR = 2
 
-_GOES_ON = "The same command again goes on from what is complete."
-_AFTER_CTRL_C = {
-    **dict.fromkeys(("demo", "data presize", "delete", "gc", "wait"), _GOES_ON),
+_RESUMES = "The same command again goes on from what is complete."
+_FOLLOWS = "What was asked for goes on without us; the same command again follows it."
+_AFTER_INTERRUPTION = {
+    "demo": _RESUMES,
+    "data presize": _RESUMES,
+    "delete": _FOLLOWS,
+    "gc": _FOLLOWS,
+    "wait": _FOLLOWS,
     "logs": "The job goes on; tpuctl stop ends it.",
 }
 
@@ -109,7 +114,9 @@ def confirm(question: str, *, yes: bool) -> None:
             f"This needs an answer and there is no terminal to ask: {question}",
             hint="Add --yes to the same command.",
         )
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        note("Nothing was done.")
+        raise typer.Exit(1)
 
 
 def fail(code: str, message: str, hint: str | None) -> None:
@@ -141,7 +148,7 @@ def fail_full(error: OSError) -> None:
 
 def fail_interrupted() -> None:
     """Report Ctrl-C, and what the next command can build on."""
-    fail("interrupted", "Interrupted.", _AFTER_CTRL_C.get(_mode.command))
+    fail("interrupted", "Interrupted.", _AFTER_INTERRUPTION.get(_mode.command))
 
 
 def fail_usage(error: typer.TyperException) -> None:

@@ -1,4 +1,4 @@
-"""`tpuctl profile run`, `show`, `diff`."""
+"""`tpuctl profile run`, `trace`, `show`, `diff`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,13 @@ import typer
 
 from tpuctl.cli import output, progress
 from tpuctl.pipeline.compare import diff as compare
+from tpuctl.pipeline.limits import check, parse_limits
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.profile import profile_target
 from tpuctl.pipeline.tpuprof import check_place, load, save
+from tpuctl.pipeline.trace.profile import profile_trace
 from tpuctl.reporters import profile as report
-from tpuctl.reporters import profile_html
+from tpuctl.reporters import profile_html, profile_png
 from tpuctl.storage.local import write_atomically
 
 app = typer.Typer(
@@ -22,7 +24,16 @@ app = typer.Typer(
 
 
 HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]
+PngPath = Annotated[Path | None, typer.Option(help="Draw it here as a PNG.")]
 OutPath = Annotated[Path | None, typer.Option(help="Write the profile here (.tpuprof).")]
+TracePath = Annotated[
+    Path,
+    typer.Argument(help="An .xplane.pb of TPU, GPU or CPU, or the log folder it was written to."),
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(help="Exit with 1 where this holds, for CI: 'stall>0.1'. May be repeated."),
+]
 ProfilePath = Annotated[Path, typer.Argument(help="A file that profile run --out wrote.")]
 
 
@@ -39,11 +50,15 @@ def run(
     image_size: int = typer.Option(224, min=1, help="Width and height after the resize."),
     device_step_ms: float | None = typer.Option(None, help="How long the device takes per step."),
     train: bool = typer.Option(False, "--train", help="Measure a real training step first."),
+    fit: str | None = typer.Option(None, help="Compile the step for a TPU such as v5e-8."),
+    model: str = typer.Option("images", help="What --fit compiles: a target of tpuctl fit."),
     out: OutPath = None,
     html: HtmlPath = None,
+    fail_if: FailIf = None,
 ) -> None:
     """Measure an input pipeline: what each stage costs, what limits it, what would help."""
     _check_places(out, html)
+    limits = parse_limits(fail_if)
     with progress.bars() as on_progress:
         profile = profile_target(
             target,
@@ -53,22 +68,47 @@ def run(
             image_size=image_size,
             device_step_ms=device_step_ms,
             train=train,
+            fit=fit,
+            model=model,
             on_progress=on_progress,
         )
     _write(profile, out, html)
-    output.show(profile, report.text)
+    output.show(check(profile, limits), report.text)
+
+
+@app.command()
+def trace(
+    path: TracePath,
+    out: OutPath = None,
+    html: HtmlPath = None,
+    fail_if: FailIf = None,
+) -> None:
+    """Read a profiler's trace: when the devices were idle, and what the host did meanwhile."""
+    _check_places(out, html)
+    limits = parse_limits(fail_if)
+    with progress.bars() as on_progress:
+        profile = profile_trace(path, on_progress=on_progress)
+    _write(profile, out, html)
+    output.show(check(profile, limits), report.text)
 
 
 @app.command()
 def show(
     file: ProfilePath,
     html: HtmlPath = None,
-    csv: bool = typer.Option(False, "--csv", help="Print the stages as CSV."),
+    png: PngPath = None,
+    csv: bool = typer.Option(
+        False, "--csv", help="Print the stages, or a trace's idle time, as CSV."
+    ),
+    fail_if: FailIf = None,
 ) -> None:
     """Show a profile again."""
-    _check_places(html)
-    profile = load(file)
+    _check_places(html, png)
+    profile = check(load(file), parse_limits(fail_if))
     _write(profile, None, html)
+    if png:
+        write_atomically(png, profile_png.picture(profile))
+        output.note(f"Picture written to {png}")
     output.show(profile, report.csv if csv else report.text)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from tpuctl.cloud import labels
@@ -18,6 +18,7 @@ from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import (
     AlreadyExistsError,
     ApiDisabledError,
+    NoCapacityError,
     NotLoggedInError,
     PermissionDeniedError,
     QuotaExceededError,
@@ -33,12 +34,14 @@ from tpuctl.progress import OnProgress, silent
 VALID_LONGER_S = 600.0
 """How long after our own deadline the service drops a place in its queue, should we be gone."""
 
+MOST_VALID_S = 365 * 86400.0
+"""No place in a queue is asked to be kept for longer: the service takes about a year."""
+
 Choice = Literal["cancel", "leave"]
 
 NOT_TRIED = "not_tried"
 """The outcome of a zone that it was no use to ask."""
 
-# No other zone would answer differently, or another TPU would be one too many.
 _FINAL = (
     AlreadyExistsError,
     ApiDisabledError,
@@ -68,11 +71,17 @@ class Created(Tpu):
 
     attempts: tuple[Attempt, ...]
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What else may cost money."""
-        return self.notes
+        """What else may cost money, and what is wrong with it although it is ready."""
+        return (*self.notes, *self.ailments)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the derived values came from."""
+        return self.because
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,7 @@ class NotCreated(Outcome):
     attempts: tuple[Attempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -99,6 +109,11 @@ class NotCreated(Outcome):
     def warnings(self) -> tuple[str, ...]:
         """What else may cost money."""
         return self.notes
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the derived values came from."""
+        return self.because
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -174,8 +189,9 @@ class _Creation:
             if pending and (node := self._follow([pending], self.timeout_s or LAND_S)):
                 return node
             error = self.attempts[-1].error
-            if _is_final(error):
-                break
+            # What the operation ended with has been taken back: then it is known what there is.
+            if _is_final(error) and not (pending and _is_lost(error)):
+                return self._not_created(error)
             if isinstance(error, QuotaExceededError) and _is_regional(error):
                 full_regions.add(offer.region)
         return self._not_created()
@@ -187,9 +203,9 @@ class _Creation:
         for offer in self._offers():
             if pending := self._submit(offer, race=race):
                 contest.append(pending)
-            elif _is_final(self.attempts[-1].error):
-                self._give_up([pending.entry for pending in contest], outcome="cancelled")
-                return self._not_created()
+            elif _is_final(error := self.attempts[-1].error) and not _is_lost(error):
+                self._cancel(contest, f"{offer.zone} cannot have it")
+                return self._not_created(error)
         if contest and not wait:
             return self._left_waiting(*contest)
         return (contest and self._follow(contest, self.timeout_s)) or self._not_created()
@@ -236,7 +252,7 @@ class _Creation:
                 offer,
                 session=self.session,
                 timeout_s=self.timeout_s or LAND_S,
-                valid_for_s=self.timeout_s and self.timeout_s + VALID_LONGER_S,
+                valid_for_s=self.timeout_s and min(self.timeout_s + VALID_LONGER_S, MOST_VALID_S),
                 race=race,
             )
         except TpuctlError as error:
@@ -245,26 +261,34 @@ class _Creation:
         return Pending(self.api, entry)
 
     def _follow(self, contest: list[Pending], timeout_s: float | None) -> Created | None:
-        landed = follow(
-            self.api,
-            contest,
-            timeout_s=timeout_s,
-            on_lost=self._lose,
-            on_progress=self.on_progress,
-        )
+        try:
+            landed = follow(
+                self.api,
+                contest,
+                timeout_s=timeout_s,
+                on_lost=self._lose,
+                on_progress=self.on_progress,
+            )
+        except TpuctlError as error:
+            error.hint = f"{self.plan.name} was asked for, and may exist: tpuctl list. {error.hint}"
+            raise
         if landed is None:
             return None
         winner, node = landed
-        losers = [p.entry for p in contest if p is not winner and self._is_under_way(p.entry)]
-        self._give_up(losers, outcome="lost the race")
-        for loser in losers:
-            reason = f"cancelled: {node.zone} was first"
-            self._note(Attempt(loser.zone, "cancelled", reason, winner.waited_s))
+        self._cancel([each for each in contest if each is not winner], f"{node.zone} was first")
         self._note(Attempt(node.zone, "ready", "", winner.waited_s))
         # Last of all: whoever is killed before has told nobody, and the same command goes on.
         known = {"node_id": node.id, "created": node.created}
         self.journal.update(winner.entry, phase="ready", outcome="ready", **known)
         return self._created(node)
+
+    def _cancel(self, contest: list[Pending], why: str) -> None:
+        """Give up those that still are under way."""
+        left = [pending for pending in contest if self._is_under_way(pending.entry)]
+        seconds = [pending.waited_s for pending in left]
+        self._give_up([pending.entry for pending in left], outcome="cancelled")
+        for pending, waited_s in zip(left, seconds, strict=True):
+            self._note(Attempt(pending.entry.zone, "cancelled", why, waited_s))
 
     def _lose(self, pending: Pending, error: TpuctlError) -> None:
         seconds = pending.waited_s
@@ -286,7 +310,11 @@ class _Creation:
             return self._left_waiting(*contest[1:]) if contest[1:] else self._not_created()
         for pending in contest:
             self._note(Attempt(pending.entry.zone, "accepted", "not waited for", pending.waited_s))
-        return self._created(there if isinstance(there, Node) else _as_node(there, self.plan))
+        if len(contest) > 1:
+            self.notes.append(_several_in_line(self.plan.name, len(contest)))
+        if isinstance(there, Node):
+            return self._created(there)
+        return replace(self._created(_as_node(there, self.plan)), usd_so_far=0.0)
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
@@ -297,16 +325,22 @@ class _Creation:
                 f"{node.name} was asked for by an earlier create, and keeps what limits that gave "
                 "it: the time to live of this one does not hold."
             )
-        return Created(**known, attempts=tuple(self.attempts), notes=tuple(self.notes))
+        return Created(
+            **known,
+            attempts=tuple(self.attempts),
+            notes=tuple(self.notes),
+            because=self.plan.because,
+        )
 
-    def _not_created(self) -> NotCreated:
+    def _not_created(self, error: TpuctlError | None = None) -> NotCreated:
         attempts = tuple(self.attempts)
         return NotCreated(
             self.plan.name,
             self.plan.accelerator_type,
             attempts,
-            _verdict(self.plan, attempts),
+            error or _verdict(self.plan, attempts),
             tuple(self.notes),
+            self.plan.because,
         )
 
     def _note(self, attempt: Attempt) -> None:
@@ -341,6 +375,14 @@ def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
     )
 
 
+def _several_in_line(name: str, zones: int) -> str:
+    return (
+        f"{name} is in line in {zones} zones, and every one that comes costs money. The same "
+        "command without --no-wait goes on until the first is ready, and cancels the others; or "
+        "then: tpuctl gc --yes"
+    )
+
+
 def _failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
     """An attempt whose reason leaves out what we were doing: that is said already."""
     doing, _, why = str(error).partition(": ")
@@ -349,7 +391,13 @@ def _failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
 
 
 def _is_final(error: TpuctlError | None) -> bool:
+    """Whether to ask in another zone would be useless, or one TPU too many."""
     return isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError)
+
+
+def _is_lost(error: TpuctlError | None) -> bool:
+    """Whether it is not known what became of a request; in a race it is one more of those."""
+    return isinstance(error, UnavailableError)
 
 
 def _is_regional(error: QuotaExceededError) -> bool:
@@ -365,14 +413,15 @@ def _verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
             f"Could not create {plan.name}: no zone is worth asking ({why}).",
             hint=f"Where there is quota: tpuctl quota {plan.accelerator_type}",
         )
-    if len(attempts) == 1 or _is_final(errors[-1]):
+    if len(attempts) == 1:
         return errors[-1]
     hopeful = [error for error in errors if isinstance(error, TryAgainError)]
-    decisive = (hopeful or errors)[0]
+    full = [error for error in hopeful if isinstance(error, NoCapacityError)]
+    decisive = (full or hopeful or errors)[0]
     counts = Counter(attempt.outcome.replace("_", " ") for attempt in attempts)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     wait = "The same command again" if plan.queued else "Wait in line in all of them: --queued"
     return type(decisive)(
         f"Could not create {plan.name} in any of {len(attempts)} zones: {summary}.",
-        hint=wait if hopeful else decisive.hint,
+        hint=wait if full else decisive.hint,
     )

@@ -29,7 +29,10 @@ QUEUE_POLL_S = 15.0
 """Seconds between two looks at a queue, which may take hours."""
 
 LAND_S = 900.0
-"""How long a request may be PROVISIONING, or CREATING, before it is given up for the next zone."""
+"""How long a request may be CREATING before it is given up for the next zone."""
+
+QUEUE_LAND_S = 3600.0
+"""How long one that waits in line may be PROVISIONING in all: that can go round for ever."""
 
 
 _AGAIN = "Nothing is broken: the same command again."
@@ -71,7 +74,7 @@ class Pending:
         if sight.state == "PROVISIONING":
             self._provisioning_s += (now - self._last).total_seconds()
         self._last = now
-        if self._provisioning_s > LAND_S and not sight.node and not sight.lost:
+        if self._provisioning_s > QUEUE_LAND_S and not sight.node and not sight.lost:
             return Sight(sight.state, lost=self.too_late(self._provisioning_s))
         return sight
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.looking import find, look
 from tpuctl.cloud.models import ALL_ZONES, Node
-from tpuctl.cloud.tpu import QueuedTpu, Tpu, describe_node, describe_queued
+from tpuctl.cloud.tpu import QueuedTpu, Tpu, about_prices, describe_node, describe_queued
 from tpuctl.errors import TpuctlError
 from tpuctl.outcome import Outcome, Status
 
@@ -44,6 +44,11 @@ class TpuList(Outcome):
             return ()
         zones = ", ".join(self.unreachable_zones)
         return (f"No answer from {zones}: what is there is not shown, and may be billed.",)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the prices come from."""
+        return (about_prices(),)
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:

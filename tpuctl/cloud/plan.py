@@ -113,12 +113,7 @@ def plan_create(options: CreateOptions) -> CreatePlan:
         raise UsageError("--spot and --reserved exclude each other.", hint="Give one of them.")
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
-    offers = tuple(offer_in(zone, kind, options) for zone in options.zones)
-    if offers and all(offer.not_tried for offer in offers):
-        raise InvalidInputError(
-            f"A budget cannot be kept: {offers[0].not_tried}.",
-            hint="Limit its life with --ttl instead.",
-        )
+    offers = _offers_in_given_zones(kind, options)
     return CreatePlan(
         name=options.name,
         accelerator_type=kind.accelerator_type,
@@ -141,6 +136,16 @@ def plan_create(options: CreateOptions) -> CreatePlan:
             + ("as you said" if options.runtime_version else f"because it is a {kind.generation}"),
         ),
     )
+
+
+def _offers_in_given_zones(kind: AcceleratorType, options: CreateOptions) -> tuple[Offer, ...]:
+    offers = tuple(offer_in(zone, kind, options) for zone in options.zones)
+    if offers and all(offer.not_tried for offer in offers):
+        raise InvalidInputError(
+            f"A budget cannot be kept: {offers[0].not_tried}.",
+            hint="Limit its life with --ttl instead.",
+        )
+    return offers
 
 
 def offer_in(zone: str, kind: AcceleratorType, options: CreateOptions) -> Offer:

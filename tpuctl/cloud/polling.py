@@ -21,6 +21,7 @@ class Polling:
         self._clock = clock
         self._start = clock.now()
         self._end = None if timeout_s is None else self._start + timedelta(seconds=timeout_s)
+        self._is_last_look = False
 
     @property
     def waited_s(self) -> float:
@@ -30,10 +31,13 @@ class Polling:
     def pause(self, still: str, *, hint: str, at_least_s: float = 0.0) -> None:
         """Wait until it is time to look again; raises DeadlineError, which says what is `still` so.
 
-        There is one last look at the deadline itself.
+        There is one last look at the deadline itself, or later where the last one took that long.
         """
         wait_s = max(POLL_S, at_least_s)
-        left_s = wait_s if self._end is None else (self._end - self._clock.now()).total_seconds()
-        if left_s <= 0:
-            raise DeadlineError(f"{still} after {format_duration(self.waited_s)}.", hint=hint)
-        self._clock.sleep(min(wait_s, left_s))
+        if self._end is not None:
+            left_s = (self._end - self._clock.now()).total_seconds()
+            if left_s <= 0 and self._is_last_look:
+                raise DeadlineError(f"{still} after {format_duration(self.waited_s)}.", hint=hint)
+            self._is_last_look = left_s <= wait_s
+            wait_s = min(wait_s, max(0.0, left_s))
+        self._clock.sleep(wait_s)

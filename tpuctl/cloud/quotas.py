@@ -27,7 +27,7 @@ class ZoneLimit:
 
 @dataclass(frozen=True)
 class QuotaTable(Outcome):
-    """The limits of the project, where any is known. They say nothing about what is used or free."""
+    """The limits of the project, where one is known. They do not tell what is used, or free."""
 
     project: str
     accelerator_type: str | None
@@ -37,9 +37,8 @@ class QuotaTable(Outcome):
     @property
     def warnings(self) -> tuple[str, ...]:
         """That a type can be had nowhere."""
-        if self.accelerator_type is None or any(
-            limit.on_demand_fits or limit.spot_fits for limit in self.limits
-        ):
+        fits = any(limit.on_demand_fits or limit.spot_fits for limit in self.limits)
+        if fits or not self.limits or self.accelerator_type is None:
             return ()
         return (f"No zone has quota for a {self.accelerator_type} that we know of.",)
 
@@ -78,12 +77,6 @@ def chips_allowed(quotas: Sequence[Quota], generation: str, zone: str, *, spot: 
         if is_here and quota.generation == generation and quota.spot == spot:
             pools[quota.pool] = min(_chips(quota), pools.get(quota.pool, _chips(quota)))
     return max(pools.values(), default=None)
-
-
-def places_allowed(quotas: Sequence[Quota], generation: str, *, spot: bool) -> tuple[str, ...]:
-    """The zones and regions with a limit above 0."""
-    found = (q for q in quotas if q.generation == generation and q.spot == spot and q.limit > 0)
-    return tuple(sorted({quota.place for quota in found}))
 
 
 def _chips(quota: Quota) -> int:

@@ -1,5 +1,6 @@
 """Settle what earlier commands left open: a crash, a lost reply, a request that was given up."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -59,14 +60,28 @@ def reconcile(api: TpuApi, journal: Journal | None = None) -> Settled:
     ]
     known = journal.entries(api)
     _forget_old(journal, known, now)
-    lost_races = {entry.race for entry in known if entry.race and entry.phase == "ready"}
+    winners = _winners(known, settled, there)
     given_up = [
         journal.update(entry, phase="abandoned", outcome="lost the race")
-        if entry.is_open and entry.race in lost_races
+        if entry.phase not in ("abandoned", "closed")
+        and winners.get(entry.race, entry.create_id) != entry.create_id
         else entry
         for entry in settled
     ]
     return Settled(tuple(e for e in given_up if e.phase == "abandoned" and not e.missing_since))
+
+
+def _winners(
+    known: Iterable[Entry], settled: Iterable[Entry], there: Mapping[str, Mapping[str, Thing]]
+) -> dict[str | None, str]:
+    """The request that has won each race: one told of before, or the cheapest that is ready now."""
+    fresh = {entry.create_id for entry in settled}
+    ready = [entry for entry in known if entry.race and entry.phase == "ready"]
+    won = {entry.race: entry.create_id for entry in ready if entry.create_id not in fresh}
+    for entry in sorted(ready, key=lambda entry: entry.usd_per_hour or math.inf):
+        if entry.create_id in fresh and not there[entry.zone][entry.create_id].is_dead:
+            won.setdefault(entry.race, entry.create_id)
+    return won
 
 
 def _things_of(api: TpuApi, entries: Iterable[Entry]) -> dict[str, dict[str, Thing]]:

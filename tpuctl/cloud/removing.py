@@ -22,6 +22,7 @@ from tpuctl.errors import (
     UnavailableError,
 )
 from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.units import format_duration
 
 TIMEOUT_S = 1800.0
 """How long a deletion is followed. It goes on at the service whether we look or not."""
@@ -38,7 +39,7 @@ class Removal:
 
     `already_deleted` was gone before we asked; `replaced` was too, and another one bears its name;
     `left_alone` has come back to life since it was planned. `takes_along` are the other nodes of
-    its queued resource, which go with it; `remains` is what stays behind, and may go on costing
+    its queued resource, which go with it; `remaining_disks` stay behind, and go on costing
     money. Chips and dollars are those of all of it.
     """
 
@@ -51,12 +52,17 @@ class Removal:
     usd_per_hour: float | None
     queued_resource: str | None
     takes_along: tuple[str, ...]
-    remains: tuple[str, ...]
+    remaining_disks: tuple[str, ...]
     group: Group = field(metadata={"internal": True})
     outcome: Ending = "planned"
     reason: str | None = None
     seconds: float = 0.0
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
+
+    @property
+    def where(self) -> str:
+        """Its name and zone, for a sentence."""
+        return f"{self.name} in {self.zone}"
 
 
 def plan_removal(group: Group, *, name: str | None = None) -> Removal:
@@ -77,10 +83,8 @@ def plan_removal(group: Group, *, name: str | None = None) -> Removal:
         usd_per_hour=round(sum(known), 4) if len(known) == len(prices) else None,
         queued_resource=queued.name if queued else None,
         takes_along=tuple(node.name for node in group.nodes if node is not lead),
-        remains=tuple(
-            f"data disk {disk.rpartition('/')[2]}"
-            for node in group.nodes
-            for disk in node.data_disks
+        remaining_disks=tuple(
+            disk.rpartition("/")[2] for node in group.nodes for disk in node.data_disks
         ),
         group=group,
     )
@@ -95,41 +99,31 @@ def remove_all(
     still_wanted: Callable[[Group], bool] = lambda _: True,
     on_progress: OnProgress = silent,
 ) -> tuple[Removal, ...]:
-    """Delete everything that was planned, several at once; one that fails stops no other.
+    """Delete everything that was planned, several at once, and follow each to its end.
 
-    `still_wanted` judges each group once more as it is right before its deletion is sent. The
-    journal learns what exists no longer.
+    One that fails stops no other: its error is in its result. `still_wanted` judges each group once
+    more as it is right before its deletion is sent. The journal learns what exists no longer.
     """
     ended: list[str] = []
 
+    def tell(note: str = "") -> None:
+        on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", note))
+
     def work(removal: Removal) -> Removal:
-        result = remove(api, removal, timeout_s=timeout_s, still_wanted=still_wanted)
+        result = _Deletion(api, removal, timeout_s, still_wanted, tell).carry_out()
         if result.outcome not in ("left_alone", "failed"):
             _close(journal, result, at=api.clock.now())
         ended.append(removal.name)
-        on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", removal.name))
+        tell(removal.name)
         return result
 
+    if planned:
+        tell()
     results = attempt_all([partial(work, removal) for removal in planned], at_once=_AT_ONCE)
-    return tuple(result for result in results if isinstance(result, Removal))
-
-
-def remove(
-    api: TpuApi,
-    planned: Removal,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    still_wanted: Callable[[Group], bool] = lambda _: True,
-) -> Removal:
-    """Delete one group and follow that to its end; a failure is in the result, not raised."""
-    polling = Polling(api.clock, timeout_s=timeout_s)
-    try:
-        outcome, reason = _remove(api, planned, polling, still_wanted)
-    except TpuctlError as error:
-        return replace(
-            planned, outcome="failed", reason=str(error), error=error, seconds=polling.waited_s
-        )
-    return replace(planned, outcome=outcome, reason=reason, seconds=polling.waited_s)
+    return tuple(
+        _failed(removal, result) if isinstance(result, TpuctlError) else result
+        for removal, result in zip(planned, results, strict=True)
+    )
 
 
 def exit_code_of(failures: Sequence[TpuctlError]) -> int:
@@ -141,13 +135,19 @@ def exit_code_of(failures: Sequence[TpuctlError]) -> int:
 
 def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
     """What was left alone, and what stays behind and may go on costing money."""
-    left = [f"{r.name} in {r.zone}: {r.reason}." for r in removals if r.reason and not r.error]
+    left = [f"{r.where}: {r.reason}." for r in removals if r.reason and not r.error]
     stays = [
-        f"{', '.join(r.remains)} of {r.name} in {r.zone} stays, and costs money until deleted."
+        f"The data disk {disk} of {r.where} stays, and costs money until it is deleted: "
+        f"gcloud compute disks delete {disk} --zone {r.zone}"
         for r in removals
-        if r.remains and r.outcome in ("planned", "deleted")
+        if r.outcome in ("planned", "deleted")
+        for disk in r.remaining_disks
     ]
     return (*left, *stays)
+
+
+def _failed(removal: Removal, error: TpuctlError) -> Removal:
+    return replace(removal, outcome="failed", reason=str(error), error=error)
 
 
 def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
@@ -155,75 +155,97 @@ def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
         journal.close(create_id, "deleted", at=at)
 
 
-def _remove(
-    api: TpuApi, planned: Removal, polling: Polling, still_wanted: Callable[[Group], bool]
-) -> tuple[Ending, str | None]:
-    sent = 0
-    while sent < _MOST_SENDS:
-        now = _wait_while_deleting(api, planned, polling)
-        if is_replaced(planned.group, now):
-            reason = "another one bears the name by now, and was left alone"
-            return ("deleted" if sent else "replaced"), reason
-        if not now.things:
-            return ("deleted" if sent else "already_deleted"), None
-        if not sent and not still_wanted(now):
-            return "left_alone", f"it is {now.things[0].state} by now, and was left alone"
+class _Deletion:
+    """One deletion on its way."""
+
+    def __init__(
+        self,
+        api: TpuApi,
+        planned: Removal,
+        timeout_s: float,
+        still_wanted: Callable[[Group], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._api, self._planned = api, planned
+        self._still_wanted, self._tell = still_wanted, tell
+        self._polling = Polling(api.clock, timeout_s=timeout_s)
+
+    def carry_out(self) -> Removal:
+        """Delete the group and follow that to its end; a failure is in the result, not raised."""
         try:
-            operation = _send(api, now)
-        except RateLimitedError as error:
-            _pause(planned, polling, at_least_s=error.retry_after_s)
-            continue
-        sent += 1
-        if operation:
-            _follow(api, operation, planned, polling)
-        else:
-            _pause(planned, polling)
-    raise UnavailableError(
-        f"Could not delete {planned.name} in {planned.zone}: asked {_MOST_SENDS} times, and it is "
-        "still there.",
-        hint=f"tpuctl show {planned.name} --zone {planned.zone}",
-    )
+            outcome, reason = self._delete()
+        except TpuctlError as error:
+            return replace(_failed(self._planned, error), seconds=self._polling.waited_s)
+        return replace(
+            self._planned, outcome=outcome, reason=reason, seconds=self._polling.waited_s
+        )
 
+    def _delete(self) -> tuple[Ending, str | None]:
+        sent = 0
+        while sent < _MOST_SENDS:
+            now = self._settled()
+            if is_replaced(self._planned.group, now):
+                reason = "another one bears the name by now, and was left alone"
+                return ("deleted" if sent else "replaced"), reason
+            if not now.things:
+                return ("deleted" if sent else "already_deleted"), None
+            if not sent and not self._still_wanted(now):
+                return "left_alone", f"it is {now.things[0].state} by now, and was left alone"
+            try:
+                operation = self._send(now)
+            except RateLimitedError as error:
+                self._pause(at_least_s=error.retry_after_s)
+                continue
+            sent += 1
+            self._follow(operation)
+        raise UnavailableError(
+            f"Could not delete {self._planned.where}: asked {_MOST_SENDS} times, and it is still "
+            "there.",
+            hint=f"tpuctl show {self._planned.name} --zone {self._planned.zone}",
+        )
 
-def _wait_while_deleting(api: TpuApi, planned: Removal, polling: Polling) -> Group:
-    """Read the group, and go on reading while somebody's deletion of it is under way."""
-    while True:
-        now = read_again(api, planned.group)
-        if not now.things or now.things[0].state != "DELETING" or is_replaced(planned.group, now):
-            return now
-        _pause(planned, polling)
+    def _settled(self) -> Group:
+        """Read the group, and go on reading while somebody's deletion of it is under way."""
+        while True:
+            now = read_again(self._api, self._planned.group)
+            is_going = now.things and now.things[0].state == "DELETING"
+            if not is_going or is_replaced(self._planned.group, now):
+                return now
+            self._pause()
 
+    def _send(self, group: Group) -> Operation | None:
+        """Ask for the deletion; None when the reply was lost, or nothing is there any more.
 
-def _send(api: TpuApi, group: Group) -> Operation | None:
-    """Ask for the deletion; None when the reply was lost, or there is nothing to delete any more.
-
-    What to believe then is what the group looks like when it is read again.
-    """
-    target = group.things[0]
-    try:
-        if target is group.queued:
-            return api.delete_queued_resource(target.name, zone=target.zone, force=True)
-        return api.delete_node(target.name, zone=target.zone)
-    except (NotFoundError, UnavailableError):
-        return None
-
-
-def _follow(api: TpuApi, operation: Operation, planned: Removal, polling: Polling) -> None:
-    """Wait for the end of an operation; raises what it failed with."""
-    while not operation.done:
-        _pause(planned, polling)
+        What to believe then is what the group looks like when it is read again.
+        """
+        target = group.things[0]
         try:
-            operation = api.get_operation(operation.name)
-        except NotFoundError:
+            if target is group.queued:
+                return self._api.delete_queued_resource(target.name, zone=target.zone, force=True)
+            return self._api.delete_node(target.name, zone=target.zone)
+        except (NotFoundError, UnavailableError):
+            return None
+
+    def _follow(self, operation: Operation | None) -> None:
+        """Wait for the end of an operation, if it is known; raises what it failed with."""
+        if operation is None:
+            self._pause()
             return
-    if operation.error and not isinstance(operation.error, NotFoundError):
-        raise operation.error
+        while not operation.done:
+            self._pause()
+            try:
+                operation = self._api.get_operation(operation.name)
+            except NotFoundError:
+                return
+        if operation.error and not isinstance(operation.error, NotFoundError):
+            raise operation.error
 
-
-def _pause(planned: Removal, polling: Polling, *, at_least_s: float | None = None) -> None:
-    polling.pause(
-        f"{planned.name} in {planned.zone} is not gone",
-        at_least_s=at_least_s or 0.0,
-        hint="The deletion goes on without us; to follow it: "
-        f"tpuctl wait {planned.name} --zone {planned.zone} --for gone",
-    )
+    def _pause(self, *, at_least_s: float | None = None) -> None:
+        name, zone = self._planned.name, self._planned.zone
+        self._tell(f"{name}, {format_duration(self._polling.waited_s)}")
+        self._polling.pause(
+            f"{self._planned.where} is not gone",
+            hint="The deletion goes on without us; to follow it: "
+            f"tpuctl wait {name} --zone {zone} --for gone",
+            at_least_s=at_least_s or 0.0,
+        )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tpuctl.cloud import labels
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import Entry, Journal, Kind, new_create_id
+from tpuctl.cloud.journal import Entry, Journal, new_create_id
 from tpuctl.cloud.looking import Thing
 from tpuctl.cloud.models import NodeRequest, Operation
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
@@ -39,21 +39,8 @@ def submit(
     of an interrupted create of the same TPU. Raises what the service answers;
     UnavailableError leaves the entry open, because nobody knows whether the TPU was made.
     """
-    kind: Kind = "queued" if plan.queued else "node"
     request = request_for(plan, offer, project=api.project, create_id=new_create_id())
-    entry = Entry(
-        create_id=request.create_id,
-        name=plan.name,
-        zone=offer.zone,
-        kind=kind,
-        project=api.project,
-        endpoint=api.endpoint,
-        accelerator_type=plan.accelerator_type,
-        spot=plan.spot,
-        usd_per_hour=offer.usd_per_hour,
-        session=session,
-        race=race,
-    )
+    entry = _entry(api, plan, offer, request.create_id, session=session, race=race)
     journal.intend(entry)
     try:
         return _send(api, journal, entry, lambda: _ask(api, entry, request, valid_for_s), timeout_s)
@@ -62,9 +49,24 @@ def submit(
             f"{str(error).rstrip('.')}. Whether {entry.name} was made there is not known.",
             hint="The next command of tpuctl finds out: tpuctl list",
         ) from error
-    except TpuctlError as error:
-        journal.close(entry.create_id, error.code, at=api.clock.now())
-        raise
+
+
+def _entry(
+    api: TpuApi, plan: CreatePlan, offer: Offer, create_id: str, *, session: str, race: str | None
+) -> Entry:
+    return Entry(
+        create_id=create_id,
+        name=plan.name,
+        zone=offer.zone,
+        kind="queued" if plan.queued else "node",
+        project=api.project,
+        endpoint=api.endpoint,
+        accelerator_type=plan.accelerator_type,
+        spot=plan.spot,
+        usd_per_hour=offer.usd_per_hour,
+        session=session,
+        race=race,
+    )
 
 
 def read_named(api: TpuApi, entry: Entry) -> Thing | None:
@@ -95,11 +97,16 @@ def _send(
             return journal.update(entry, phase="accepted", operation=ask().name)
         except (AlreadyExistsError, UnavailableError) as error:
             refusal = error
+        except TpuctlError as error:
+            # After a lost reply nothing is sure: then the next command finds out what there is.
+            if not lost:
+                journal.close(entry.create_id, error.code, at=api.clock.now())
+            raise
         there = read_named(api, entry)
         if there and is_of(there, entry):
             return journal.update(entry, phase="accepted", created=there.created)
         if there and there.state != "DELETING":
-            return _adopt(journal, entry, there)
+            return _adopt(api, journal, entry, there)
         lost += isinstance(refusal, UnavailableError)
         # Only now: before the first reply the service's time is not known.
         polling = polling or Polling(api.clock, timeout_s=timeout_s)
@@ -117,7 +124,7 @@ def _ask(api: TpuApi, entry: Entry, request: NodeRequest, valid_for_s: float | N
     return api.create_node(request)
 
 
-def _adopt(journal: Journal, entry: Entry, there: Thing) -> Entry:
+def _adopt(api: TpuApi, journal: Journal, entry: Entry, there: Thing) -> Entry:
     """Go on with what an interrupted create began, or one gave up but could not delete.
 
     Raises AlreadyExistsError for any other TPU.
@@ -134,6 +141,7 @@ def _adopt(journal: Journal, entry: Entry, there: Thing) -> Entry:
             session=entry.session,
             race=entry.race,
         )
+    journal.close(entry.create_id, AlreadyExistsError.code, at=api.clock.now())
     command = f"{entry.name} --zone {entry.zone}"
     if there.is_dead:
         raise AlreadyExistsError(

@@ -7,6 +7,7 @@ from functools import cache
 from tpuctl.cloud import labels
 from tpuctl.cloud.models import DEAD_NODE_STATES, DEAD_QUEUED_STATES, Node, QueuedResource
 from tpuctl.errors import UsageError
+from tpuctl.hardware.generations import load_data
 from tpuctl.hardware.types import AcceleratorType, describe, usd_per_hour
 from tpuctl.outcome import Outcome
 
@@ -71,6 +72,16 @@ class Tpu(Outcome):
         return self.state == "READY" and bool(self.workers) and reachable
 
     @property
+    def ailments(self) -> tuple[str, ...]:
+        """What the service says is wrong with it, although it may be READY."""
+        if self.health in ("HEALTHY", "UNKNOWN"):
+            return ()
+        why = f": {self.health_description}" if self.health_description else "."
+        return (
+            f"{self.name} in {self.zone} is {self.state}, but its health is {self.health}{why}",
+        )
+
+    @property
     def age_s(self) -> float:
         """Seconds since it was asked for."""
         return max(0.0, (self.as_of - self.created).total_seconds())
@@ -79,6 +90,11 @@ class Tpu(Outcome):
     def ttl_left_s(self) -> float | None:
         """Seconds until it has to be gone, negative when that is over; None without a limit."""
         return None if self.expires is None else (self.expires - self.as_of).total_seconds()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the prices come from."""
+        return (about_prices(),)
 
     @property
     def why_no_cost(self) -> str | None:
@@ -170,6 +186,14 @@ def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
         error=str(queued.error) if queued.error else None,
         stopped_by=queued.stopped_by,
         as_of=now,
+    )
+
+
+def about_prices() -> str:
+    """How every cost is reckoned."""
+    as_of = load_data("prices")["as_of"]
+    return (
+        f"list prices as of {as_of}, times the time since it was asked for, by the service's clock"
     )
 
 

@@ -25,6 +25,11 @@ class Waited(Outcome):
     seconds: float
     tpu: Tpu | None
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with a TPU that is ready all the same."""
+        return self.tpu.ailments if self.tpu else ()
+
 
 def wait_until_ready(
     api: TpuApi,

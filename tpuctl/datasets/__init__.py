@@ -1,12 +1,22 @@
 """Data sets of small pictures: made once, checked, described, read."""
 
+from tpuctl.datasets.batches import Batch as Batch
+from tpuctl.datasets.batches import Batches as Batches
+from tpuctl.datasets.batches import open_batches as open_batches
+from tpuctl.datasets.cache_models import CacheOptions as CacheOptions
+from tpuctl.datasets.cache_models import CacheResult as CacheResult
+from tpuctl.datasets.cached import Cache as Cache
+from tpuctl.datasets.cached import open_cache as open_cache
+from tpuctl.datasets.caching import cache as cache
 from tpuctl.datasets.describing import describe as describe
 from tpuctl.datasets.describing import write_sheet as write_sheet
 from tpuctl.datasets.models import Description as Description
 from tpuctl.datasets.models import PresizeOptions as PresizeOptions
 from tpuctl.datasets.models import PresizeResult as PresizeResult
 from tpuctl.datasets.models import VerifyResult as VerifyResult
+from tpuctl.datasets.planes import yuv420_to_rgb as yuv420_to_rgb
 from tpuctl.datasets.presizing import presize as presize
 from tpuctl.datasets.reading import Record as Record
 from tpuctl.datasets.reading import read_records as read_records
+from tpuctl.datasets.tfdata import open_tf_dataset as open_tf_dataset
 from tpuctl.datasets.verifying import verify as verify

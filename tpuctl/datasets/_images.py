@@ -13,7 +13,6 @@ from tpuctl.datasets._rasters import Raster, decode_raster, open_raster
 from tpuctl.datasets._resample import Pixels, resample, resample_exactly
 from tpuctl.datasets.flags import Flag, with_orientation
 from tpuctl.datasets.geometry import (
-    OVERSAMPLING,
     Fidelity,
     Fit,
     Mode,
@@ -95,21 +94,6 @@ def shrink(
     pixels, colour_flags = to_srgb(_turn(small, orientation), profile)
     flags = decoded.flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
     return Shrunk(_pad(pixels, shown_fit), *shown, with_orientation(flags, orientation))
-
-
-def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Compress at 4:4:4: sub-sampling would cost more than all the shrinking before it."""
-    return bytes(simplejpeg.encode_jpeg(pixels, quality=quality, colorsubsampling="444"))
-
-
-def decode_stored(image: bytes, encode: str, shape: tuple[int, int, int]) -> Pixels:
-    """Decode the picture of a record; raises ValueError when it is damaged."""
-    if encode == "raw":
-        return np.frombuffer(image, np.uint8).reshape(shape)
-    pixels: Pixels = simplejpeg.decode_jpeg(image, "RGB", strict=True)
-    if pixels.shape != shape:
-        raise ValueError(f"it is {pixels.shape}, not {shape}")
-    return pixels
 
 
 def _require_kind(data: bytes) -> str:
@@ -205,10 +189,8 @@ def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: 
 def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:
     left, top, right, bottom = (edge / decoded.denominator for edge in fit.rect)
     rect = (left, top, right, bottom)
-    if fidelity == "exact":
-        return resample_exactly(decoded.pixels, rect, fit.width, fit.height)
-    keep = OVERSAMPLING[fidelity]
-    return resample(decoded.pixels, rect, fit.width, fit.height, keep=keep)
+    way = resample_exactly if fidelity in ("high", "exact") else resample
+    return way(decoded.pixels, rect, fit.width, fit.height)
 
 
 def _turn(pixels: Pixels, orientation: int) -> Pixels:

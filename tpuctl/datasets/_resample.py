@@ -2,11 +2,14 @@
 
 A scaled JPEG of width W comes as ceil(W/d) columns that cover exactly W/d cells. Resampling the
 rectangle (0, 0, W/d, H/d) instead of the array is worth 10 dB.
+
+The fast way is two steps that OpenCV has SIMD code for: interpolate so densely that every source
+pixel has its say, then average pairs until the size is right. On scaled JPEGs it comes within 3 dB
+of Pillow's Hamming filter in a quarter of its time (`make bench`).
 """
 
 import math
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -17,31 +20,30 @@ from PIL import Image
 Pixels = npt.NDArray[Any]
 Rect = tuple[float, float, float, float]
 
-# Below this many source pixels per result pixel the bilinear step alone is low-pass enough.
-_FILTER_ABOVE = 1.05
-_PHASES = 16
-_RATIO_STEPS = 64
-_NEGLIGIBLE_TAP = 0.004
+# From here on whole cells of 2x2 are averaged first, which costs next to nothing.
+_HALVE_FROM = 4.0
+# One sample per result pixel is low-pass enough up to here: bicubic for the sharper of the two.
+_CUBIC_UP_TO = 1.25
+_LINEAR_UP_TO = 1.5
+# A bilinear sample averages two pixels, so that steps of up to two overlook none.
+_LONGEST_STEP = 2.0
+_CUBIC_REACH = 2
+# How far from where it should be a sample may lie, in pixels: too little to show.
+_SNAP = 1 / 32
+_MOST_STEPS_BACK = 48
 
 
-def resample(pixels: Pixels, rect: Rect, width: int, height: int, *, keep: float) -> Pixels:
-    """Resample `rect` of an array to `width` x `height`.
-
-    Before the filter, the array is halved while at least `keep` pixels per result pixel remain:
-    what a scaled JPEG decode does, for what is not a JPEG or still too large.
-    """
-    pixels, rect = _cut(pixels, rect, width, height)
+def resample(pixels: Pixels, rect: Rect, width: int, height: int) -> Pixels:
+    """Resample `rect` of an array to `width` x `height`."""
     x_ratio, y_ratio = (rect[2] - rect[0]) / width, (rect[3] - rect[1]) / height
-    while min(x_ratio, y_ratio) >= 2 * keep:
-        pixels = _halve(pixels)
-        rect = (rect[0] / 2, rect[1] / 2, rect[2] / 2, rect[3] / 2)
+    while min(x_ratio, y_ratio) >= _HALVE_FROM:
+        pixels, rect = halve(pixels), (rect[0] / 2, rect[1] / 2, rect[2] / 2, rect[3] / 2)
         x_ratio, y_ratio = x_ratio / 2, y_ratio / 2
-    if x_ratio > _FILTER_ABOVE or y_ratio > _FILTER_ABOVE:
-        pixels = cv2.sepFilter2D(
-            pixels, -1, _kernel(x_ratio), _kernel(y_ratio), borderType=cv2.BORDER_REPLICATE
-        )
-    enlarges = x_ratio < 1 or y_ratio < 1
-    return _sample(pixels, rect, width, height, cv2.INTER_CUBIC if enlarges else cv2.INTER_LINEAR)
+    dense_width = width * _samples_per_pixel(x_ratio)
+    dense_height = height * _samples_per_pixel(y_ratio)
+    cubic = min(x_ratio, y_ratio) < _CUBIC_UP_TO
+    method = cv2.INTER_CUBIC if cubic else cv2.INTER_LINEAR
+    return _average(_interpolate(pixels, rect, dense_width, dense_height, method), width, height)
 
 
 def resample_exactly(pixels: Pixels, rect: Rect, width: int, height: int) -> Pixels:
@@ -57,18 +59,8 @@ def resample_exactly(pixels: Pixels, rect: Rect, width: int, height: int) -> Pix
     return np.asarray(image.resize((width, height), method, box=rect))
 
 
-def _cut(pixels: Pixels, rect: Rect, width: int, height: int) -> tuple[Pixels, Rect]:
-    """Leave out what no result pixel can see."""
-    left, top, right, bottom = rect
-    x_margin, y_margin = 2 * (right - left) / width + 4, 2 * (bottom - top) / height + 4
-    x0, y0 = max(0, int(left - x_margin)), max(0, int(top - y_margin))
-    x1 = min(pixels.shape[1], math.ceil(right + x_margin))
-    y1 = min(pixels.shape[0], math.ceil(bottom + y_margin))
-    return pixels[y0:y1, x0:x1], (left - x0, top - y0, right - x0, bottom - y0)
-
-
-def _halve(pixels: Pixels) -> Pixels:
-    """Average cells of 2x2, the only ones for which OpenCV is fast."""
+def halve(pixels: Pixels) -> Pixels:
+    """Average cells of 2x2, the only ones for which OpenCV is fast; an odd edge is repeated."""
     below, beside = pixels.shape[0] % 2, pixels.shape[1] % 2
     if below or beside:
         pixels = cv2.copyMakeBorder(pixels, 0, below, 0, beside, cv2.BORDER_REPLICATE)
@@ -76,13 +68,70 @@ def _halve(pixels: Pixels) -> Pixels:
     return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
 
 
-def _sample(pixels: Pixels, rect: Rect, width: int, height: int, method: int) -> Pixels:
-    x_step, y_step = (rect[2] - rect[0]) / width, (rect[3] - rect[1]) / height
+def _samples_per_pixel(ratio: float) -> int:
+    """Choose how many samples to average, a power of two, so that no source pixel is left out."""
+    samples = 1 if ratio <= _LINEAR_UP_TO else 2
+    while ratio / samples > _LONGEST_STEP:
+        samples *= 2
+    return samples
+
+
+def _average(pixels: Pixels, width: int, height: int) -> Pixels:
+    """Average neighbours in pairs until the size is right."""
+    while pixels.shape[1] > width or pixels.shape[0] > height:
+        size = (max(width, pixels.shape[1] // 2), max(height, pixels.shape[0] // 2))
+        both = size[0] < pixels.shape[1] and size[1] < pixels.shape[0]
+        # Halving one axis, bilinear is the same mean of two, with SIMD that "area" has not.
+        method = cv2.INTER_AREA if both else cv2.INTER_LINEAR
+        pixels = cv2.resize(pixels, size, interpolation=method)
+    return pixels
+
+
+class _Start(NamedTuple):
+    """A whole source pixel, and how many samples after it the rectangle begins."""
+
+    pixel: int
+    samples: int
+
+
+def _interpolate(pixels: Pixels, rect: Rect, width: int, height: int, method: int) -> Pixels:
+    """Sample `rect` at `width` x `height` places, each in the middle of its cell."""
+    left, top, right, bottom = rect
+    x_step, y_step = (right - left) / width, (bottom - top) / height
+    x, y = _start(left, x_step), _start(top, y_step)
+    if x is None or y is None:
+        return _interpolate_anywhere(pixels, rect, width, height, method)
+    seen = pixels[
+        y.pixel : math.ceil(bottom) + _CUBIC_REACH, x.pixel : math.ceil(right) + _CUBIC_REACH
+    ]
+    samples = cv2.resize(seen, None, fx=1 / x_step, fy=1 / y_step, interpolation=method)
+    return samples[y.samples : y.samples + height, x.samples : x.samples + width]
+
+
+def _start(edge: float, step: float) -> _Start | None:
+    """Find where to begin so that some sample's cell begins at `edge`, or None.
+
+    `cv2.resize` is twice as fast as `cv2.warpAffine` but can begin at whole pixels only; stepping
+    back from a fractional edge, the samples come close enough to one sooner or later.
+    """
+    if edge == 0:
+        return _Start(0, 0)
+    for samples in range(math.ceil(_CUBIC_REACH / step), _MOST_STEPS_BACK):
+        begin = edge - samples * step
+        if begin < 0:
+            return None
+        if abs(begin - round(begin)) <= _SNAP:
+            return _Start(round(begin), samples)
+    return None
+
+
+def _interpolate_anywhere(
+    pixels: Pixels, rect: Rect, width: int, height: int, method: int
+) -> Pixels:
+    left, top, right, bottom = rect
+    x_step, y_step = (right - left) / width, (bottom - top) / height
     inverse = np.array(
-        [
-            [x_step, 0.0, rect[0] + 0.5 * x_step - 0.5],
-            [0.0, y_step, rect[1] + 0.5 * y_step - 0.5],
-        ]
+        [[x_step, 0.0, left + 0.5 * x_step - 0.5], [0.0, y_step, top + 0.5 * y_step - 0.5]]
     )
     return cv2.warpAffine(
         pixels,
@@ -91,51 +140,3 @@ def _sample(pixels: Pixels, rect: Rect, width: int, height: int, method: int) ->
         flags=method | cv2.WARP_INVERSE_MAP,
         borderMode=cv2.BORDER_REPLICATE,
     )
-
-
-def _kernel(ratio: float) -> npt.NDArray[np.float32]:
-    if ratio <= _FILTER_ABOVE:
-        return np.ones(1, np.float32)
-    return _fitted_kernel(round(ratio * _RATIO_STEPS))
-
-
-@lru_cache(maxsize=512)
-def _fitted_kernel(ratio_steps: int) -> npt.NDArray[np.float32]:
-    """Fit the taps that make "filter, then sample bilinearly" a Hamming resampler.
-
-    Bilinear sampling at phase p mixes two neighbours with weights 1-p and p, so that the effective
-    kernel at offset t is (1-p) h[t] + p h[t-1]. Least squares over all phases finds h: 5 dB better
-    than a box of the right width at the same cost.
-    """
-    ratio = ratio_steps / _RATIO_STEPS
-    reach = math.ceil(ratio)
-    offsets = np.arange(-reach - 1, reach + 3)
-    taps = np.arange(-reach, reach + 1)
-    rows, wanted = [], []
-    for phase in np.arange(_PHASES) / _PHASES:
-        here = (offsets[:, None] == taps[None, :]).astype(np.float64)
-        next_one = (offsets[:, None] - 1 == taps[None, :]).astype(np.float64)
-        rows.append((1 - phase) * here + phase * next_one)
-        wanted.append(_hamming((offsets - phase) / ratio) / ratio)
-    solution = np.linalg.lstsq(np.concatenate(rows), np.concatenate(wanted), rcond=None)[0]
-    symmetric: npt.NDArray[np.float64] = (solution + solution[::-1]) / 2
-    return _in_256ths(symmetric / symmetric.sum())
-
-
-def _in_256ths(taps: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Round taps to what OpenCV's fixed-point filter takes, where none is really negative.
-
-    It filters bytes a third faster, provided that the sum is exactly one.
-    """
-    if taps.min() < -_NEGLIGIBLE_TAP:
-        return taps.astype(np.float32)
-    steps = np.round(256 * np.clip(taps, 0, None))
-    steps[len(steps) // 2] += 256 - steps.sum()
-    return (np.trim_zeros(steps) / 256).astype(np.float32)
-
-
-def _hamming(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Pillow's Hamming filter of support 1."""
-    inside = np.abs(x) < 1
-    shape: npt.NDArray[np.float64] = np.sinc(x) * (0.54 + 0.46 * np.cos(np.pi * x))
-    return np.where(inside, shape, 0.0)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from tpuctl.datasets import _images
-from tpuctl.datasets._tfrecord import DamagedRecordError, RecordWriter, frame, read_frames
+from tpuctl.datasets._encoding import encode_picture
+from tpuctl.datasets._tfrecord import RecordWriter, frame, read_frames
+from tpuctl.datasets.containers import DamagedRecordError, open_container, suffix_of
 from tpuctl.datasets.example import Feature, decode_example, encode_example
 from tpuctl.datasets.flags import Flag
 from tpuctl.datasets.geometry import Fidelity, Mode
@@ -18,7 +20,7 @@ from tpuctl.datasets.plan import Entry, ShardJob
 from tpuctl.datasets.quarantine import BadImageError, Quarantined, readable
 from tpuctl.datasets.state import Finished, Work, read_lines
 from tpuctl.errors import InvalidInputError
-from tpuctl.storage.local import open_regular, publish, translated_write_errors
+from tpuctl.storage.local import open_regular, translated_write_errors
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -38,6 +40,7 @@ class Recipe:
     fidelity: Fidelity
     encode: str
     quality: int | None
+    format: str
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> "Recipe":
@@ -49,6 +52,7 @@ class Recipe:
             cast(Fidelity, options["fidelity"]),
             cast(str, options["encode"]),
             cast("int | None", options["quality"]),
+            cast(str, options["format"]),
         )
 
 
@@ -98,15 +102,17 @@ class ShardBuilder:
     def _take_up(self, part: Path) -> None:
         """Turn a shard that was finished but never journalled into one that only lacks a look."""
         shard = self._work.shard(self._job.id)
-        if shard.exists():
+        if shard.exists() and not part.exists():
             os.replace(shard, part)
 
     def _finish(self, writer: RecordWriter) -> Finished:
-        digest, tally, job = writer.digest(), self._tally, self._job
-        publish(self._work.part(job.id), self._work.shard(job.id))
+        tally, job, work = self._tally, self._job, self._work
+        container = open_container(vars(self._recipe))
+        part, shard = work.part(job.id), work.shard(job.id)
+        digest = container.pack(part, shard, job.index, writer.digest())
         return Finished(
             job=job.id,
-            name=job.name(digest.crc32c),
+            name=job.name(digest.crc32c, suffix_of(vars(self._recipe))),
             bytes=digest.bytes,
             records=tally.records,
             crc32c=digest.crc32c,
@@ -204,10 +210,6 @@ class ShardBuilder:
         small = _images.shrink(
             data, recipe.size, mode=recipe.mode, fidelity=recipe.fidelity, admit=self._admit
         )
-        if recipe.encode == "raw":
-            image = small.pixels.tobytes()
-        else:
-            image = _images.encode_jpeg(small.pixels, recipe.quality or 95)
         # The picture comes last, so that a reader of labels and sizes need not touch it.
         features: dict[str, Feature] = {
             "key": os.fsencode(entry.key),
@@ -217,7 +219,7 @@ class ShardBuilder:
             "orig_height": small.original_height,
             "orig_width": small.original_width,
             "flags": small.flags,
-            "image": image,
+            "image": encode_picture(small.pixels, recipe.encode, recipe.quality),
         }
         return encode_example(features), small.flags
 

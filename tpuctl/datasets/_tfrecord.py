@@ -6,13 +6,14 @@ Format: tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
 import hashlib
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import google_crc32c
 
-from tpuctl.storage.local import open_regular
+from tpuctl.datasets.containers import DamagedRecordError, Digest, Glance
+from tpuctl.storage.local import open_regular, publish
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -22,21 +23,34 @@ _MASK_DELTA = 0xA282EAD8
 _CHUNK_BYTES = 1 << 20
 
 
-class DamagedRecordError(Exception):
-    """A frame whose checksum or length is wrong. Never leaves the package."""
-
-    def __init__(self, offset: int, what: str) -> None:
-        super().__init__(f"{what} at byte {offset}")
-        self.offset = offset
+# Everything of a record but its picture fits, unless a path is longer than systems allow.
+_SMALL_FEATURES_BYTES = 8192
 
 
-@dataclass(frozen=True)
-class Digest:
-    """What a file's bytes add up to."""
+class TfRecord:
+    """The format that shards are written in; to pack one is to give it its name."""
 
-    bytes: int
-    crc32c: str
-    sha256: str
+    def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
+        """Rename the part; its digest is known already."""
+        publish(part, shard)
+        return known
+
+    def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset of each frame, and the record."""
+        with open_regular(path) as file:
+            yield from read_frames(file)
+
+    def glance(self, path: Path) -> Iterator[Glance]:
+        """Yield the records, skipping their pictures."""
+        with open_regular(path) as file:
+            position = 0
+            while header := file.read(HEADER_BYTES):
+                length = record_length(header, position)
+                start = position + HEADER_BYTES
+                head = file.read(min(length, _SMALL_FEATURES_BYTES))
+                yield Glance(length, head, partial(_read_range, path, start, length))
+                position = start + length + FOOTER_BYTES
+                file.seek(position)
 
 
 class RecordWriter:
@@ -50,20 +64,23 @@ class RecordWriter:
 
     def write(self, record: bytes) -> None:
         """Append one record."""
-        self._append(frame(record))
+        data = frame(record)
+        self._file.write(data)
+        self._file.flush()
+        self._count(data)
 
     def replay(self, frames: bytes) -> None:
         """Count bytes that the file holds already."""
         self._count(frames)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much there is so far."""
+        return self._bytes
+
     def digest(self) -> Digest:
         """Say what has been written so far."""
         return Digest(self._bytes, f"{self._crc:08x}", self._sha256.hexdigest())
-
-    def _append(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-        self._count(data)
 
     def _count(self, data: bytes) -> None:
         self._crc = google_crc32c.extend(self._crc, data)
@@ -97,6 +114,12 @@ def record_length(header: bytes, offset: int) -> int:
     if len(header) != HEADER_BYTES or header[8:] != _masked_crc(header[:8]):
         raise DamagedRecordError(offset, "a damaged record header")
     return int(_LENGTH.unpack(header[:8])[0])
+
+
+def _read_range(path: Path, start: int, length: int) -> bytes:
+    with open_regular(path) as file:
+        file.seek(start)
+        return file.read(length)
 
 
 def digest_file(path: Path, *, sha256: bool = True) -> Digest:

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.containers import DamagedRecordError, Glance, open_container
 from tpuctl.datasets.example import decode_example, decode_leading_features
 from tpuctl.datasets.flags import Flag
-from tpuctl.datasets.models import DataSet, Description, LabelCount, Shard, SizeBin
+from tpuctl.datasets.models import DataSet, Description, LabelCount, SizeBin
 from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.storage.local import write_atomically
 
 _MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
-# Everything of a record but its picture fits, unless a path is longer than systems allow.
-_SMALL_FEATURES_BYTES = 8192
 
 
 def describe(dst: str | Path) -> Description:
@@ -25,7 +24,7 @@ def describe(dst: str | Path) -> Description:
     Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     labels: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
@@ -66,7 +65,7 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     need_images_extra()
     from tpuctl.datasets._sheet import draw_sheet
 
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     total = sum(shard.records for shard in data_set.shards)
     count = min(most, total)
     wanted = {index * total // count for index in range(count)}
@@ -97,44 +96,25 @@ def _spread(lengths: list[int]) -> dict[str, int]:
 
 
 def _glances(data_set: DataSet) -> Iterator[tuple[int, Record]]:
-    for shard in data_set.shards:
-        for _, length, head in _heads(data_set, shard):
-            yield length, to_record(decode_leading_features(head), data_set)
+    for glance in _all(data_set):
+        yield glance.length, to_record(decode_leading_features(glance.head), data_set)
 
 
 def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
-    index = 0
+    for index, glance in enumerate(_all(data_set)):
+        if index in wanted:
+            yield to_record(decode_example(glance.whole()), data_set)
+
+
+def _all(data_set: DataSet) -> Iterator[Glance]:
+    """Yield a glance at every record; raises InvalidInputError where a shard is damaged."""
+    container = open_container(data_set.options)
     for shard in data_set.shards:
         path = data_set.folder / shard.name
-        for offset, length, _ in _heads(data_set, shard):
-            if index in wanted:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    yield to_record(decode_example(file.read(length)), data_set)
-            index += 1
-
-
-def _heads(data_set: DataSet, shard: Shard) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the place, the length and the beginning of every record, skipping the pictures."""
-    from tpuctl.datasets._tfrecord import (
-        FOOTER_BYTES,
-        HEADER_BYTES,
-        DamagedRecordError,
-        record_length,
-    )
-
-    path = data_set.folder / shard.name
-    try:
-        with path.open("rb") as file:
-            position = 0
-            while header := file.read(HEADER_BYTES):
-                length = record_length(header, position)
-                start = position + HEADER_BYTES
-                yield start, length, file.read(min(length, _SMALL_FEATURES_BYTES))
-                position = start + length + FOOTER_BYTES
-                file.seek(position)
-    except (OSError, DamagedRecordError) as error:
-        raise InvalidInputError(
-            f"Could not read {path}: {error}.",
-            hint=f"See all that is wrong: tpuctl data verify {data_set.folder}",
-        ) from error
+        try:
+            yield from container.glance(path)
+        except (OSError, DamagedRecordError) as error:
+            raise InvalidInputError(
+                f"Could not read {path}: {error}.",
+                hint=f"See all that is wrong: tpuctl data verify {data_set.folder}",
+            ) from error

@@ -5,6 +5,7 @@ Wire format: protobuf.dev/programming-guides/encoding; messages: tensorflow/core
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from tpuctl.errors import InvalidInputError
 
@@ -15,11 +16,13 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
     """Write features in the order given; an int becomes an int64_list, bytes a bytes_list."""
-    body = b"".join(
-        _field(1, _field(1, name.encode()) + _field(2, _encode_feature(value)))
-        for name, value in features.items()
-    )
-    return _field(1, body)
+    entries: list[bytes] = []
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            entries += (_head_of_bytes(name, len(value)), value)
+        else:
+            entries.append(_number(name, value))
+    return b"".join((_head(1, sum(map(len, entries))), *entries))
 
 
 def decode_example(data: bytes) -> dict[str, Feature]:
@@ -60,14 +63,27 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+def _head(number: int, size: int) -> bytes:
+    return bytes((number << 3 | _LENGTH,)) + _varint(size)
+
+
 def _field(number: int, payload: bytes) -> bytes:
-    return bytes((number << 3 | _LENGTH,)) + _varint(len(payload)) + payload
+    return _head(number, len(payload)) + payload
 
 
-def _encode_feature(value: Feature) -> bytes:
-    if isinstance(value, bytes):
-        return _field(1, _field(1, value))
-    return _field(3, _field(1, _varint(value)))
+def _head_of_bytes(name: str, size: int) -> bytes:
+    """Write all of a bytes feature that comes before its value, which is thus copied once only."""
+    value = _head(1, size)
+    values = _head(1, len(value) + size) + value
+    feature = _field(1, name.encode()) + _head(2, len(values) + size) + values
+    return _head(1, len(feature) + size) + feature
+
+
+@lru_cache(maxsize=4096)
+def _number(name: str, value: int) -> bytes:
+    """Write an int64 feature; nearly every record has the same few."""
+    values = _field(3, _field(1, _varint(value)))
+    return _field(1, _field(1, name.encode()) + _field(2, values))
 
 
 def _decode_entries(data: memoryview) -> Iterator[tuple[str, Feature]]:

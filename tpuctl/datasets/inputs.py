@@ -1,4 +1,4 @@
-"""Which files of a folder are pictures to presize, and which class each belongs to.
+"""Which files of a folder are pictures to presize.
 
 A file counts as a picture when its first bytes say so, whatever its name; a file whose name
 promises a picture counts too, so that a broken one is reported and not overlooked. Everything else,
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.datasets import magic
-from tpuctl.datasets.models import Labels
 from tpuctl.datasets.quarantine import readable
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
@@ -78,28 +77,6 @@ def scan(folder: Path, target: Path | None = None) -> Inputs:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
     return Inputs(folder, tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
-
-
-def assign_labels(
-    pictures: tuple[Input, ...], labels: Labels
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the classes in sorted order and each picture's index among them (-1: no label).
-
-    `auto` takes the first-level folders as classes when every picture lies in one and there are at
-    least two. Raises InvalidInputError when `folder` is asked for and cannot be had.
-    """
-    tops = [key.partition("/")[0] if "/" in key else None for key in (p.key for p in pictures)]
-    folders = sorted({top for top in tops if top is not None}, key=os.fsencode)
-    loose = next((p.key for p, top in zip(pictures, tops, strict=True) if top is None), None)
-    if labels == "folder" and loose is not None:
-        raise InvalidInputError(
-            f"--labels folder needs every picture in a class folder; {readable(loose)} is in none.",
-            hint="Move it into the folder of its class, or use --labels none.",
-        )
-    if labels == "none" or (labels == "auto" and (loose is not None or len(folders) < 2)):
-        return (), (-1,) * len(pictures)
-    index = {name: number for number, name in enumerate(folders)}
-    return tuple(folders), tuple(index[top] for top in tops if top is not None)
 
 
 def _files(walk: _Walk) -> Iterator[Path]:

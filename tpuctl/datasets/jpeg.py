@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpuctl.datasets.quarantine import BadImageError
 
@@ -46,8 +47,7 @@ class JpegHeader:
         return int(2 * self.width * self.height * share)
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A marker with its payload; for a scan, the entropy-coded data that follows is included."""
 
     marker: int

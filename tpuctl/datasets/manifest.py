@@ -16,6 +16,9 @@ SCHEMA = "tpuctl.dataset/1"
 MANIFEST = "manifest.json"
 WORK = ".presize"
 
+# What `encode` says where records are whatever a pipeline gave.
+ELEMENTS = "elements"
+
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -30,7 +33,7 @@ def compose(plan: Plan, shards: Iterable[Finished]) -> dict[str, Any]:
         "versions": plan.versions,
         "classes": list(plan.classes),
         "totals": {
-            "images": plan.images,
+            "images": sum(shard.records + len(shard.left_out) for shard in finished),
             "records": sum(shard.records for shard in finished),
             "salvaged": sum(shard.salvaged for shard in finished),
             "quarantined": sum(reasons.values()),
@@ -81,9 +84,30 @@ def load(folder: Path) -> DataSet:
         ) from error
 
 
+def load_pictures(folder: Path) -> DataSet:
+    """Read the manifest of a data set of pictures; raises NotFoundError and InvalidInputError."""
+    data_set = load(folder)
+    if data_set.options.get("encode") == ELEMENTS:
+        raise InvalidInputError(
+            f"{folder} holds the elements of a pipeline, not pictures.",
+            hint="Read it with tpuctl.datasets.open_cache.",
+        )
+    return data_set
+
+
 def load_if_there(folder: Path) -> DataSet | None:
     """Read the manifest of a data set, or None where there is none."""
     return load(folder) if (folder / MANIFEST).exists() else None
+
+
+def load_previous(folder: Path, *, leniently: bool) -> DataSet | None:
+    """Read what is there already; `leniently`, a damaged manifest counts as none."""
+    try:
+        return load_if_there(folder)
+    except InvalidInputError:
+        if leniently:
+            return None
+        raise
 
 
 def is_plain(name: str) -> bool:

@@ -12,10 +12,11 @@ from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.units import MIB, parse_bytes
 
-Encode = Literal["jpeg", "raw"]
-Labels = Literal["auto", "folder", "none"]
+Encode = Literal["jpeg", "raw", "yuv420", "webp", "png"]
+Container = Literal["tfrecord", "wds", "arrayrecord"]
 
 DEFAULT_MAX_BAD = "auto"
+_LABELS = ("auto", "folder", "none")
 _MAX_SIDE = 8192
 _SEEN_BY_PRESIZE = ("missing", "size", "crc32c", "unreadable", "quarantine")
 
@@ -33,7 +34,8 @@ class PresizeOptions:
     fidelity: Fidelity = "balanced"
     encode: Encode = "jpeg"
     quality: int = 95
-    labels: Labels = "auto"
+    format: Container = "tfrecord"
+    labels: str = "auto"
     shard_bytes: int = 128 * MIB
     workers: int | None = None
     max_bad: str = DEFAULT_MAX_BAD
@@ -47,10 +49,14 @@ class PresizeOptions:
             ("--mode", self.mode, get_args(Mode)),
             ("--fidelity", self.fidelity, get_args(Fidelity)),
             ("--encode", self.encode, get_args(Encode)),
-            ("--labels", self.labels, get_args(Labels)),
+            ("--format", self.format, get_args(Container)),
         ):
             if value not in known:
                 raise UsageError(f"{name} {value} is not one of: {', '.join(known)}.")
+        if self.labels not in _LABELS and not self.labels.lower().endswith(".csv"):
+            raise UsageError(
+                f"--labels {self.labels} is not one of: {', '.join(_LABELS)}, or a file *.csv."
+            )
         _check_range("--size", min(self.size), 1, _MAX_SIDE)
         _check_range("--size", max(self.size), 1, _MAX_SIDE)
         _check_range("--quality", self.quality, 1, 100)
@@ -164,6 +170,7 @@ class VerifyResult(Outcome):
     damage: tuple[Damage, ...]
     seconds: float
     foreign: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    maker: str = field(default="tpuctl data presize SRC", metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -191,8 +198,8 @@ class VerifyResult(Outcome):
 
     @property
     def _way(self) -> str:
-        """How to repair it: presize looks at sizes and crc32c only, and believes the manifest."""
-        again = f"tpuctl data presize SRC {shlex.quote(self.path)}, with the options that made it."
+        """How to repair it: its maker looks at sizes and crc32c, and believes the manifest."""
+        again = f"{self.maker} {shlex.quote(self.path)}, with the options that made it."
         seen = {damage.path for damage in self.damage if damage.kind in _SEEN_BY_PRESIZE}
         if all(damage.path in seen for damage in self.damage):
             return f"Repair it: {again}"

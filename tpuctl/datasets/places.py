@@ -19,20 +19,26 @@ def check_places(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
             f"presize cannot read {bucket}: SRC has to be a folder on this machine.",
             hint=f"Copy the pictures here first: gcloud storage cp -r {bucket} .",
         )
-    if bucket := _bucket(dst):
-        raise InvalidInputError(
-            f"presize cannot write to {bucket}: DST has to be a folder on this machine.",
-            hint=f"Presize to a local folder, then: gcloud storage cp -r FOLDER {bucket}",
-        )
-    source, target = Path(os.path.realpath(src)), Path(os.path.realpath(dst))
+    source, target = Path(os.path.realpath(src)), local_target(dst)
     if target == source or source in target.parents:
         raise UsageError(
             f"The target {dst} lies inside the source {src}: the next run would read its results.",
             hint="Choose a target beside the source.",
         )
+    return source, target
+
+
+def local_target(dst: str | Path) -> Path:
+    """Return the folder to make, free of links; raises InvalidInputError and WriteError."""
+    if bucket := _bucket(dst):
+        raise InvalidInputError(
+            f"tpuctl cannot write to {bucket}: DST has to be a folder on this machine.",
+            hint=f"Write to a local folder, then: gcloud storage cp -r FOLDER {bucket}",
+        )
+    target = Path(os.path.realpath(dst))
     if target.exists() and not target.is_dir():
         raise WriteError(f"{dst} is a file; a data set is a folder.", hint="Choose another target.")
-    return source, target
+    return target
 
 
 def local_data_set(dst: str | Path) -> Path:

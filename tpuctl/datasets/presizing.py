@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.containers import need_array_record
 from tpuctl.datasets.inputs import Inputs, scan
 from tpuctl.datasets.memory import memory_budget_bytes
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult, allowed_bad
@@ -42,7 +43,7 @@ _MODULES = {
 _DECIDES_PIXELS = {"simplejpeg": "simplejpeg", "cv2": "opencv", "PIL": "pillow"}
 
 # Raise it whenever the same input may give other bytes than before: it is part of every plan.
-KERNEL_VERSION = 1
+KERNEL_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ def presize(
     options = options or PresizeOptions()
     started_s = time.monotonic()
     source, target = check_places(src, dst)
-    versions = _check_modules()
+    versions = _check_modules(options)
     inputs = scan(source, target)
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
     plan = plan_presize(inputs.pictures, options, versions)
-    previous = manifest.load_if_there(target) if not options.overwrite else _load_leniently(target)
+    previous = manifest.load_previous(target, leniently=options.overwrite)
     run = _Run(source, target, options, inputs, plan, previous, started_s)
     if previous is not None and previous.plan_id != plan.id:
         refuse_another_plan(previous, plan, options)
@@ -131,6 +132,7 @@ def _build(
             meter.show(step.job, step.position, step.finished)
             if step.finished is not None:
                 run.work.record(step.finished)
+                run.work.forget_part(step.finished.job)
                 yield step.finished
 
 
@@ -159,12 +161,15 @@ class _Meter:
         self._on_progress(Progress("presize", done, self._images, "images", note))
 
 
-def _check_modules() -> dict[str, str]:
+def _check_modules(options: PresizeOptions) -> dict[str, str]:
     """Name the versions that decide about pixels; raises MissingExtraError."""
     for module in _MODULES:
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError("Presizing pictures", extra="images", module=module)
     versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
+    if options.format == "arrayrecord":
+        need_array_record()
+        versions["array_record"] = version("array_record")
     return {"kernel": str(KERNEL_VERSION), **versions}
 
 
@@ -185,14 +190,6 @@ def _no_pictures(source: Path, inputs: Inputs) -> InvalidInputError:
     )
 
 
-def _load_leniently(target: Path) -> DataSet | None:
-    """Read what is about to be replaced; a damaged manifest is no reason not to."""
-    try:
-        return manifest.load_if_there(target)
-    except InvalidInputError:
-        return None
-
-
 def _already_complete(run: _Run) -> tuple[Finished, ...] | None:
     """Return the shards when the target is this very data set, whole."""
     if run.previous is None or run.previous.plan_id != run.plan.id:
@@ -211,6 +208,8 @@ def _check_space(run: _Run, missing: Sequence[ShardJob]) -> None:
     images = sum(len(job.entries) for job in missing)
     needed = run.plan.estimated_bytes * images // max(1, run.plan.images)
     needed -= sum(_size(run.work.part(job.id)) for job in missing)
+    if run.options.format != "tfrecord":
+        needed += _packing_bytes(run, missing)
     free = free_bytes(run.target)
     if needed > free:
         raise WriteError(
@@ -218,6 +217,12 @@ def _check_space(run: _Run, missing: Sequence[ShardJob]) -> None:
             f"{format_bytes(needed)}.",
             hint="Free some space, or choose another target, a smaller --size or --encode jpeg.",
         )
+
+
+def _packing_bytes(run: _Run, missing: Sequence[ShardJob]) -> int:
+    """What lies there twice while shards are packed: one shard per worker."""
+    at_once = min(run.options.workers or available_cpus(), len(missing))
+    return run.plan.estimated_bytes * at_once // len(run.plan.jobs)
 
 
 def _size(path: Path) -> int:
@@ -283,7 +288,7 @@ def _result(
         classes=run.plan.classes,
         ignored=run.inputs.ignored,
         dry_run=run.options.dry_run,
-        notes=run.inputs.notes,
+        notes=(*run.inputs.notes, *run.plan.notes),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.containers import DamagedRecordError, open_container
 from tpuctl.datasets.example import Feature, decode_example
 from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.places import local_data_set
@@ -33,10 +34,10 @@ class Record:
 
     def array(self) -> "Pixels":
         """Decode to height x width x 3 of uint8; raises InvalidInputError for damaged bytes."""
-        from tpuctl.datasets._images import decode_stored
+        from tpuctl.datasets._encoding import decode_picture
 
         try:
-            return decode_stored(self.image, self.encode, (self.height, self.width, 3))
+            return decode_picture(self.image, self.encode, (self.height, self.width, 3))
         except ValueError as error:
             raise InvalidInputError(f"Could not decode the record {self.key!r}: {error}") from error
 
@@ -47,20 +48,17 @@ def read_records(dst: str | Path) -> Iterator[Record]:
     Only what the manifest lists is read. Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load_pictures(local_data_set(dst))
     for shard in data_set.shards:
         yield from read_shard(data_set, shard)
 
 
 def read_shard(data_set: DataSet, shard: Shard) -> Iterator[Record]:
     """Yield the records of one shard; raises InvalidInputError where it is damaged."""
-    from tpuctl.datasets._tfrecord import DamagedRecordError, read_frames
-
     path = data_set.folder / shard.name
     try:
-        with path.open("rb") as file:
-            for _, record in read_frames(file):
-                yield to_record(decode_example(record), data_set)
+        for _, record in open_container(data_set.options).read(path):
+            yield to_record(decode_example(record), data_set)
     except (OSError, DamagedRecordError) as error:
         raise InvalidInputError(
             f"Could not read {path}: {error}.",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.models import DataSet, PresizeOptions
+from tpuctl.datasets.models import DataSet, PresizeOptions, Shard
 from tpuctl.datasets.plan import Plan
 from tpuctl.datasets.state import Finished, Work, quarantine_of
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
@@ -21,7 +21,7 @@ def reusable(folder: Path, work: Work, plan: Plan, *, retry: bool) -> tuple[Fini
         shard = known.get(job.id)
         if shard is None or (retry and shard.left_out):
             continue
-        if _is_whole(folder, work, shard):
+        if is_whole(folder, work, shard):
             kept.append(shard)
     return tuple(kept)
 
@@ -50,7 +50,8 @@ def _published(folder: Path) -> Iterator[Finished]:
             )
 
 
-def _is_whole(folder: Path, work: Work, shard: Finished) -> bool:
+def is_whole(folder: Path, work: Work, shard: Finished | Shard) -> bool:
+    """Whether a shard is there, published or not, with the bytes that it had."""
     from tpuctl.datasets._tfrecord import digest_file
 
     for path in (work.shard(shard.job), folder / shard.name):

@@ -67,6 +67,11 @@ class Work:
         """Names next to the manifest that are ours and may have become superfluous."""
         return self.folder / "claims.json"
 
+    @property
+    def structure(self) -> Path:
+        """What the elements of a cache look like, and which cache it is."""
+        return self.folder / "structure.json"
+
     def part(self, job: str) -> Path:
         """A shard that is being written."""
         return self.folder / f"{job}.part"
@@ -77,7 +82,7 @@ class Work:
 
     def shard(self, job: str) -> Path:
         """A shard that is finished and not published."""
-        return self.folder / f"{job}.tfrecord"
+        return self.folder / f"{job}.shard"
 
     def create(self) -> None:
         """Make the folder; raises WriteError."""
@@ -94,6 +99,11 @@ class Work:
             with contextlib.suppress(KeyError, TypeError):
                 yield Finished.from_json(document)
 
+    def forget_part(self, job: str) -> None:
+        """Delete what a journalled shard was packed from; raises WriteError."""
+        with translated_write_errors(self.folder):
+            self.part(job).unlink(missing_ok=True)
+
     def rewrite(self, finished: Iterable[Finished]) -> None:
         """Replace the journal by these lines; raises WriteError."""
         write_atomically(self.journal, "".join(shard.to_json() + "\n" for shard in finished))
@@ -103,7 +113,7 @@ class Work:
         wanted = {job.id for job in jobs}
         with translated_write_errors(self.folder):
             for path in self.folder.iterdir():
-                ours = path.suffix in (".part", ".left-out", ".tfrecord")
+                ours = path.suffix in (".part", ".left-out", ".shard", ".packing")
                 if ours and path.name.partition(".")[0] not in wanted:
                     path.unlink()
 

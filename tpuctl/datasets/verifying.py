@@ -1,10 +1,12 @@
 """Whether a data set is still what its manifest says, down to the last pixel if wanted."""
 
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.containers import DamagedRecordError, open_container, suffix_of
 from tpuctl.datasets.example import decode_example
 from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
 from tpuctl.datasets.places import local_data_set
@@ -43,6 +45,7 @@ def verify(
         damage=tuple(damage),
         seconds=time.monotonic() - started_s,
         foreign=_foreign(data_set),
+        maker=_maker(data_set),
     )
 
 
@@ -94,18 +97,15 @@ def _check_shard(data_set: DataSet, shard: Shard, *, deep: bool) -> list[Damage]
 
 def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
     """Decode every record; compare count, keys, labels and sizes with the manifest."""
-    from tpuctl.datasets._tfrecord import DamagedRecordError, read_frames
-
     found: list[Damage] = []
     keys: list[str] = []
     try:
-        with path.open("rb") as file:
-            for offset, data in read_frames(file):
-                key, complaint = _examine(data_set, data)
-                if complaint:
-                    detail = f"record {len(keys)} at byte {offset}: {complaint}"
-                    found.append(Damage(shard.name, "record", detail))
-                keys.append(key)
+        for offset, data in open_container(data_set.options).read(path):
+            key, complaint = _examine(data_set, data)
+            if complaint:
+                detail = f"record {len(keys)} at byte {offset}: {complaint}"
+                found.append(Damage(shard.name, "record", detail))
+            keys.append(key)
     except DamagedRecordError as error:
         found.append(Damage(shard.name, "record", f"record {len(keys)}: {error}"))
     except OSError as error:
@@ -119,12 +119,27 @@ def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
 def _examine(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
     """Return a record's key, as far as it has one, and what is wrong with the record."""
     key = ""
+    if data_set.options.get("encode") == manifest.ELEMENTS:
+        return _examine_element(data_set, data)
     try:
         record = to_record(decode_example(data), data_set)
         key = record.key
         return key, _complain(data_set, record)
     except InvalidInputError as error:
         return key, readable(str(error))
+
+
+def _examine_element(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
+    from tpuctl.datasets._elements import rebuild
+
+    key = ""
+    try:
+        features = decode_example(data)
+        key = str(features.get("key", b""), "utf-8")  # type: ignore[arg-type]
+        rebuild(features, data_set.options["structure"])  # type: ignore[arg-type]
+    except (InvalidInputError, ValueError, KeyError, TypeError) as error:
+        return key, readable(str(error))
+    return key, None
 
 
 def _check_keys(shard: Shard, keys: list[str]) -> list[Damage]:
@@ -152,7 +167,13 @@ def _complain(data_set: DataSet, record: Record) -> str | None:
     return None
 
 
+def _maker(data_set: DataSet) -> str:
+    if data_set.options.get("encode") == manifest.ELEMENTS:
+        return f"tpuctl data cache {shlex.quote(str(data_set.options['target']))}"
+    return "tpuctl data presize SRC"
+
+
 def _foreign(data_set: DataSet) -> tuple[str, ...]:
     listed = {shard.name for shard in data_set.shards}
-    there = {path.name for path in data_set.folder.glob("*.tfrecord")}
+    there = {path.name for path in data_set.folder.glob(f"*{suffix_of(data_set.options)}")}
     return tuple(readable(name) for name in sorted(there - listed))

@@ -11,13 +11,13 @@ from tpuctl import datasets, pipeline
 from tpuctl.demo.photographs import assemble_photographs
 from tpuctl.diagnosis import Diagnosis, diagnose
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
-from tpuctl.launch.plan import find_script, pick_choice, plan_launch
 from tpuctl.launch.run import Training, run_training
 from tpuctl.outcome import Outcome, Status
 from tpuctl.pipeline import reference_step_ms
 from tpuctl.progress import OnProgress
 from tpuctl.runtime import live_machine
 from tpuctl.storage.local import ensure_folder
+from tpuctl.training.planning import plan_training
 
 BATCH_SIZE = 32
 IMAGE_SIZE = 224
@@ -153,9 +153,7 @@ def _profile(target: Path, file: Path, on_progress: OnProgress) -> pipeline.Prof
 
 
 def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Training:
-    script = find_script("images")
-    choice = pick_choice(script, doctor.strategies, preferred=doctor.recommended.framework)
     settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
-    plan = plan_launch(script, choice, settings)
+    plan = plan_training("images", doctor, settings=settings)
     log = out / "stderr.log"
     return run_training(plan, log=watcher.log, errors=log, stdin=subprocess.DEVNULL)

@@ -1,12 +1,13 @@
-"""The HTTP face: the API as REST, the metadata server of every worker, and where buckets are."""
+"""The HTTP face: the API as REST, the metadata server of every worker, and Cloud Storage."""
 
 import json
 import re
 import threading
+from collections.abc import Mapping
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from google.protobuf import json_format
 
@@ -16,6 +17,9 @@ from tpuctl.emulator.metadata import find, listing
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.refusals import CODES, Refusal, bad_request, not_found, refusal
 from tpuctl.emulator.routes import match_route
+from tpuctl.emulator.storage.face import StorageFace
+from tpuctl.emulator.storage.refusals import StorageRefusal
+from tpuctl.emulator.storage.requests import Body, Cut, Disturbance, Reply
 
 _LARGEST_BODY = 16 << 20
 _HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")
@@ -23,6 +27,7 @@ _METADATA = re.compile(
     r"(?:/vm/(?P<project>[^/]+)/(?P<zone>[^/]+)/(?P<node>[^/]+)/(?P<worker>\d+))?"
     r"/computeMetadata/v1(?P<path>/.*)?"
 )
+_WITHOUT_BODY = (204, 304)
 _GUEST = "/instance/guest-attributes/"
 
 
@@ -34,21 +39,26 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
     server_version = "tpuctl-emulator"
     sys_version = ""
     timeout = 60
 
-    def __init__(self, desk: FrontDesk, *arguments: Any) -> None:
-        self._desk = desk
+    def __init__(self, desk: FrontDesk, storage: StorageFace, *arguments: Any) -> None:
+        self._desk, self._storage = desk, storage
         super().__init__(*arguments)
 
     def _handle(self) -> None:
+        path, _, query = self.path.partition("?")
         try:
             self._check_host()
-            body = self._body()
-            address = urlsplit(self.path)
-            self._dispatch(unquote(address.path), dict(parse_qsl(address.query)), body)
+            if self._storage.serves(path):
+                self._store(path, query)
+            else:
+                self._dispatch(unquote(path), dict(parse_qsl(query)), self._body())
         except Refusal as error:
+            # What is left of a body that was not read would be taken for the next request.
+            self.close_connection = True
             self._refuse(error)
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
@@ -58,8 +68,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._api(path.removeprefix("/v2/"), query, body)
         elif match := _METADATA.fullmatch(path):
             self._metadata(match, query, body)
-        elif self.command == "GET" and path.startswith("/storage/v1/b/"):
-            self._bucket(path.removeprefix("/storage/v1/b/"))
         elif self.command == "GET" and path == "/emulator/status":
             self._reply_json(self._desk.status())
         else:
@@ -112,11 +120,35 @@ class _Handler(BaseHTTPRequestHandler):
         text = listing(value) if isinstance(value, dict) else str(value)
         self._reply(200, text.encode(), "application/text")
 
-    def _bucket(self, name: str) -> None:
-        location = self._desk.bucket_location(name)
-        if location is None:
-            raise not_found(f"b/{name}")
-        self._reply_json({"kind": "storage#bucket", "id": name, "name": name, **location})
+    def _store(self, path: str, query: str) -> None:
+        """Pass a request on to Cloud Storage, and its reply back, or cut the connection."""
+        try:
+            body = Body(self.rfile, self.headers)
+            prepared = self._storage.answer(self.command, path, query, self.headers, body)
+            if prepared.reply is None:
+                raise Cut
+            body.drain()
+            self._send(prepared.reply, prepared.disturbance)
+        except StorageRefusal as error:
+            self.close_connection = True
+            self._reply_json(error.document, error.status)
+        except Cut:
+            self.close_connection = True
+
+    def _send(self, reply: Reply, disturbance: Disturbance | None) -> None:
+        if reply.content is None:
+            text = json.dumps(reply.document).encode() if reply.document is not None else b""
+            kind = "application/json; charset=UTF-8" if text else "text/html; charset=UTF-8"
+            self._head(reply.status, len(text), kind, reply.headers)
+            self.wfile.write(text)
+            return
+        content = reply.content
+        self._head(reply.status, content.size_bytes, "", reply.headers)
+        position = 0
+        for piece in content.pieces():
+            for part in disturbance.strike(piece, position) if disturbance else (piece,):
+                self.wfile.write(part)
+            position += len(piece)
 
     def _check_host(self) -> None:
         """Refuse requests that a web page made through a name that was rebound to loopback."""
@@ -141,14 +173,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(status, data, "application/json; charset=UTF-8")
 
     def _reply(self, status: int, data: bytes, kind: str) -> None:
+        self._head(status, len(data), kind, {"Metadata-Flavor": "Google"})
+        self.wfile.write(data)
+
+    def _head(self, status: int, size_bytes: int, kind: str, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Metadata-Flavor", "Google")
-        for name, value in self._desk.headers():
+        if kind:
+            self.send_header("Content-Type", kind)
+        if status not in _WITHOUT_BODY:
+            self.send_header("Content-Length", str(size_bytes))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        for name, value in (*headers.items(), *self._desk.headers()):
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """The Date header tells emulated time: by it a guard on a VM knows when it is due."""
@@ -160,9 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: what was asked is in the emulator's own list."""
 
 
-def serve_rest(desk: FrontDesk, *, port: int) -> ThreadingHTTPServer:
+def serve_rest(desk: FrontDesk, storage: StorageFace, *, port: int) -> ThreadingHTTPServer:
     """Start to listen on loopback; raises OSError where the port is taken."""
-    server = _Server(("127.0.0.1", port), partial(_Handler, desk))
+    server = _Server(("127.0.0.1", port), partial(_Handler, desk, storage))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server
 
@@ -170,7 +208,7 @@ def serve_rest(desk: FrontDesk, *, port: int) -> ThreadingHTTPServer:
 def _document(body: bytes) -> Document:
     try:
         document = json.loads(body or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise bad_request(f"Invalid JSON payload received. {error}") from error
     if not isinstance(document, dict):
         raise bad_request("Invalid JSON payload received. It must be an object.")

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # noqa: F401 - so that Any knows the details
 
+from tpuctl.emulator._messages import to_message
 from tpuctl.emulator.methods import LOCATIONS, METHODS, OPERATIONS, QUOTAS, Call, Document, Method
 from tpuctl.emulator.refusals import Refusal, bad_request
 
@@ -43,7 +44,7 @@ class Wire:
 
     def write(self, document: Document) -> Message:
         """Turn the answer into the reply."""
-        return json_format.ParseDict(document, self.reply())
+        return to_message(self.reply, document)
 
 
 def read_call(method: Method, body: Document) -> Call:

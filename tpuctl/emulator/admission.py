@@ -17,6 +17,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,127}")
 _MOST_LABELS, _MOST_TAGS, _LONGEST_DESCRIPTION = 64, 64, 512
+_LONGEST_WAIT_S = 366 * 86400
 _LARGEST_VALUE, _LARGEST_METADATA = 256 << 10, 512 << 10
 
 # Output only in the API: what a client sends there is ignored.
@@ -91,7 +92,10 @@ def read_window(policy: Document, now: datetime) -> tuple[datetime | None, datet
 
 def _moment(policy: Document, name: str, now: datetime) -> datetime | None:
     if text := policy.get(f"{name}Duration"):
-        return now + timedelta(seconds=float(text.removesuffix("s")))
+        seconds = float(text.removesuffix("s"))
+        if not 0 <= seconds <= _LONGEST_WAIT_S:
+            raise bad_request(f"{name}Duration must be from 0 to {_LONGEST_WAIT_S} seconds.")
+        return now + timedelta(seconds=seconds)
     return _time(policy.get(f"{name}Time"))
 
 

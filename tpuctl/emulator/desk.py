@@ -1,4 +1,4 @@
-"""What can be asked over HTTP besides the API: tokens, metadata, buckets, how it goes."""
+"""What can be asked over HTTP besides the API: tokens, metadata, how it goes."""
 
 import os
 import re
@@ -64,14 +64,6 @@ class FrontDesk:
             raise not_found(path)
         body = {"worker": worker, "path": path, "value": value}
         self._emulator.answer(Call("publish_guest_attribute", project, zone, name, body))
-
-    def bucket_location(self, name: str) -> Document | None:
-        """Where a bucket of the scenario is, None for one that does not exist."""
-        location = self._emulator.scenario.buckets.get(name)
-        if location is None:
-            return None
-        kind = "region" if "-" in location else "multi-region"
-        return {"location": location, "locationType": kind}
 
     def status(self) -> Document:
         """How it goes, for `tpuctl emulator status`."""

@@ -53,7 +53,10 @@ def add(
     queued: Key | None = None,
     multislice: bool = False,
 ) -> Node:
-    """Let a node come into being, and plan what will happen to it."""
+    """Let a node come into being, and plan what will happen to it.
+
+    One that gets no chips will never be a node, and is none that a scenario counts.
+    """
     world.changes += 1
     identity = int(world.digest(f"node {world.number()}")[:15], 16)
     own = replace(spec, document=copy.deepcopy(spec.document))
@@ -61,8 +64,8 @@ def add(
     world.keep(node)
     if has_chips:
         world.hold(node)
-    for event in world.faults.of_node(key):
-        world.after(event.at_s, strike, node, event)
+        for event in world.faults.of_node(key):
+            world.after(event.at_s, strike, node, event)
     return node
 
 

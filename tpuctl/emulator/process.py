@@ -19,6 +19,7 @@ from tpuctl.clock import WallClock
 from tpuctl.emulator.clock import ScaledClock
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, serve_world
+from tpuctl.emulator.state import advance
 from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World, timestamp
 from tpuctl.errors import (
@@ -122,7 +123,8 @@ def run(
     """Run an emulator in this process for as long as the block lasts.
 
     It goes on from the state in the folder unless `fresh`. Raises AlreadyExistsError where one runs
-    already, InvalidInputError for a scenario that is wrong or is not the one of the state.
+    already, InvalidInputError for a scenario that is wrong, or another than that of the TPUs in
+    the state.
     """
     scenario = load_scenario(scenario_file) if scenario_file else None
     place = Place(folder)
@@ -226,34 +228,39 @@ def status(folder: Path) -> Status:
     )
 
 
-def wait_until_told() -> None:
-    """Come back on Ctrl-C or when somebody asks this process to end."""
+@contextmanager
+def told_to_end() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, or whoever else asks this process to end."""
     told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: told.set())
-    told.wait()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda *_: told.set()) for number in numbers]
+    try:
+        yield told
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _open(
     place: Place, scenario: Scenario | None, *, fresh: bool
 ) -> tuple[World, ScaledClock, bool]:
-    if fresh and place.state.exists():
-        shutil.rmtree(place.state)
     store = Store(place.state)
-    resumed = store.has_world
-    if resumed:
+    if not fresh and store.has_world:
         world = store.resume()
-        if scenario and scenario != world.scenario:
+        now = store.last_time(world)
+        if scenario in (None, world.scenario):
+            return world, ScaledClock(now, world.scenario.time_scale), True
+        advance(world, now)
+        if world.nodes or world.queued:
             raise InvalidInputError(
-                f"The emulator's state in {place.folder} is of another scenario.",
+                f"The emulator's state in {place.folder} is of another scenario, and holds TPUs.",
                 hint="Begin anew: add --fresh. To go on, leave --scenario out.",
             )
-        now = store.last_time(world)
-    else:
-        plan = scenario or parse_scenario({})
-        now = plan.epoch or WallClock().now()
-        world = store.begin(plan, seed=secrets.token_hex(8), now=now)
-    return world, ScaledClock(now, world.scenario.time_scale), resumed
+    shutil.rmtree(place.state)
+    plan = scenario or parse_scenario({})
+    now = plan.epoch or WallClock().now()
+    world = Store(place.state).begin(plan, seed=secrets.token_hex(8), now=now)
+    return world, ScaledClock(now, world.scenario.time_scale), False
 
 
 def _started(emulator: Emulator, scenario: Path | str | None, resumed: bool) -> Started:
@@ -302,7 +309,9 @@ def _did_not_start(place: Place, code: int) -> TpuctlError:
     text = place.log.read_text(encoding="utf-8", errors="replace").strip()
     try:
         problem = json.loads(text)["errors"][0]
-        return InvalidInputError(problem["message"], hint=problem["hint"])
+        error = TpuctlError(problem["message"], hint=problem["hint"])
+        error.code, error.exit_code = problem["code"], code
+        return error
     except (ValueError, LookupError, TypeError):
         last = text.splitlines()[-1] if text else "it said nothing"
         return UnavailableError(f"The emulator did not start (exit code {code}): {last}")

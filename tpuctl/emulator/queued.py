@@ -15,6 +15,7 @@ from tpuctl.emulator.world import World, timestamp
 ADMISSION_S = 5.0
 SUSPENSION_S = 10.0
 RETRY_S = 30.0
+_MOST_SLICES = 1000
 _PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
 _DELETED_WITHOUT_FORCE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED"})
 
@@ -276,8 +277,8 @@ def _names(asked: Document, queued_name: str) -> list[str]:
     if not several:
         return [check_node_id(asked.get("nodeId", ""))]
     count = int(several.get("nodeCount", 0))
-    if count < 2:
-        raise bad_request("node_count of multislice_params must be larger than 1.")
+    if not 1 < count <= _MOST_SLICES:
+        raise bad_request(f"node_count of multislice_params must be from 2 to {_MOST_SLICES}.")
     prefix = several.get("nodeIdPrefix") or queued_name
     return [check_node_id(f"{prefix}-{index}") for index in range(count)]
 

@@ -1,12 +1,13 @@
 """Reading a JSON object strictly: a wrong type or an unknown key is an error with its place."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
 
 _SHOWN = 60
+# Thirty years in seconds: no date can overflow.
+_MOST = 1e9
 
 
 class Reader:
@@ -62,23 +63,25 @@ class Reader:
             raise self.error(key, f"must be true or false, not {_short(value)}")
         return value
 
-    def number(self, key: str, default: float, *, above: float | None = None) -> float:
-        """Read a number that is not negative, or larger than `above`."""
+    def number(
+        self, key: str, default: float, *, above: float | None = None, most: float = _MOST
+    ) -> float:
+        """Read a number from 0 to `most`, or larger than `above`."""
         value = self._values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, f"must be a number, not {_short(value)}")
-        if not math.isfinite(value) or value < 0 or (above is not None and value <= above):
-            wanted = "at least 0" if above is None else f"larger than {above}"
-            raise self.error(key, f"must be {wanted}, not {_short(value)}")
+        if not 0 <= value <= most or (above is not None and value <= above):
+            least = "at least 0" if above is None else f"larger than {above}"
+            raise self.error(key, f"must be {least} and at most {most:g}, not {_short(value)}")
         return float(value)
 
     def count(self, key: str, default: int, *, least: int = 0) -> int:
         """Read a whole number."""
         value = self._values.get(key, default)
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not whole or value < least:
+        if isinstance(value, bool) or not whole or not least <= value <= _MOST:
             raise self.error(
-                key, f"must be a whole number of at least {least}, not {_short(value)}"
+                key, f"must be a whole number from {least} to {_MOST:g}, not {_short(value)}"
             )
         return int(value)
 

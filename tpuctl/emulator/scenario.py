@@ -15,6 +15,7 @@ from typing import Any
 from tpuctl.emulator.methods import METHODS
 from tpuctl.emulator.reading import Reader
 from tpuctl.emulator.refusals import load_data
+from tpuctl.emulator.storage.faults import STORAGE_METHODS, StorageFault, read_fault
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, types_by_zone
 from tpuctl.storage.local import open_regular
@@ -88,6 +89,7 @@ class Scenario:
     latency_ms: float
     zones: dict[str, ZonePlan]
     faults: tuple[CallFault | NodeEvent, ...]
+    storage_faults: tuple[StorageFault, ...]
     rate_limits_per_minute: dict[str, int]
     buckets: dict[str, str]
     document: Mapping[str, Any] = field(compare=False)
@@ -123,15 +125,17 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         " project epoch"
     )
     zones = top.object("zones") if top.has("zones") else None
+    faults = [_fault(item) for item in top.objects("faults")]
     return Scenario(
-        time_scale=top.number("time_scale", DEFAULT_SCALE, above=0),
+        time_scale=top.number("time_scale", DEFAULT_SCALE, above=0, most=1e6),
         epoch=_epoch(top),
         project=top.text("project", None),
         provision_s=top.number("provision_s", 120.0),
         delete_s=top.number("delete_s", 30.0),
-        latency_ms=top.number("latency_ms", 0.0),
+        latency_ms=top.number("latency_ms", 0.0, most=60_000),
         zones=_default_zones() if zones is None else _zones(zones),
-        faults=tuple(_fault(item) for item in top.objects("faults")),
+        faults=tuple(fault for fault in faults if not isinstance(fault, StorageFault)),
+        storage_faults=tuple(fault for fault in faults if isinstance(fault, StorageFault)),
         rate_limits_per_minute=_rates(top.object("rate_limits_per_minute")),
         buckets=_buckets(top.object("buckets")),
         document=document,
@@ -202,8 +206,10 @@ def _default_zones() -> dict[str, ZonePlan]:
     }
 
 
-def _fault(fault: Reader) -> CallFault | NodeEvent:
-    on = fault.choice("on", (*METHODS, "node"))
+def _fault(fault: Reader) -> CallFault | NodeEvent | StorageFault:
+    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, "node"))
+    if on in STORAGE_METHODS:
+        return read_fault(fault, on)
     return _node_event(fault) if on == "node" else _call_fault(fault, on)
 
 
@@ -268,6 +274,8 @@ def _epoch(top: Reader) -> datetime | None:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
         raise top.error("epoch", f"is no date such as 2026-11-20T09:00:00Z: {text!r}") from error
+    if not 1970 <= moment.year < 3000:
+        raise top.error("epoch", f"is too far away: {text!r}")
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 

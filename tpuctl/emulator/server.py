@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tpuctl.clock import Clock
@@ -56,9 +57,10 @@ def serve_world(
     """Put a world behind the first pair of ports (gRPC, HTTP) that is free; 0 is any."""
     emulator = Emulator(world, clock, store)
     with ExitStack() as stack:
+        folder = store.storage if store else Path(stack.enter_context(TemporaryDirectory()))
         for index, pair in enumerate(ports):
             try:
-                stack.enter_context(_faces(emulator, *pair))
+                stack.enter_context(_faces(emulator, folder, *pair))
                 break
             except PortTakenError:
                 if index == len(ports) - 1:
@@ -95,17 +97,18 @@ def open_world(scenario: Scenario, store: Store | None, clock: Clock) -> World:
 
 
 @contextmanager
-def _faces(emulator: Emulator, port: int, http_port: int) -> Iterator[None]:
+def _faces(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
     try:
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import serve_rest
+        from tpuctl.emulator.storage.face import StorageFace
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
     server, bound = serve_grpc(emulator.answer, emulator.headers, port=port)
     if not bound:
         raise _taken(port)
     try:
-        rest = serve_rest(FrontDesk(emulator), port=http_port)
+        rest = serve_rest(FrontDesk(emulator), StorageFace(emulator, folder), port=http_port)
     except OSError as error:
         server.stop(grace=None).wait()
         raise _taken(http_port) from error

@@ -2,16 +2,20 @@
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from tpuctl.clock import Clock
 from tpuctl.emulator.limits import RateLimits
 from tpuctl.emulator.machines import Machines
 from tpuctl.emulator.methods import Call, Document
+from tpuctl.emulator.refusals import Refusal
 from tpuctl.emulator.scenario import Scenario
 from tpuctl.emulator.state import advance, apply
 from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World, timestamp
+from tpuctl.errors import WriteError
 
 TIME_HEADER = "tpuctl-emulator-time"
 SCALE_HEADER = "tpuctl-emulator-time-scale"
@@ -28,6 +32,7 @@ class Emulator:
         self.machines: Machines | None = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)
+        self._lost: Refusal | None = None
         self._lock = threading.Lock()
 
     @property
@@ -40,7 +45,7 @@ class Emulator:
         return max(self.clock.now(), self.state.now)
 
     def answer(self, call: Call) -> Document:
-        """Answer one request; raises Refusal, and WriteError when it cannot be remembered."""
+        """Answer one request; raises Refusal, also for what could not be remembered."""
         time.sleep(self.scenario.latency_ms / 1000)
         with self._lock:
             self.requests.append((call.method, call.zone, call.name))
@@ -52,7 +57,9 @@ class Emulator:
                 return apply(self.state, call, now)
             finally:
                 if self._store and self.state.revision != before:
-                    self._store.record(call, now)
+                    self._write(partial(self._store.record, call, now))
+                if self._lost:
+                    raise self._lost
 
     def look(self) -> World:
         """The world as it is now."""
@@ -70,5 +77,16 @@ class Emulator:
         with self._lock:
             now = self.now()
             if self._store:
-                self._store.note_time(now)
+                self._write(partial(self._store.note_time, now))
         return (TIME_HEADER, timestamp(now)), (SCALE_HEADER, str(self.scenario.time_scale))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Put something on the disk; where that fails nothing is answered any more.
+
+        What is on the disk would otherwise no longer be what was answered.
+        """
+        try:
+            write()
+        except WriteError as error:
+            message = f"The emulator cannot remember what it does: {error} Start it again."
+            self._lost = Refusal("INTERNAL", message, [])

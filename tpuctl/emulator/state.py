@@ -24,7 +24,7 @@ from tpuctl.emulator.pages import page
 from tpuctl.emulator.records import Key
 from tpuctl.emulator.refusals import Refusal, not_found, planned_refusal, refusal
 from tpuctl.emulator.scenario import CallFault, known_type, quota_id
-from tpuctl.emulator.world import World
+from tpuctl.emulator.world import World, per_chip
 
 ALL_ZONES = "-"
 
@@ -83,13 +83,26 @@ def _failure(world: World, call: Call, fault: CallFault | None) -> Failure | Non
 
 def _planned(world: World, call: Call, fault: CallFault) -> Refusal:
     """The error of a planned fault, with the quota that the call would be measured by."""
-    body = call.body.get("node") or {}
+    node = _asked_node(call)
     zone = world.scenario.zones.get(call.zone)
     types = zone.types if zone else ()
-    kind = next((name for name in types if name == body.get("acceleratorType")), None)
-    generation = known_type(kind or next(iter(types), "v5e-8")).generation
-    spot = bool(body.get("schedulingConfig", {}).get("spot"))
-    return planned_refusal(fault.error, call, quota=quota_id(generation, spot=spot), limit=0)
+    asked = str(node.get("acceleratorType", ""))
+    kind = known_type(asked if asked in types else next(iter(types), "v5litepod-8"))
+    spot = bool(node.get("schedulingConfig", {}).get("spot") or "spot" in _asked_queue(call))
+    chips = (zone.spot_quota_chips if spot else zone.quota_chips) if zone else 0
+    quota = quota_id(kind.generation, spot=spot)
+    return planned_refusal(fault.error, call, quota=quota, limit=chips * per_chip(kind))
+
+
+def _asked_node(call: Call) -> Document:
+    specs = _asked_queue(call).get("tpu", {}).get("nodeSpec") or [{}]
+    node: Document = call.body.get("node") or specs[0].get("node", {})
+    return node
+
+
+def _asked_queue(call: Call) -> Document:
+    queued: Document = call.body.get("queuedResource") or {}
+    return queued
 
 
 def _check_place(world: World, call: Call) -> None:

@@ -6,6 +6,7 @@ crash tore apart was never answered, and is dropped.
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -29,6 +30,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._log, self._clock = folder / "requests.jsonl", folder / "time"
+        self.storage = folder / "storage"
         ensure_folder(folder)
 
     @property
@@ -40,6 +42,7 @@ class Store:
         """Start a new world in the place of the old one."""
         with translated_write_errors(self._log):
             self._log.unlink(missing_ok=True)
+            shutil.rmtree(self.storage, ignore_errors=True)
         header = {
             "format": FORMAT,
             "seed": seed,

@@ -10,6 +10,7 @@ from typing import Any
 
 import tpuctl
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.launch.source import read_source
 from tpuctl.outcome import Outcome
 from tpuctl.storage.local import write_atomically
 
@@ -28,7 +29,8 @@ class Flag:
 class Template(Outcome):
     """A training script: what it does, which flags it takes, which frameworks it can use.
 
-    `frameworks` is the script's own `FRAMEWORKS = (...)`; empty when it does not say.
+    `frameworks` is the script's own `FRAMEWORKS = (...)` or what it imports; empty when it does
+    not say. A script of plain Keras leaves the strategy to whoever runs it.
     """
 
     name: str
@@ -37,6 +39,12 @@ class Template(Outcome):
     flags: tuple[Flag, ...]
     frameworks: tuple[str, ...]
     usage: str
+    is_plain_keras: bool = False
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether neither a flag nor a scope around it can give the script a strategy."""
+        return not self.is_plain_keras and all(flag.name != "--strategy" for flag in self.flags)
 
 
 @dataclass(frozen=True)
@@ -82,13 +90,15 @@ def describe_script(path: Path) -> Template:
     except (OSError, SyntaxError, ValueError) as error:
         raise InvalidInputError(f"Could not read the script {path}: {error}") from error
     doc = ast.get_docstring(tree) or ""
+    source, flags = read_source(tree), tuple(_flags(tree))
     return Template(
-        _template_name(path),
-        doc.split("\n\n")[0].replace("\n", " "),
-        str(path),
-        tuple(_flags(tree)),
-        _frameworks(tree),
-        "\n\n".join(doc.split("\n\n")[1:]),
+        name=_template_name(path),
+        summary=doc.split("\n\n")[0].replace("\n", " "),
+        path=str(path),
+        flags=flags,
+        frameworks=source.frameworks,
+        usage="\n\n".join(doc.split("\n\n")[1:]),
+        is_plain_keras=source.is_plain_keras and all(flag.name != "--strategy" for flag in flags),
     )
 
 
@@ -113,14 +123,6 @@ def _folder() -> Path:
 
 def _template_name(path: Path) -> str:
     return path.stem.replace("_", "-")
-
-
-def _frameworks(tree: ast.Module) -> tuple[str, ...]:
-    """The value of a top-level `FRAMEWORKS = ("tensorflow", ...)`."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRAMEWORKS":
-            return tuple(str(name) for name in _literal(node.value, ()))
-    return ()
 
 
 def _flags(tree: ast.Module) -> list[Flag]:

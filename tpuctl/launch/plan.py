@@ -1,7 +1,7 @@
 """From "train this here" to one command: which script, which arguments, which environment."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,20 +9,26 @@ from pathlib import Path
 from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
 from tpuctl.launch import snippets
 from tpuctl.launch.catalog import Flag, Template, describe_script, find_template
+from tpuctl.launch.environment import Change
 from tpuctl.launch.strategy import FRAMEWORKS, Choice
 from tpuctl.outcome import Outcome
 
+RUNNER = "tpuctl.training.runner"
 _ABSENT = "not-installed"
 _ON_CPU_ONLY = "none-on-tpu"
 
 
 @dataclass(frozen=True)
 class LaunchPlan(Outcome):
-    """One training run before it starts, and why it looks like this."""
+    """One training run before it starts, and why it looks like this.
+
+    `env` is set and `unset` removed before the script starts, as frameworks read both on import.
+    """
 
     script: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    unset: tuple[str, ...]
     framework: str
     strategy: str
     devices: int
@@ -90,43 +96,71 @@ def plan_launch(
     arguments: Sequence[str] = (),
     *,
     devices: int = 1,
+    cpu_devices: int | None = None,
+    changes: Sequence[Change] = (),
     python: str = sys.executable,
 ) -> LaunchPlan:
     """Turn `--set K=V` settings and a choice of strategy into a command.
 
-    Raises UsageError for a setting that is not `K=V` or that the script has no flag for.
+    `changes` are made in the environment first; `cpu_devices` splits the CPU into so many
+    pretended devices. Raises UsageError for a setting that is not `K=V` or that the script has no
+    flag for.
     """
-    names = {flag.name for flag in script.flags}
-    argv = [python, script.path]
-    for setting in settings:
-        argv += _flag(setting, script)
-    because = [f"{choice.framework}, {choice.strategy}: {choice.because}"]
-    given = {word.split("=")[0] for word in (*argv, *arguments)}
-    if "--strategy" not in names:
-        because.append(f"{script.name} takes no --strategy; it decides for itself")
-    elif "--strategy" not in given:
-        argv += ["--strategy", choice.strategy]
+    given = [word for setting in settings for word in _flag(setting, script)]
+    named = {word.split("=")[0] for word in (*given, *arguments)}
+    spread, because = _spread(script, choice, cpu_devices, named)
+    runs_inside = spread[:1] == ["-m"]
+    command = [*spread, script.path, *given] if runs_inside else [script.path, *given, *spread]
     return LaunchPlan(
         script=script.path,
-        argv=(*argv, *arguments),
-        env={"KERAS_BACKEND": choice.framework},
+        argv=(python, *command, *arguments),
+        env={
+            "KERAS_BACKEND": choice.framework,
+            **{change.variable: change.value for change in changes if change.value is not None},
+        },
+        unset=tuple(change.variable for change in changes if change.value is None),
         framework=choice.framework,
         strategy=choice.strategy,
-        devices=devices,
+        devices=cpu_devices or devices,
         workers=1,
-        because=tuple(because),
+        because=(
+            f"{choice.framework}, {choice.strategy}: {choice.because}",
+            *because,
+            *(f"environment: {change}" for change in changes),
+        ),
     )
 
 
+def _spread(
+    script: Template, choice: Choice, cpu_devices: int | None, named: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """How the strategy reaches a script: by its own flags, or by a runner that opens it around."""
+    flags = {flag.name for flag in script.flags}
+    words, because = [], []
+    if script.is_plain_keras and choice.framework in ("tensorflow", "jax"):
+        words = ["-m", RUNNER, "--framework", choice.framework, "--strategy", choice.strategy]
+        because = [f"{script.name} has no strategy of its own: it runs inside of {choice.strategy}"]
+        flags = {"--cpu-devices"}
+    elif "--strategy" not in flags:
+        because = [f"{script.name} takes no --strategy; it decides for itself"]
+    elif "--strategy" not in named:
+        words = ["--strategy", choice.strategy]
+    # JAX is told by its environment, before it starts.
+    if cpu_devices and "--cpu-devices" in flags and choice.framework != "jax":
+        words += ["--cpu-devices", str(cpu_devices)]
+    return words, because
+
+
 def _check_strategy(script: Template, framework: str, strategy: str) -> None:
-    flag = next((flag for flag in script.flags if flag.name == "--strategy"), None)
-    if flag is None:
+    flag = next((flag for flag in script.flags if flag.name == "--strategy"), Flag("", ""))
+    if script.decides_alone:
         raise UsageError(
             f"{script.name} takes no --strategy, so --strategy {strategy} cannot reach it.",
             hint="Leave it out, or give the script such a flag.",
         )
-    known = [name for name in flag.choices if name in ("default", *snippets.known(framework))]
-    if flag.choices and strategy not in known:
+    usable = [name for name in ("default", *snippets.known(framework)) if name != _ON_CPU_ONLY]
+    known = [name for name in flag.choices or dict.fromkeys(usable) if name in usable]
+    if (flag.choices or script.is_plain_keras) and strategy not in known:
         raise UsageError(
             f"{script.name} knows no strategy {strategy} on {framework}.",
             hint=f"Strategies: auto, {', '.join(known)}.",

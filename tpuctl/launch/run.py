@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
+from tpuctl.launch.executed import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.launch.plan import LaunchPlan
 from tpuctl.outcome import Status
 from tpuctl.storage.local import translated_write_errors
 
 # A child that was asked to stop writes nothing long: Keras leaves within a batch.
 STOP_S = 15
+# Below a tenth, faster input would not be felt.
+WORTH_SAYING = 0.1
 # What TensorFlow 2.21 prints at every start, whatever its log level is set to (2026-11-20).
 _START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 
@@ -30,18 +34,34 @@ class Training(LaunchPlan):
 
     returncode: int
     result: Mapping[str, Any] | None
+    executed: tuple[Executed, ...]
     seconds: float
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
-        """An error when the script failed."""
-        return "error" if self.returncode else "ok"
+        """An error when the script failed, attention when a device or the input kept it waiting."""
+        if self.returncode:
+            return "error"
+        return "attention" if self.warnings else "ok"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Devices that did nothing, and an input pipeline that kept them waiting."""
+        if self.returncode:
+            return ()
+        found = (idle_devices(self.executed, self.devices), _waited(self.result or {}))
+        return tuple(sentence for sentence in found if sentence)
 
     @property
     def exit_code(self) -> int:
         """The script's own; 128 + N for signal N, as a shell would say."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Nothing more: the reasons of the plan were given before it ran."""
+        return ()
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -72,19 +92,38 @@ def run_training(
     start_s = time.monotonic()
     result_path = _output_folder(plan) / "result.json"
     before = _stamp(result_path)
-    environment = {**os.environ, **plan.env, "PYTHONUNBUFFERED": "1"}
-    with _open_errors(errors) as stderr:
+    with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
+        counts = Path(folder) / "counts.json"
+        environment = _environment(plan, counts)
         child = subprocess.Popen(plan.argv, env=environment, stdout=log, stderr=stderr, stdin=stdin)
         with _stopped_on_interrupt(child):
             returncode = child.wait()
-    fresh = _stamp(result_path) != before
+        fresh = _stamp(result_path) != before
+        result = _read_result(result_path) if fresh and not returncode else None
+        executed = read_counts(counts, result)
     planned = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
     return Training(
         **planned,
         returncode=returncode,
         seconds=time.monotonic() - start_s,
-        result=_read_result(result_path) if fresh and not returncode else None,
+        result=result,
+        executed=executed,
         last_words=_last_lines(errors) if errors and returncode else (),
+    )
+
+
+def _environment(plan: LaunchPlan, counts: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in plan.unset}
+    return {**kept, **plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
+
+
+def _waited(result: Mapping[str, Any]) -> str | None:
+    fraction = result.get("input_wait_fraction")
+    if not isinstance(fraction, float) or fraction < WORTH_SAYING:
+        return None
+    return (
+        f"The device waited for input {fraction:.0%} of the time. Find the stage that is slow: "
+        "tpuctl profile run SCRIPT.py:FUNCTION"
     )
 
 

@@ -7,3 +7,4 @@ from tpuctl.pipeline.profile import profile_target as profile_target
 from tpuctl.pipeline.reference import reference_step_ms as reference_step_ms
 from tpuctl.pipeline.tpuprof import load as load
 from tpuctl.pipeline.tpuprof import save as save
+from tpuctl.pipeline.trace.profile import profile_trace as profile_trace

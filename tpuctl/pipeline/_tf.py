@@ -1,29 +1,25 @@
 """tf.data pipelines to measure: built for a folder, or returned by a user's function."""
 
-import contextlib
-import importlib
-import importlib.util
-import inspect
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tpuctl.errors import InvalidInputError, TargetError
+from tpuctl.errors import InvalidInputError
 from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
-from tpuctl.pipeline.complaint import describe
 from tpuctl.pipeline.images import Photo, find_photos, show_path
 from tpuctl.pipeline.ledger import Snapshot
 from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage
 from tpuctl.pipeline.shards import ShardSet, read_shards
-from tpuctl.pipeline.targets import SUPPORTED, Target, try_alone
+from tpuctl.pipeline.targets import SUPPORTED, Target
+from tpuctl.usercode.complaint import describe
+from tpuctl.usercode.function import Function
+from tpuctl.usercode.loading import load_function, parameters, users_errors
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
@@ -225,10 +221,10 @@ def _why_undecodable(photo: Photo) -> str | None:
 
 
 def _from_function(target: Target, batch_size: int) -> tuple[Any, Input]:
-    name = f"{target.place}:{target.function}"
-    function = _load_function(target, name)
-    arguments = {"batch_size": batch_size} if "batch_size" in _parameters(function) else {}
-    with _users_errors(f"Calling {name} failed", target):
+    name = Function(target.place, target.function or "")
+    function = load_function(name, given=("batch_size",), caller="profile run")
+    arguments = {"batch_size": batch_size} if "batch_size" in parameters(function) else {}
+    with users_errors(f"Calling {name} failed", name):
         dataset = function(**arguments)
     if not isinstance(dataset, tf.data.Dataset):
         kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
@@ -239,70 +235,3 @@ def _from_function(target: Target, batch_size: int) -> tuple[Any, Input]:
         )
     size = int(dataset.cardinality())
     return dataset, Input(0, size if size >= 0 else None, 0)
-
-
-def _load_function(target: Target, name: str) -> Callable[..., Any]:
-    with _users_errors(f"Importing {target.place} failed", target):
-        module = _load_module(target.place)
-    function = getattr(module, target.function or "", None)
-    if not callable(function):
-        raise InvalidInputError(
-            f"{target.place} has no function {target.function}.",
-            hint=f"It has: {', '.join(_functions(module)) or 'none'}.",
-        )
-    needed = [
-        parameter.name
-        for parameter in _parameters(function).values()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and parameter.name != "batch_size"
-    ]
-    if needed:
-        raise InvalidInputError(
-            f"{name} needs arguments ({', '.join(needed)}); profile run calls it without.",
-            hint="Give them defaults, or name a function that calls it.",
-        )
-    loaded: Callable[..., Any] = function
-    return loaded
-
-
-def _load_module(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
-    path = Path(place)
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InvalidInputError(f"{place} cannot be loaded as a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _functions(module: ModuleType) -> list[str]:
-    return [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value)
-        and value.__module__ == module.__name__
-        and not name.startswith("_")
-    ]
-
-
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return {}
-
-
-@contextlib.contextmanager
-def _users_errors(doing: str, target: Target) -> Iterator[None]:
-    try:
-        yield
-    except (InvalidInputError, KeyboardInterrupt):
-        raise
-    except (Exception, SystemExit) as error:
-        raise TargetError(f"{doing}: {describe(error)}", hint=try_alone(target)) from error

@@ -144,11 +144,11 @@ def _cache(at: Situation) -> Advice | None:
 
 def _more_vcpus(at: Situation) -> Advice | None:
     needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
-    if needed is None or device is None or needed <= at.vcpus.available:
+    if needed is None or device is None or needed <= at.case.free.signals.vcpus_usable:
         return None
-    high = at.vcpus.high or needed
-    far = needed > at.case.limits.longest_extrapolation * at.vcpus.used
-    doubt = f", extrapolated far from {at.vcpus.used:.2g}" if far else ""
+    high, used = at.vcpus.high or needed, at.vcpus.used or 0.0
+    far = needed > at.case.limits.longest_extrapolation * used
+    doubt = f", extrapolated far from {used:.2g}" if far else ""
     return at.advice(
         "more_vcpus",
         f"A host with {math.ceil(needed)} vCPUs would do "

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tpuctl.pipeline.attribution import Attribution
-from tpuctl.pipeline.models import Measurement, Phase, Stage, Vcpus, Verdict
+from tpuctl.pipeline.models import Device, Measurement, Phase, Stage, Vcpus, Verdict
 from tpuctl.pipeline.reference import Thresholds, thresholds
+from tpuctl.pipeline.whatif import what_if
 
 # With fewer vCPUs a second thread would have nowhere to run.
 TWO_THREADS = 1.5
@@ -323,10 +324,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def count_vcpus(case: Case, verdict: Verdict) -> Vcpus:
+def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> Vcpus:
     """Say how many vCPUs would keep the device busy: batch size x CPU per example / step time.
 
-    Refused outside the regimes in which vCPUs are what is missing.
+    Refused outside the regimes in which vCPUs are what is missing. Where the step time of the
+    device is an interval, so is the answer.
     """
     signals = case.free.signals
     used = signals.cpu_s / case.free.wall_s
@@ -338,14 +340,21 @@ def count_vcpus(case: Case, verdict: Verdict) -> Vcpus:
         return refused("no device step time: give --device-step-ms or --train")
     if verdict not in CPU_REGIMES:
         return refused(f"the verdict is {verdict}: vCPUs are not what is missing")
-    needed = case.measured.batch_size * case.parts.cpu_s_per_example / case.device_step_s
+    needed = what_if(
+        batch_size=case.measured.batch_size,
+        cpu_ms_per_example=case.parts.cpu_s_per_example * 1e3,
+        vcpus=used,
+        step_ms=case.device_step_s * 1e3,
+    ).vcpus_needed
     inflation = extrapolation(needed, max(used, 1e-9), case.limits)
+    slower = device.step_ms / device.high_ms if device and device.high_ms else 1.0
+    faster = device.step_ms / device.low_ms if device and device.low_ms else 1.0
     return Vcpus(
         signals.vcpus_usable,
         used,
         needed,
-        needed * case.parts.low_factor,
-        needed * case.parts.high_factor * inflation,
+        needed * case.parts.low_factor * slower,
+        needed * case.parts.high_factor * inflation * faster,
         None,
     )
 

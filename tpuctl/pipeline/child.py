@@ -1,20 +1,16 @@
-"""The process that measures: `python -m tpuctl.pipeline.child REQUEST FD`.
+"""The process that measures: `python -m tpuctl.pipeline.child FD`.
 
 A process of its own because pipelines with Python functions can hang the interpreter at exit: it
 sends its result through the descriptor and leaves without clean-up. It dies with its parent.
 """
 
-import json
 import os
 import platform
 import socket
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.pipeline import signals
@@ -22,61 +18,16 @@ from tpuctl.pipeline.cgroup import memory_limit_bytes
 from tpuctl.pipeline.consume import Feed, Limit, Recorder
 from tpuctl.pipeline.models import Host, IsolatedStage, Measurement, Phase
 from tpuctl.pipeline.probe import Sampler
-from tpuctl.pipeline.records import from_plain, to_plain
 from tpuctl.pipeline.request import Request
 from tpuctl.pipeline.targets import Target, try_alone
+from tpuctl.usercode.channel import Channel
+from tpuctl.usercode.records import from_plain, to_plain
 
 if TYPE_CHECKING:
     from tpuctl.pipeline._tf import Pipeline
 
 BLOCKED_SHARE = 0.3
 ISOLATE_S = 1.2
-
-
-class Channel:
-    """One JSON document per line to the parent."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._file = os.fdopen(descriptor, "w", encoding="utf-8")
-        self._lock = threading.Lock()
-        self._phase, self._since = "starting", time.perf_counter()
-        self.waiting_since: Callable[[], float | None] = lambda: self._since
-
-    def enter(self, phase: str) -> None:
-        """Begin a part of the work."""
-        self._phase, self._since = phase, time.perf_counter()
-        self.beat()
-
-    def beat(self) -> None:
-        """Say that we live, what we do and how long we have been waiting for it."""
-        since = self.waiting_since()
-        waiting_s = time.perf_counter() - since if since else 0.0
-        done_s = time.perf_counter() - self._since
-        stuck = where_python_is() if waiting_s > 1 else None
-        self.send(phase=self._phase, done_s=done_s, waiting_s=waiting_s, stuck=stuck)
-
-    def send(self, **message: Any) -> None:
-        """Send one document; without a reader there is nothing left to do."""
-        line = json.dumps(message) + "\n"
-        with self._lock:
-            try:
-                self._file.write(line)
-                self._file.flush()
-            except OSError:
-                os._exit(1)
-
-
-def where_python_is() -> str | None:
-    """Find the line of the user's code that some thread is in."""
-    own = threading.get_ident()
-    for ident, frame in sys._current_frames().items():
-        walker: FrameType | None = frame
-        while walker is not None and ident != own:
-            name = walker.f_code.co_filename
-            if not any(part in name for part in ("site-packages", "tpuctl", "/lib/python", "<")):
-                return f"{name}:{walker.f_lineno}"
-            walker = walker.f_back
-    return None
 
 
 def measure(request: Request, channel: Channel) -> Measurement:
@@ -170,22 +121,11 @@ def _cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def die_with_parent() -> None:
-    """Leave as soon as the parent has gone, however it went."""
-
-    def watch() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="tpuctl-parent-watch", daemon=True).start()
-
-
 def main() -> None:
     """Measure what the request says and send the result."""
-    die_with_parent()
-    request = from_plain(Request, json.loads(sys.argv[1]))
-    channel = Channel(int(sys.argv[2]))
+    channel = Channel(int(sys.argv[1]))
     channel.beat()
+    request = from_plain(Request, next(channel.requests()))
     try:
         channel.send(result=to_plain(measure(request, channel)))
     except TpuctlError as error:

@@ -52,8 +52,22 @@ def diff(a: Profile, b: Profile) -> Comparison:
         _row("input wait", "fraction", a.input_wait_fraction, b.input_wait_fraction, -1),
         _row("MXU idle", "fraction", a.mxu_idle_fraction, b.mxu_idle_fraction, -1),
         _row("vCPUs needed", "vCPUs", a.vcpus.needed_to_saturate, b.vcpus.needed_to_saturate, -1),
+        *(_trace_rows(a, b) if a.trace or b.trace else ()),
     )
-    return Comparison(_side(a), _side(b), rows, _differences(a, b))
+    known = tuple(row for row in rows if row.before is not None or row.after is not None)
+    return Comparison(_side(a), _side(b), known, _differences(a, b))
+
+
+def _trace_rows(a: Profile, b: Profile) -> tuple[Row, ...]:
+    """What only traces tell."""
+    step_a, step_b = (p.step_ms.p50 if p.step_ms else None for p in (a, b))
+    idle_a, idle_b = (p.trace.idle_s if p.trace and p.trace.chips else None for p in (a, b))
+    return (
+        _row("device idle", "fraction", a.device_idle_fraction, b.device_idle_fraction, -1),
+        _row("device idle time", "s", idle_a, idle_b, -1),
+        _row("step, median", "ms", step_a, step_b, -1),
+        _row("MXU utilization", "fraction", a.mxu_utilization, b.mxu_utilization, 1),
+    )
 
 
 def _row(name: str, unit: str, before: float | None, after: float | None, good: int) -> Row:
@@ -67,19 +81,38 @@ def _side(profile: Profile) -> Side:
     return Side(profile.target, profile.kind, profile.verdict, profile.headline, profile.created)
 
 
+Fact = tuple[str, object, object]
+
+
 def _differences(a: Profile, b: Profile) -> tuple[str, ...]:
     step_a, step_b = (p.device.step_ms if p.device else None for p in (a, b))
-    facts = (
+    facts: tuple[Fact, ...] = (
         ("batch size", a.batch_size, b.batch_size),
         ("image size", a.image_size, b.image_size),
         ("device step in ms", step_a, step_b),
-        ("machine", a.host.name, b.host.name),
-        ("CPU", a.host.cpu_model, b.host.cpu_model),
         ("usable vCPUs", a.vcpus.available, b.vcpus.available),
-        ("TensorFlow", a.host.tensorflow, b.host.tensorflow),
+        *_machines(a, b),
     )
+    if (a.kind == "trace") != (b.kind == "trace"):
+        facts = (("source", a.kind, b.kind),)
     return tuple(
         f"The {name} differs: {before} before, {after} after."
         for name, before, after in facts
         if before != after
     )
+
+
+def _machines(a: Profile, b: Profile) -> tuple[Fact, ...]:
+    """What the two were measured on or recorded on, as far as both know."""
+    if a.host and b.host:
+        return (
+            ("machine", a.host.name, b.host.name),
+            ("CPU", a.host.cpu_model, b.host.cpu_model),
+            ("TensorFlow", a.host.tensorflow, b.host.tensorflow),
+        )
+    if a.trace and b.trace:
+        return (
+            ("accelerator", a.trace.accelerator, b.trace.accelerator),
+            ("number of devices", len(a.trace.chips), len(b.trace.chips)),
+        )
+    return ()

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tpuctl.errors import LimitPassedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
+from tpuctl.pipeline.trace.models import TraceDetail
 
-Kind = Literal["photos", "shards", "tf.data"]
+Kind = Literal["photos", "shards", "tf.data", "trace"]
 Verdict = Literal[
     "device",
     "vcpu",
@@ -173,10 +175,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Device:
-    """What stood in for the accelerator."""
+    """What stood in for the accelerator; an estimated step lies between `low_ms` and `high_ms`."""
 
     step_ms: float
     source: str
+    low_ms: float | None = None
+    high_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -228,8 +232,8 @@ class Stage:
 class Vcpus:
     """How many vCPUs there are, how many the pipeline used, how many the device needs."""
 
-    available: float
-    used: float
+    available: float | None
+    used: float | None
     needed_to_saturate: float | None
     low: float | None
     high: float | None
@@ -260,16 +264,19 @@ class Residual:
 
 @dataclass(frozen=True)
 class Profile(Outcome):
-    """What an input pipeline can give, what a device would take, and what stands between."""
+    """What an input pipeline can give, what a device would take, and what stands between.
+
+    A trace shows when things happened and not how much CPU they took: what it cannot tell is None.
+    """
 
     kind: Kind
     target: str
-    batch_size: int
+    batch_size: int | None
     image_size: int | None
     steps: int
     window: Window
     step_ms: StepTimes | None
-    pipeline_examples_per_s: float
+    pipeline_examples_per_s: float | None
     device_examples_per_s: float | None
     input_wait_fraction: float | None
     device_idle_fraction: float | None
@@ -281,21 +288,23 @@ class Profile(Outcome):
     confidence: float
     headline: str
     evidence: tuple[str, ...]
-    cpu_ms_per_example: float
+    cpu_ms_per_example: float | None
     stages: tuple[Stage, ...]
-    residual: Residual
+    residual: Residual | None
     vcpus: Vcpus
     advice: tuple[Advice, ...]
-    overhead_fraction: float
-    first_batch_s: float
-    input: Input
-    host: Host
-    signals: Signals
+    overhead_fraction: float | None
+    first_batch_s: float | None
+    input: Input | None
+    host: Host | None
+    signals: Signals | None
     device_signals: Signals | None
     settings: dict[str, Any]
     created: str
     tpuctl_version: str
     notes: tuple[str, ...] = ()
+    trace: TraceDetail | None = None
+    unmet: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -304,8 +313,26 @@ class Profile(Outcome):
 
     @property
     def status(self) -> Status:
-        """Partial when a part of the input had to be left out."""
-        return "partial" if self.input.left_out_count else "ok"
+        """Attention where a limit was passed, partial when a part of what was read is missing."""
+        if self.unmet:
+            return "attention"
+        left_out = self.input is not None and self.input.left_out_count > 0
+        return "partial" if left_out or self.is_damaged else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a limit was passed."""
+        return max((failure.exit_code for failure in self.failures), default=0)
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """The limits that were passed."""
+        return tuple(map(LimitPassedError, self.unmet))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the trace that this was read from could not be read to its end."""
+        return self.trace is not None and self.trace.is_damaged
 
     @property
     def warnings(self) -> tuple[str, ...]:

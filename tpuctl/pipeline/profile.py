@@ -9,6 +9,7 @@ from tpuctl.errors import UsageError
 from tpuctl.pipeline.advice import Situation, advise
 from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus, judge
 from tpuctl.pipeline.attribution import Attribution, attribute
+from tpuctl.pipeline.estimate import estimate_training_step
 from tpuctl.pipeline.measure import measure
 from tpuctl.pipeline.models import Device, Measurement, Phase, Profile, StepTimes, Window
 from tpuctl.pipeline.request import DEFAULT_SECONDS, LONGEST_WAIT_S, Request
@@ -17,7 +18,7 @@ from tpuctl.pipeline.train import TEMPLATE, measure_training_step
 from tpuctl.progress import OnProgress, silent
 
 LOST_WORTH_A_NOTE = 0.005
-NO_DEVICE = "no device step time was given: add --device-step-ms MS or --train"
+NO_DEVICE = "no device step time was given: add --device-step-ms MS, --fit TYPE or --train"
 
 
 def profile_target(
@@ -29,6 +30,8 @@ def profile_target(
     image_size: int = 224,
     device_step_ms: float | None = None,
     train: bool = False,
+    fit: str | None = None,
+    model: str = TEMPLATE,
     device_source: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Profile:
@@ -36,10 +39,16 @@ def profile_target(
 
     `seconds` is how long to measure and bounds how long a batch may take to come. Takes that long
     plus the start of TensorFlow. `batch_size` is for folders and for data sets that do not batch.
+    `fit` is a type of TPU: the step of `model` compiled for it stands in for the device.
     """
-    _check(steps, seconds, batch_size, image_size, device_step_ms, train)
+    _check(steps, seconds, batch_size, image_size, device_step_ms)
+    _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target)
     device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
+    if fit:
+        device = estimate_training_step(
+            model, fit, batch_size=batch_size, image_size=image_size, on_progress=on_progress
+        )
     if train:
         from tpuctl.launch.catalog import find_template
 
@@ -66,7 +75,7 @@ def build_profile(
     parts = attribute(measured, measured.phases[0])
     case = build_case(measured, parts)
     finding = judge(case)
-    vcpus = count_vcpus(case, finding.verdict)
+    vcpus = count_vcpus(case, finding.verdict, device)
     stages = tuple(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
     )
@@ -117,7 +126,6 @@ def _check(
     batch_size: int,
     image_size: int,
     device_step_ms: float | None,
-    train: bool,
 ) -> None:
     positive = {
         "--steps": steps,
@@ -132,10 +140,12 @@ def _check(
                 f"{flag} must be a number above 0, not {value:g}.",
                 hint=f"Give another value or leave {flag} out.",
             )
-    if train and device_step_ms is not None:
-        raise UsageError(
-            "Both --device-step-ms and --train were given.", hint="Choose one of them."
-        )
+
+
+def _check_one_device(flags: dict[str, object]) -> None:
+    given = [flag for flag, value in flags.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise UsageError(f"Both {' and '.join(given)} were given.", hint="Choose one of them.")
 
 
 def _idle_fraction(device: Phase | None) -> float | None:

@@ -1,13 +1,13 @@
 """What the word TARGET on the command line means."""
 
-import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.pipeline.shards import is_shard_folder
+from tpuctl.usercode.function import Function, parse_function
+from tpuctl.usercode.function import try_alone as try_function_alone
 
 SUPPORTED = (
     "a folder of photographs, a folder of tpuctl shards, module:function or path.py:function"
@@ -31,13 +31,8 @@ def parse_target(text: str) -> Target:
     path = Path(text)
     if text and path.is_dir():
         return Target("shards" if is_shard_folder(path) else "photos", str(path.resolve()))
-    place, separator, function = text.rpartition(":")
-    if separator and place and function.isidentifier():
-        if place.endswith(".py") and not Path(place).is_file():
-            raise NotFoundError(f"There is no file {place} to take the function {function} from.")
-        return Target(
-            "tf.data", str(Path(place).resolve()) if place.endswith(".py") else place, function
-        )
+    if function := parse_function(text):
+        return Target("tf.data", function.place, function.name)
     if path.is_file():
         hint = (
             f"Name the function that returns the data set: {text}:function"
@@ -52,11 +47,5 @@ def try_alone(target: Target, *, iterate: bool = False) -> str | None:
     """Say how to run the user's function without us, to see all that it says."""
     if target.function is None:
         return None
-    call = f"{target.function}()"
-    start = f"from {target.place} import {target.function}"
-    if target.place.endswith(".py"):
-        start = "import runpy"
-        call = f"runpy.run_path({json.dumps(target.place)})[{json.dumps(target.function)}]()"
-    if iterate:
-        call = f"list({call}.take(1000))"
-    return f"See all that it says without tpuctl: python -c {shlex.quote(f'{start}; {call}')}"
+    then = "list({}.take(1000))" if iterate else "{}"
+    return try_function_alone(Function(target.place, target.function), then)

@@ -9,8 +9,8 @@ from typing import Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.pipeline.models import Profile
-from tpuctl.pipeline.records import from_plain, to_plain
 from tpuctl.storage.local import translated_write_errors, write_atomically
+from tpuctl.usercode.records import from_plain, to_plain
 
 SCHEMA = "tpuctl.profile/"
 VERSION = 1

@@ -61,16 +61,25 @@ def created(result: Created | NotCreated) -> Any:
     lines = [
         f"{result.name} is {result.state} in {result.zone}{after}: {result.accelerator_type}, "
         f"{result.chips} chips on {_workers(result)}{spot}{emulated}.",
-        f"{_usd(result.usd_per_hour)} an hour since {result.created:%H:%M} UTC"
-        + (f"; gone by {result.expires:%Y-%m-%d %H:%M} UTC." if result.expires else "."),
+        _running_cost(result),
     ]
     for worker in result.workers:
         addresses = (worker.external_ip, worker.internal_ip)
         lines.append(f"worker {worker.index}: {', '.join(filter(None, addresses)) or 'no address'}")
     done = "show" if last.outcome == "ready" else "wait"
+    end = "stop paying" if result.id else "give it up"
     where = f"{result.name} --zone {result.zone}"
-    lines.append(f"Next: tpuctl {done} {where}; to stop paying: tpuctl delete {where}")
+    lines.append(f"Next: tpuctl {done} {where}; to {end}: tpuctl delete {where}")
     return "\n".join(lines)
+
+
+def _running_cost(result: Created) -> str:
+    """What it costs since when; one in line has no id yet, and costs nothing until it is there."""
+    price = f"{_usd(result.usd_per_hour)} an hour"
+    if not result.id:
+        return f"{price} from when it is there; in line it costs nothing."
+    limit = f"; gone by {result.expires:%Y-%m-%d %H:%M} UTC" if result.expires else ""
+    return f"{price} since {result.created:%H:%M} UTC{limit}."
 
 
 def _kind(result: CreatePlan) -> str:

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tpuctl.datasets.cache_models import CacheResult, Prediction
 from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
 from tpuctl.units import format_bytes, format_duration, format_rate
 
@@ -60,6 +61,32 @@ def _left_out(result: PresizeResult) -> Table:
         more = len(result.quarantined) - _SHOWN_FILES
         table.add_row(f"and {more} more", "", "see quarantine.jsonl beside the manifest")
     return table
+
+
+def cache(result: CacheResult) -> Group:
+    """Say what was kept, how near the prediction was, and how to read it."""
+    variants = f" in {_count(result.variants, 'variant')}" if result.variants > 1 else ""
+    lines = [_prediction(result.predicted)] if result.predicted else []
+    if result.dry_run:
+        return Group(*lines)
+    done = f"{_count(result.elements, 'element')}{variants}, {format_bytes(result.bytes_out)}"
+    if result.kept_variants == result.variants:
+        lines.append(Text(f"Nothing to do: {done}: {result.manifest}"))
+    else:
+        lines.append(Text(f"Kept {done}, in {format_duration(result.seconds)}: {result.manifest}"))
+    folder = result.manifest.rpartition("/")[0]
+    lines.append(Text(f"Next: tpuctl.datasets.open_cache({folder!r}).epoch(0)", style="dim"))
+    return Group(*lines)
+
+
+def _prediction(predicted: Prediction) -> Text:
+    size, time_s = predicted.bytes, predicted.seconds
+    if size is None or time_s is None:
+        return Text("Nobody knows how many elements there will be: no prediction.")
+    sizes = " to ".join(format_bytes(int(end)) for end in (size.low, size.high))
+    times = " to ".join(format_duration(end) for end in (time_s.low, time_s.high))
+    elements = _count(predicted.elements or 0, "element")
+    return Text(f"Predicted for {elements}: {sizes}, {times}, from a sample of {predicted.sample}")
 
 
 def verify(result: VerifyResult) -> RenderableType:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuctl.demo.day import Day
-from tpuctl.pipeline import Profile
+from tpuctl.pipeline import Profile, diff
 from tpuctl.reporters import envelope, html, launch
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import format_bytes, format_duration, format_fraction, format_rate
@@ -48,10 +48,11 @@ def write(day: Day) -> None:
 def headline(day: Day) -> str:
     """The finding, in one sentence."""
     before, after = day.before, day.after
-    faster = after.pipeline_examples_per_s / before.pipeline_examples_per_s
+    faster = next(row.ratio for row in diff(before, after).rows if row.name == "examples/s")
+    times = "unknown" if faster is None else f"{faster:.3g}"
     return (
         f"Presizing once takes the MXU from {format_fraction(before.mxu_idle_fraction)} idle to "
-        f"{format_fraction(after.mxu_idle_fraction)} idle: input {faster:.3g} times as fast."
+        f"{format_fraction(after.mxu_idle_fraction)} idle: input {times} times as fast."
     )
 
 
@@ -156,7 +157,7 @@ def _profile(heading: str, profile: Profile) -> str:
 
 
 def _training(day: Day) -> list[str]:
-    command = html.code(launch.command_line(day.launch.env, day.launch.argv))
+    command = html.code(launch.command_line(day.launch))
     because = html.bullets(day.launch.because)
     if day.launch.result is None:
         failed = " ".join(str(failure) for failure in day.launch.failures)

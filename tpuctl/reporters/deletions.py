@@ -29,8 +29,8 @@ def deletion(result: Deletion) -> str:
     """Say what became of each, and what that saves."""
     lines = [_line(removal) for removal in result.tpus]
     lines += [f"Was deleted already: {gone.name} in {gone.zone}" for gone in result.already_deleted]
-    if not lines and not result.failures:
-        return "There is nothing to delete."
+    if not lines:
+        return "Nothing was deleted." if result.failures else "There is nothing to delete."
     if result.tpus:
         lines.append(_sum(result.freed_chips, result.saved_usd_per_hour, acted=not result.dry_run))
     return "\n".join(lines)

@@ -1,22 +1,37 @@
 """The few pieces that every HTML report is made of; one file, no network, nothing unescaped."""
 
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
 
-def page(title: str, *sections: str) -> str:
-    """Join sections into one self-contained document."""
-    style = files("tpuctl.reporters").joinpath("report.css").read_text(encoding="utf-8")
+def page(title: str, *sections: str, script: str = "") -> str:
+    """Join sections into one self-contained document.
+
+    `script` is the name of a file of ours; nothing else may run, nor anything be fetched, whatever
+    a file name in the data says: the page carries the checksum of the one script it may run.
+    """
+    style, code = _resource("report.css"), _resource(script) if script else ""
+    allowed = f" script-src 'sha256-{_checksum(code)}';" if code else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        # Nothing may be fetched or run, whatever a file name in the data says.
         '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+        f"content=\"default-src 'none';{allowed} style-src 'unsafe-inline'; img-src data:\">"
         f"<title>{escape(title)}</title><style>{style}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
+        f"<body><main>{''.join(sections)}</main>"
+        f"{f'<script>{code}</script>' if code else ''}</body></html>\n"
     )
+
+
+def _resource(name: str) -> str:
+    return files("tpuctl.reporters").joinpath(name).read_text(encoding="utf-8")
+
+
+def _checksum(code: str) -> str:
+    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def title(text: str) -> str:
@@ -57,14 +72,26 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def bars(rows: Iterable[tuple[str, float, str, bool]]) -> str:
-    """Horizontal bars: label, share of one, what to write beside it, whether to stress it."""
+def bars(rows: Iterable[tuple[str, float, str, bool]], *, wide: bool = False) -> str:
+    """Horizontal bars: label, share of one, what to write beside it, whether to stress it.
+
+    `wide` leaves room for labels that are sentences.
+    """
     lines = "".join(
         f'<div class="bar{" hot" if hot else ""}"><span>{escape(label)}</span>'
         f'<i style="--share:{min(max(share, 0.0), 1.0):.4f}"></i><b>{escape(value)}</b></div>'
         for label, share, value, hot in rows
     )
-    return f'<div class="bars">{lines}</div>'
+    return f'<div class="bars{" wide" if wide else ""}">{lines}</div>'
+
+
+def strip(pieces: Iterable[tuple[float, str, str]]) -> str:
+    """A timeline: share of the whole, kind of piece (a style), what to say on hovering."""
+    parts = "".join(
+        f'<i class="{escape(kind)}" style="--share:{share:.5f}" title="{escape(says)}"></i>'
+        for share, kind, says in pieces
+    )
+    return f'<div class="strip">{parts}</div>'
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:

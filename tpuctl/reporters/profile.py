@@ -3,6 +3,7 @@
 import csv as csv_module
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -12,10 +13,10 @@ from rich.text import Text
 
 from tpuctl.pipeline.compare import Comparison, Row
 from tpuctl.pipeline.models import Advice, Profile, Stage
+from tpuctl.pipeline.trace.models import IdleClass
+from tpuctl.reporters import profile_trace
+from tpuctl.reporters.bars import BAR_WIDTH, bar
 from tpuctl.units import format_fraction, format_rate
-
-BAR_WIDTH = 10
-EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +39,19 @@ COLUMNS = (
 )
 
 
+# A trace has no CPU time in it, only how long work took.
+SHARE, WORK = 1, "work"
+
+
 def text(profile: Profile) -> RenderableType:
     """Show a whole profile."""
-    parts: list[RenderableType] = [_verdict(profile), "", _figures(profile), "", _Stages(profile)]
+    parts: list[RenderableType] = [_verdict(profile), "", _figures(profile)]
+    if profile.stages or not profile.trace:
+        parts += ["", _Stages(profile)]
+    if profile.trace and profile.trace.idle:
+        parts += ["", profile_trace.idle(profile.trace)]
+        if gaps := profile_trace.gaps(profile.trace):
+            parts += ["", Text("Gaps", "bold"), *map(_item, gaps)]
     parts += ["", Text("Evidence", "bold"), *map(_item, profile.evidence)]
     if profile.advice:
         parts += ["", Text("Advice", "bold"), *map(_advice, profile.advice)]
@@ -48,12 +59,18 @@ def text(profile: Profile) -> RenderableType:
 
 
 def csv(profile: Profile) -> str:
-    """Write the stages as comma-separated values with a header."""
-    names = [field.name for field in dataclasses.fields(Stage)]
+    """Write the stages as comma-separated values; for a trace without any, its idle time."""
+    if profile.trace and not profile.stages:
+        return _csv(IdleClass, profile.trace.idle)
+    return _csv(Stage, profile.stages)
+
+
+def _csv(kind: type, rows: Sequence[Any]) -> str:
+    names = [field.name for field in dataclasses.fields(kind)]
     lines = io.StringIO()
     writer = csv_module.writer(lines, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([getattr(stage, name) for name in names] for stage in profile.stages)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
     return lines.getvalue().rstrip("\n")
 
 
@@ -82,6 +99,10 @@ def _figures(profile: Profile) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
+    if profile.trace:
+        for name, value in profile_trace.figures(profile, profile.trace):
+            table.add_row(name, Text(value))
+        return table
     table.add_row(
         "target", Text(f"{profile.target} ({profile.kind}, batch {profile.batch_size:,})")
     )
@@ -141,13 +162,14 @@ def _stages(profile: Profile, width: int) -> Table:
     ]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index in chosen:
-        table.add_column(COLUMNS[index].title, no_wrap=True, **COLUMNS[index].layout)
+        title = WORK if profile.trace and index == SHARE else COLUMNS[index].title
+        table.add_column(title, no_wrap=True, **COLUMNS[index].layout)
     small = [stage for stage in profile.stages if _is_small(stage)]
-    rest = profile.residual
     rows = [_stage_cells(stage) for stage in profile.stages if stage not in small]
     if small:
         rows.append(_rest("(others)", _sum(small)))
-    rows.append(_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
+    if rest := profile.residual:
+        rows.append(_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
     for row in rows:
         table.add_row(*(row[index] for index in chosen))
     return table
@@ -160,7 +182,7 @@ def _sum(stages: list[Stage]) -> tuple[float, float]:
 
 def _rest(name: str, share_and_ms: tuple[float, float]) -> list[RenderableType]:
     share, cpu_ms = share_and_ms
-    return [Text(name, "dim"), f"{share:.1%}", _bar(share, ""), f"{cpu_ms:.3g}", "", "", ""]
+    return [Text(name, "dim"), f"{share:.1%}", bar(share, ""), f"{cpu_ms:.3g}", "", "", ""]
 
 
 def _is_small(stage: Stage) -> bool:
@@ -174,7 +196,7 @@ def _stage_cells(stage: Stage) -> list[RenderableType]:
     return [
         Text(stage.name + mark, style),
         Text(f"{stage.share_of_cpu:.1%}", style),
-        _bar(stage.share_of_cpu, style),
+        bar(stage.share_of_cpu, style),
         f"{stage.cpu_ms_per_example:.3g}",
         f"{stage.calls_in_flight:.1f}/{stage.parallelism or 1}",
         "-" if alone is None else f"{alone:,.0f}",
@@ -184,11 +206,6 @@ def _stage_cells(stage: Stage) -> list[RenderableType]:
 
 def _short(location: str | None) -> str:
     return "/".join((location or "").split("/")[-2:])
-
-
-def _bar(share: float, style: str) -> Text:
-    full, part = divmod(round(max(0.0, min(1.0, share)) * BAR_WIDTH * 8), 8)
-    return Text(("█" * full + EIGHTHS[part].strip()).ljust(BAR_WIDTH), style or "cyan")
 
 
 def _item(line: str) -> RenderableType:

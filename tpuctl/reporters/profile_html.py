@@ -1,10 +1,13 @@
 """A profile as one HTML file: verdict, figures, stages, evidence, advice, what was left out."""
 
 from tpuctl.pipeline.models import Advice, Profile, Stage
-from tpuctl.reporters import html
+from tpuctl.pipeline.trace.models import TraceDetail
+from tpuctl.reporters import html, profile_trace, profile_whatif
 from tpuctl.reporters.profile import predicted
 from tpuctl.units import format_fraction
 
+# Share of the whole, kind, what it is.
+Piece = tuple[float, str, str]
 COLUMNS = (
     "stage",
     "share of CPU",
@@ -22,24 +25,108 @@ COLUMNS = (
 
 def page(profile: Profile) -> str:
     """Write the whole report."""
+    what_if = profile_whatif.section(profile)
     return html.page(
         f"Input pipeline of {profile.target}",
         html.title(profile.headline),
         html.paragraph(_what_was_measured(profile), css="soft"),
-        html.figures(_figures(profile)),
-        html.section("Stages", html.bars(_bars(profile)), html.table(COLUMNS, _rows(profile))),
+        *(_trace(profile, profile.trace) if profile.trace else _measured(profile)),
+        *_stages(profile),
+        what_if,
         html.section("Evidence", html.bullets((*profile.evidence, *_windows(profile)))),
         *_advice(profile.advice),
         *_left_out(profile),
+        script=profile_whatif.SCRIPT if "data-say" in what_if else "",
     )
+
+
+def _measured(profile: Profile) -> list[str]:
+    return [html.figures(_figures(profile)), *_loop(profile)]
+
+
+def _loop(profile: Profile) -> list[str]:
+    """A step of the training loop, drawn to scale: the wait for input, then the device."""
+    shown = loop_pieces(profile)
+    if not shown:
+        return []
+    legend = "; ".join(says for _, _, says in shown)
+    return [html.section("An average step", html.strip(shown), html.paragraph(legend, css="soft"))]
+
+
+def loop_pieces(profile: Profile) -> list[Piece]:
+    """Divide an average step into waiting, computing and neither; nothing without a device."""
+    wait, step = profile.input_wait_fraction, profile.step_ms
+    if wait is None or step is None:
+        return []
+    busy = 1 - (profile.device_idle_fraction or 0.0)
+    rest = max(0.0, 1 - wait - busy)
+    parts = [
+        (wait, "wait", f"waiting for input: {wait * step.mean:.4g} ms"),
+        (busy, "busy", f"device busy: {busy * step.mean:.4g} ms"),
+        (rest, "none", f"neither: {rest * step.mean:.4g} ms"),
+    ]
+    return [part for part in parts if part[0] > 0]
+
+
+def _trace(profile: Profile, trace: TraceDetail) -> list[str]:
+    """What only a trace shows: figures, the timeline, idle time by class, the longest gaps."""
+    table = html.table(("", ""), profile_trace.figures(profile, trace))
+    parts = [html.section("Figures", table)]
+    if trace.timeline:
+        parts.append(html.section("Timeline", html.strip(pieces(trace)), _legend(trace)))
+    if trace.idle:
+        bars = (
+            (each.what, each.share_of_idle, f"{each.share_of_idle:.1%}, {each.idle_s:.3g} s", False)
+            for each in trace.idle
+        )
+        gaps = html.bullets(profile_trace.gaps(trace))
+        parts.append(
+            html.section(f"Idle time: {trace.idle_s:.3g} s", html.bars(bars, wide=True), gaps)
+        )
+    return parts
+
+
+def pieces(trace: TraceDetail) -> list[Piece]:
+    """Divide the window of a trace into busy and idle stretches; nothing without devices."""
+    if not trace.timeline:
+        return []
+    what = {each.code: each.what for each in trace.idle}
+    whole = trace.timeline[-1].end_s - trace.timeline[0].start_s
+    return [
+        (
+            (piece.end_s - piece.start_s) / whole,
+            piece.what if piece.what in ("busy", "none") else "wait",
+            f"{piece.start_s:.4g} to {piece.end_s:.4g} s: {what.get(piece.what, piece.what)}",
+        )
+        for piece in trace.timeline
+    ]
+
+
+def _legend(trace: TraceDetail) -> str:
+    start_s, end_s = trace.timeline[0].start_s, trace.timeline[-1].end_s
+    return html.paragraph(
+        f"{start_s:.4g} s to {end_s:.4g} s of the capture. Blue: devices busy; orange: idle while "
+        "the host did what hovering tells; grey: idle and nothing was recorded.",
+        css="soft",
+    )
+
+
+def _stages(profile: Profile) -> list[str]:
+    if not profile.stages and profile.trace:
+        return []
+    return [html.section("Stages", html.bars(_bars(profile)), html.table(COLUMNS, _rows(profile)))]
 
 
 def _what_was_measured(profile: Profile) -> str:
     sure = "" if profile.verdict == "unknown" else f", confidence {profile.confidence:.2g}"
+    batch = f", batch {profile.batch_size:,}" if profile.batch_size else ""
+    on = ""
+    if host := profile.host:
+        on = f" on {host.cpu_model} with TensorFlow {host.tensorflow}"
     return (
-        f"{profile.target} ({profile.kind}), batch {profile.batch_size:,}; verdict "
-        f"{profile.verdict}{sure}; measured {profile.created} on {profile.host.cpu_model} with "
-        f"TensorFlow {profile.host.tensorflow} by tpuctl {profile.tpuctl_version}"
+        f"{profile.target} ({profile.kind}){batch}; verdict {profile.verdict}{sure}; "
+        f"{'read' if profile.trace else 'measured'} {profile.created}{on} "
+        f"by tpuctl {profile.tpuctl_version}"
     )
 
 
@@ -58,13 +145,14 @@ def _figures(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _bars(profile: Profile) -> list[tuple[str, float, str, bool]]:
-    rest = profile.residual
     stages = [
         (each.name, each.share_of_cpu, f"{each.cpu_ms_per_example:.3g} ms", each.is_bottleneck)
         for each in profile.stages
     ]
-    spare = ("(not in a stage)", rest.share_of_cpu, f"{rest.cpu_ms_per_example:.3g} ms", False)
-    return [*stages, spare]
+    if rest := profile.residual:
+        spare = f"{rest.cpu_ms_per_example:.3g} ms"
+        stages.append(("(not in a stage)", rest.share_of_cpu, spare, False))
+    return stages
 
 
 def _rows(profile: Profile) -> list[tuple[str, ...]]:
@@ -100,8 +188,10 @@ def _windows(profile: Profile) -> list[str]:
             f"vCPUs needed: {vcpus.needed_to_saturate:.3g} ({vcpus.low:.3g} to {vcpus.high:.3g}); "
             f"{vcpus.used:.2f} of {vcpus.available:g} were used."
         )
-    lines.append("MXU utilization was not collected.")
-    lines.append(f"Measuring took {profile.overhead_fraction:.1%} of the CPU time on top.")
+    if profile.mxu_utilization is None:
+        lines.append("MXU utilization was not collected.")
+    if profile.overhead_fraction is not None:
+        lines.append(f"Measuring took {profile.overhead_fraction:.1%} of the CPU time on top.")
     return lines
 
 
@@ -117,5 +207,6 @@ def _advice(advice: tuple[Advice, ...]) -> list[str]:
 def _left_out(profile: Profile) -> list[str]:
     if not profile.notes:
         return []
-    files = (f"{path}: {reason}" for path, reason in profile.input.left_out)
+    left_out = profile.input.left_out if profile.input else ()
+    files = (f"{path}: {reason}" for path, reason in left_out)
     return [html.section("Left out", html.bullets(profile.notes), html.bullets(files))]

@@ -23,8 +23,7 @@ def listing(tpus: TpuList) -> str:
     if tpus.queued_resources:
         lines += [*_table_of_queued(tpus.queued_resources), ""]
     lines.append(_totals(tpus))
-    everything: tuple[Tpu | QueuedTpu, ...] = (*tpus.tpus, *tpus.queued_resources)
-    if dead := [item for item in everything if item.is_dead]:
+    if dead := _dead(tpus):
         lines.append(f"{_waste(dead)} To free them: tpuctl gc --yes")
     if tpus.emulated:
         lines.append(_EMULATED)
@@ -112,6 +111,16 @@ def _totals(tpus: TpuList) -> str:
     amounts = f"{format_usd(tpus.usd_per_hour)} an hour, {format_usd(tpus.usd_so_far)} so far"
     unknown = f", and {tpus.unpriced} whose price is not known" if tpus.unpriced else ""
     return f"{_count(len(alive), 'TPU')} with {_count(chips, 'chip')}: {amounts}{unknown}."
+
+
+def _dead(tpus: TpuList) -> tuple[Tpu | QueuedTpu, ...]:
+    """What blocks names and quota, once: the nodes of a dead queued resource are counted in it."""
+    queued = [item for item in tpus.queued_resources if item.is_dead]
+    makers = {(item.zone, item.name) for item in queued}
+    alone = [
+        tpu for tpu in tpus.tpus if tpu.is_dead and (tpu.zone, tpu.queued_resource) not in makers
+    ]
+    return (*alone, *queued)
 
 
 def _waste(dead: Sequence[Tpu | QueuedTpu]) -> str:

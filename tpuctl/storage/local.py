@@ -26,7 +26,7 @@ _REASONS = {
     errno.EFBIG: "the file would be larger than is allowed here (see: ulimit -f)",
 }
 # Network file systems without locks: there two runs at once are the user's own care.
-_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _LOCK_POLL_S = 0.05
 
 
@@ -132,7 +132,7 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
                 raise TryAgainError(busy, hint="Wait for it to end, or end it.") from None
             time.sleep(_LOCK_POLL_S)
         except OSError as error:
-            if error.errno not in _NO_LOCKS_HERE:
+            if error.errno not in NO_LOCKS_HERE:
                 raise
             return
         else:

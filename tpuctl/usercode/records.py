@@ -11,9 +11,12 @@ Record = TypeVar("Record")
 
 
 def to_plain(value: Any) -> Any:
-    """Reduce a dataclass to what JSON knows; a number that is not finite becomes null."""
+    """Reduce a dataclass to what JSON knows; a number that is not finite becomes null.
+
+    A field whose metadata says `internal` is left out.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
+        fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
         return {field.name: to_plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}

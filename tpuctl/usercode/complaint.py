@@ -20,6 +20,11 @@ _LOG_LINE = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
     r"|WARNING: All log messages before absl::"
     r"|To enable the following instructions: "
+    # What libtpu says on a machine without a TPU.
+    r"|WARNING: Logging before InitGoogle"
+    r"|Failed to find host bounds for accelerator type"
+    r"|=== Source Location Trace"
+    r"|learning/\S+:\d+$"
 )
 _NOT_THE_USERS = (
     "site-packages",

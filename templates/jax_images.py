@@ -1,0 +1,473 @@
+"""Train an image classifier in plain JAX on a mesh of all devices, one host or many.
+
+    python jax_images.py --data shards --epochs 2  # made by tpuctl data presize
+    python jax_images.py --data fake --steps 20    # no data, any laptop
+    python jax_images.py --data fake --steps 20 --cpu-devices 4  # a mesh of four
+
+No Keras, no TensorFlow: the shards are read with the standard library,
+pictures are decoded with Pillow in threads and turned over at random on
+the device. On several hosts start the same command on each of them with
+--strategy distributed+mesh; every host reads its own part of each batch.
+
+Interrupt it whenever you like: the same command goes on at the next step
+and ends with the same weights. The time spent waiting for pictures is
+measured and said at the end.
+
+Measured: 240 pictures of 32x32 of the digits 0, 1 and 2 (scikit-learn),
+batch 24, 5 epochs on two vCPUs: 99 % are read correctly while training.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import statistics
+import struct
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("--data", default="fake", help="folder or gs:// address of shards, or 'fake'")
+parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--batch-size", type=int, default=32, help="global: over all devices and hosts")
+parser.add_argument("--out", default="training", help="checkpoint.npz, model.npz and result.json")
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument(
+    "--strategy",
+    default="auto",
+    choices=["auto", "default", "mesh", "single", "cpu", "distributed+mesh"],
+    help="how to spread a batch over devices; 'auto' is a mesh of all of this host",
+)
+parser.add_argument("--learning-rate", type=float, default=1e-3, help="for a batch of 32; scaled")
+parser.add_argument(
+    "--dtype",
+    default="auto",
+    choices=["auto", "float32", "bfloat16"],
+    help="of the arithmetic; 'auto' is bfloat16 on TPUs (weights stay float32)",
+)
+parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
+parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
+parser.add_argument("--trace", type=int, help="record so many steps into OUT/trace")
+parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many pretended devices")
+
+# `tpuctl launch` picks from these; for TensorFlow see the template images.
+FRAMEWORKS = ("jax",)
+# The learning rate that suits this batch is scaled linearly with the real one.
+BASE_BATCH_SIZE = 32
+CHANNELS = (32, 64, 128, 256)
+
+
+# ---- Devices -------------------------------------------------------------------------------------
+
+
+def open_mesh(name: str):
+    """A mesh with one axis, `data`, over the devices that take part."""
+    import jax
+
+    if name == "distributed+mesh":
+        # Before anything else; on Cloud TPUs and GKE it finds the other hosts by itself.
+        jax.distributed.initialize()
+    devices = jax.devices() if name in ("auto", "mesh", "distributed+mesh") else jax.devices()[:1]
+    return jax.sharding.Mesh(np.array(devices), ("data",))
+
+
+# ---- Data ----------------------------------------------------------------------------------------
+
+
+def read_bytes(place: str) -> bytes:
+    """A local file, or an object of a bucket where gcsfs is installed."""
+    if not place.startswith("gs://"):
+        path = Path(place)
+        if not path.is_file():
+            raise SystemExit(f"--data: there is no file {place}. Without data: --data fake")
+        return path.read_bytes()
+    try:
+        import gcsfs
+    except ModuleNotFoundError:
+        raise SystemExit(f"--data {place} needs gcsfs to read it: pip install gcsfs") from None
+    with gcsfs.GCSFileSystem().open(place) as file:
+        return file.read()
+
+
+def read_manifest(folder: str) -> dict:
+    """Read which files belong to the data set; anything else in the folder is not ours."""
+    manifest = json.loads(read_bytes(f"{folder.rstrip('/')}/manifest.json"))
+    if manifest["options"]["encode"] != "jpeg":
+        raise SystemExit(
+            f"--data: {folder} holds {manifest['options']['encode']} records, not JPEG."
+        )
+    return manifest
+
+
+def split_records(shard: bytes):
+    """TFRecord: a length, its checksum, the record, its checksum (`tpuctl data verify` checks)."""
+    at = 0
+    while at < len(shard):
+        (length,) = struct.unpack_from("<Q", shard, at)
+        yield shard[at + 12 : at + 12 + length]
+        at += 16 + length
+
+
+def fields(message: bytes):
+    """(number, value) of a protobuf message: bytes for what has a length, numbers for the rest."""
+    at = 0
+    while at < len(message):
+        key, at = varint(message, at)
+        value, at = varint(message, at)
+        if key & 7 == 2:
+            value, at = message[at : at + value], at + value
+        yield key >> 3, value
+
+
+def varint(message: bytes, at: int):
+    """A number in groups of seven bits; returns it and where the next thing begins."""
+    number = shift = 0
+    while True:
+        byte = message[at]
+        number, shift, at = number | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return number, at
+
+
+def parse_example(record: bytes):
+    """(picture, label) of a tf.train.Example: features > feature > (name, list > value)."""
+    found = {}
+    for _, features in fields(record):
+        for _, entry in fields(features):
+            name, feature = (value for _, value in sorted(fields(entry)))
+            ((_, values),) = fields(feature)
+            found[name] = dict(fields(values)).get(1, b"")
+    label = found[b"label"]
+    return found[b"image"], label if isinstance(label, int) else varint(label, 0)[0]
+
+
+def decode(record: bytes, side: int):
+    """A record's picture, cut from the middle, and its label."""
+    import io
+
+    from PIL import Image
+
+    encoded, label = parse_example(record)
+    picture = Image.open(io.BytesIO(encoded)).convert("RGB")
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    return np.asarray(picture.crop((left, top, left + side, top + side))), label
+
+
+def read_batches(folder: str, manifest: dict, batch_size: int, seed: int, step: int, part: tuple):
+    """Endless (uint8 pictures, labels) from a step on: this host's part of each full batch.
+
+    The order follows from seed and epoch alone: first of the shards, then within each. Shards that
+    lie before the step are not even opened.
+    """
+    side, shards = min(manifest["options"]["size"]), manifest["shards"]
+    per_epoch = sum(shard["records"] for shard in shards) // batch_size
+    index, count = part
+    mine = slice(index * batch_size // count, (index + 1) * batch_size // count)
+    epoch, done = divmod(step, per_epoch)
+    with ThreadPoolExecutor() as threads:
+        ahead = None
+        while True:
+            rng = np.random.default_rng((seed, epoch))
+            held, skip, left = [], done * batch_size, per_epoch - done
+            for number in rng.permutation(len(shards)):
+                order = rng.permutation(shards[number]["records"])
+                if skip >= len(order):
+                    skip -= len(order)
+                    continue
+                records = list(split_records(read_bytes(f"{folder}/{shards[number]['name']}")))
+                held += [records[row] for row in order[skip:]]
+                skip = 0
+                while len(held) >= batch_size and left:
+                    batch, held, left = held[:batch_size][mine], held[batch_size:], left - 1
+                    # One batch is being decoded while the device works on the one before.
+                    following = [threads.submit(decode, record, side) for record in batch]
+                    if ahead:
+                        yield stack(ahead)
+                    ahead = following
+            epoch, done = epoch + 1, 0
+
+
+def stack(decoding: list):
+    """Wait for the pictures of a batch."""
+    pictures, labels = zip(*(future.result() for future in decoding), strict=True)
+    return np.stack(pictures), np.array(labels, np.int32)
+
+
+def fake_batches(size: int, batch_size: int, seed: int, step: int, part: tuple):
+    """Four patterns with noise: nothing to fetch, and yet something to learn."""
+    patterns = np.random.default_rng(seed).integers(0, 256, (4, size // 8, size // 8, 3))
+    patterns = patterns.repeat(8, axis=1).repeat(8, axis=2)
+    index, count = part
+    mine = slice(index * batch_size // count, (index + 1) * batch_size // count)
+    while True:
+        rng = np.random.default_rng((seed, step))
+        labels = rng.integers(0, 4, batch_size).astype(np.int32)
+        noise = rng.integers(-100, 101, (batch_size, *patterns.shape[1:]))
+        pictures = np.clip(patterns[labels] + noise, 0, 255).astype(np.uint8)
+        yield pictures[mine], labels[mine]
+        step += 1
+
+
+# ---- Model and step ------------------------------------------------------------------------------
+
+
+def make_state(classes: int, seed: int) -> dict:
+    """Weights, Adam's two moments of each, and the number of steps done."""
+    rng = np.random.default_rng(seed)
+
+    def he(*shape):
+        return rng.normal(0, np.sqrt(2 / np.prod(shape[:-1])), shape).astype(np.float32)
+
+    weights = {"stem": he(7, 7, 3, CHANNELS[0]), "head": he(CHANNELS[-1], classes)}
+    for narrow, wide in itertools.pairwise(CHANNELS):
+        weights[f"conv{wide}"] = he(3, 3, narrow, wide)
+    zeros = {name: np.zeros_like(weight) for name, weight in weights.items()}
+    return {"weights": weights, "mean": zeros, "square": zeros, "step": np.int32(0)}
+
+
+def predict(weights: dict, pictures, dtype):
+    """Logits of a ConvNet; channels are multiples of the MXU's lanes where it is deep."""
+    import jax
+    import jax.numpy as jnp
+
+    def conv(x, name, stride):
+        kernel = weights[name].astype(dtype)
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, "SAME", None, None, layout)
+
+    def norm(x):
+        # In float32: a mean of squares in bfloat16 keeps two digits.
+        wide = x.astype(jnp.float32)
+        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-6)
+        return (wide * scale).astype(dtype)
+
+    x = pictures.astype(dtype) / 127.5 - 1
+    # A stride of 4 first: most of the arithmetic of a ConvNet is in its full-size layers.
+    x = conv(x, "stem", 4)
+    for wide in CHANNELS[1:]:
+        x = conv(jax.nn.relu(norm(x)), f"conv{wide}", 2)
+    x = jnp.mean(jax.nn.relu(norm(x)).astype(jnp.float32), axis=(1, 2))
+    return x @ weights["head"]
+
+
+def make_step(mesh, learning_rate: float, seed: int, dtype):
+    """The training step: state is on every device, the batch is split over them.
+
+    JAX runs ahead of the host by itself; what TensorFlow calls steps per execution is not needed.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    everywhere, split = (
+        NamedSharding(mesh, PartitionSpec()),
+        NamedSharding(mesh, PartitionSpec("data")),
+    )
+
+    def step(state, pictures, labels):
+        # Augmentation on the device: half of the pictures are seen in a mirror. The key follows
+        # from the step, so that a resumed run sees the same ones.
+        key = jax.random.fold_in(jax.random.key(seed), state["step"])
+        mirrored = jax.random.bernoulli(key, shape=labels.shape)[:, None, None, None]
+        pictures = jnp.where(mirrored, pictures[:, :, ::-1], pictures)
+
+        def loss_of(weights):
+            logits = predict(weights, pictures, dtype)
+            wanted = jax.nn.one_hot(labels, logits.shape[-1])
+            loss = -jnp.mean(jnp.sum(jax.nn.log_softmax(logits) * wanted, axis=-1))
+            return loss, jnp.mean(logits.argmax(axis=-1) == labels)
+
+        # The mean over a split batch: XLA puts the all-reduce of the gradients in here.
+        (loss, accuracy), gradients = jax.value_and_grad(loss_of, has_aux=True)(state["weights"])
+        count = state["step"] + 1
+        tree = jax.tree.map
+        mean = tree(lambda m, g: 0.9 * m + 0.1 * g, state["mean"], gradients)
+        square = tree(lambda s, g: 0.999 * s + 0.001 * g * g, state["square"], gradients)
+        weights = tree(
+            lambda w, m, s: (
+                w
+                - learning_rate * (m / (1 - 0.9**count)) / (jnp.sqrt(s / (1 - 0.999**count)) + 1e-7)
+            ),
+            state["weights"],
+            mean,
+            square,
+        )
+        after = {"weights": weights, "mean": mean, "square": square, "step": count}
+        return after, {"loss": loss, "accuracy": accuracy}
+
+    shardings = {"in_shardings": (everywhere, split, split), "out_shardings": everywhere}
+    return jax.jit(step, donate_argnums=0, **shardings), everywhere, split
+
+
+# ---- Checkpoints ---------------------------------------------------------------------------------
+
+
+def save(path: Path, state: dict) -> None:
+    """Leave the whole file or none; one host writes for all."""
+    import jax
+
+    if jax.process_index() == 0:
+        flat = {jax.tree_util.keystr(key): value for key, value in jax.tree.leaves_with_path(state)}
+        part = path.with_name("part.npz")
+        np.savez(part, **{name: np.asarray(value) for name, value in flat.items()})
+        os.replace(part, path)
+
+
+def restore(out: Path, settings: dict, state: dict) -> dict:
+    """The state that the same run saved last, or the one given."""
+    import jax
+
+    record, checkpoint = out / "settings.json", out / "checkpoint.npz"
+    same = record.exists() and json.loads(record.read_text()) == settings
+    if not (same and checkpoint.exists()):
+        checkpoint.unlink(missing_ok=True)
+        record.write_text(json.dumps(settings))
+        return state
+    with np.load(checkpoint) as saved:
+        return jax.tree_util.tree_map_with_path(
+            lambda key, _: saved[jax.tree_util.keystr(key)], state
+        )
+
+
+# ---- One run, top to bottom ----------------------------------------------------------------------
+
+
+def main() -> None:
+    """Read the flags, open the mesh, train, and say how fast and how well it went."""
+    args = parser.parse_args()
+    for name in ("steps", "epochs", "batch_size", "save_every", "image_size", "cpu_devices"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.cpu_devices:
+        # JAX reads this once, when it starts.
+        flag = f"--xla_force_host_platform_device_count={args.cpu_devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    fake = args.data == "fake"
+    manifest = None if fake else read_manifest(args.data)
+    if manifest and len(manifest["classes"]) < 2:
+        raise SystemExit(f"--data: {args.data} has no classes; presize it with --labels.")
+
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error}. Install it: pip install jax (on a TPU: jax[tpu])") from None
+
+    mesh = open_mesh(args.strategy)
+    devices, part = list(mesh.devices.flat), (jax.process_index(), jax.process_count())
+    if args.batch_size % len(devices):
+        near = max(1, round(args.batch_size / len(devices))) * len(devices)
+        parser.error(
+            f"--batch-size {args.batch_size} does not divide over {len(devices)} replicas; "
+            f"--batch-size {near} would"
+        )
+    records = None if fake else sum(shard["records"] for shard in manifest["shards"])
+    if records is not None and args.batch_size > records:
+        parser.error(
+            f"--batch-size {args.batch_size} is more than the {records} examples there are"
+        )
+    steps_per_epoch = 10 if fake else records // args.batch_size
+    total_steps = args.steps or args.epochs * steps_per_epoch
+    learning_rate = args.learning_rate * args.batch_size / BASE_BATCH_SIZE
+    on_tpu = devices[0].platform == "tpu"
+    wide = args.dtype == "float32" or (args.dtype == "auto" and not on_tpu)
+    dtype = jnp.float32 if wide else jnp.bfloat16
+    classes = 4 if fake else len(manifest["classes"])
+
+    print(f"mesh: {len(devices)} devices ({devices[0].device_kind}) on {part[1]} hosts")
+    print(f"arithmetic: {jnp.dtype(dtype).name}; {classes} classes")
+    print(f"batch: {args.batch_size} global, {args.batch_size // len(devices)} per replica")
+    rate = f"{args.learning_rate} x {args.batch_size}/{BASE_BATCH_SIZE} = {learning_rate:g}"
+    print(f"learning rate: {rate}")
+    print(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
+
+    step, everywhere, split = make_step(mesh, learning_rate, args.seed, dtype)
+    settings = {**vars(args), "epochs": None, "steps": None, "save_every": None, "trace": None}
+    state = restore(out, settings, make_state(classes, args.seed))
+    first_step = int(state["step"])
+    if first_step:
+        print(f"going on after step {first_step}", flush=True)
+    state = jax.device_put(state, everywhere)
+    where = (args.batch_size, args.seed, first_step, part)
+    batches = (
+        fake_batches(args.image_size, *where) if fake else read_batches(args.data, manifest, *where)
+    )
+
+    stopped = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: stopped.append(number))
+    step_s, wait_s, accuracies, spoken = [], [], [], time.perf_counter()
+    for count in range(first_step + 1, total_steps + 1):
+        if args.trace and count == first_step + 4:
+            jax.profiler.start_trace(str(out / "trace"))
+        begun = time.perf_counter()
+        local = next(batches)
+        wait_s.append(time.perf_counter() - begun)
+        # Every host gives its part; together they are the global batch.
+        batch = [jax.make_array_from_process_local_data(split, array) for array in local]
+        state, figures = step(state, *batch)
+        accuracies.append(float(figures["accuracy"]))
+        step_s.append(time.perf_counter() - begun)
+        if args.trace and count == first_step + 3 + args.trace:
+            jax.profiler.stop_trace()
+        if stopped or count % args.save_every == 0:
+            save(out / "checkpoint.npz", state)
+        if time.perf_counter() - spoken > 1 or count == total_steps:
+            spoken = time.perf_counter()
+            rate = args.batch_size / step_s[-1]
+            print(f"step {count}: loss {figures['loss']:.4f}, {rate:,.0f} examples/s", flush=True)
+        if stopped:
+            print(f"stopped after step {count}; the same command goes on from there", flush=True)
+            sys.exit(128 + stopped[0])
+
+    # Each device holds a copy of the step number, which its own execution counted up.
+    copies = [(str(s.device), int(s.data) - first_step) for s in state["step"].addressable_shards]
+    share = args.batch_size // len(devices)
+    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in copies]
+    save(out / "model.npz", state["weights"])
+    rest = step_s[1:] or step_s
+    median_s = statistics.median(rest) if rest else None
+    accuracy = float(np.mean(accuracies[-steps_per_epoch:])) if accuracies else None
+    waited = sum(wait_s[1:]) / sum(step_s[1:]) if len(step_s) > 8 else None
+    result = {
+        "template": "jax-images",
+        "framework": "jax",
+        "strategy": args.strategy,
+        "devices": [str(device) for device in devices],
+        "replicas": len(devices),
+        "batch_size": args.batch_size,
+        "learning_rate": learning_rate,
+        "steps": total_steps,
+        "resumed_after_step": first_step,
+        "steps_per_epoch": steps_per_epoch,
+        "first_step_ms": round(step_s[0] * 1e3, 2) if step_s else None,
+        "step_ms": {"p50": round(median_s * 1e3, 3)} if median_s else None,
+        "examples_per_s": round(args.batch_size / median_s, 1) if median_s else None,
+        "input_wait_fraction": waited and round(waited, 4),
+        "train_accuracy": accuracy and round(accuracy, 4),
+        "executed": executed,
+        "model": str(out / "model.npz"),
+    }
+    if part[0] == 0:
+        unfinished = out / "result.json.part"
+        unfinished.write_text(json.dumps(result, indent=2))
+        os.replace(unfinished, out / "result.json")
+        (out / "checkpoint.npz").unlink(missing_ok=True)
+    for entry in executed:
+        print(f"{entry['device']} executed {entry['steps']} steps, {entry['examples']} examples")
+    if waited is not None:
+        print(f"waited for pictures {waited:.0%} of the time")
+    if accuracy is not None:
+        print(f"accuracy of the last epoch, before each update: {accuracy:.1%}")
+
+
+if __name__ == "__main__":
+    main()

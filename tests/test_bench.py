@@ -1,0 +1,160 @@
+"""Sweeps: what is measured, what is refused, and what two machines say of each other."""
+
+import io
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests import contract
+from tests.machines import diagnosed, environment
+from tpuctl.bench.compare import compare, load
+from tpuctl.bench.models import Bench, Row
+from tpuctl.bench.sweep import draw, parse_batches, plan_variants, run_bench
+from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
+from tpuctl.launch.plan import find_script
+from tpuctl.progress import silent
+from tpuctl.reporters import bench as report
+
+CPU = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}
+# Seed A: seconds of an epoch of 60,000 images on a GPU and on a TPU, by batch size.
+GPU_S, TPU_S = {256: 6.0, 512: 5.0, 1024: 4.0}, {256: 6.0, 512: 3.0, 1024: 2.0}
+
+
+def sweep(machine: str, epoch_s: dict[int, float], template: str = "mnist-cnn") -> Bench:
+    rows = (
+        Row("GPU", "tensorflow", "default", size, 1, 3 * seconds, seconds,
+            seconds * size / 60, seconds / 0.06, 60_000 / seconds)
+        for size, seconds in epoch_s.items()
+    )  # fmt: skip
+    return Bench(machine, template, 60_000, 4, tuple(rows), None)
+
+
+def written(path: Path, bench: Bench) -> Path:
+    data = {**asdict(bench), "errors": None}
+    path.write_text(json.dumps({"schema": "tpuctl/1", "data": data}))
+    return path
+
+
+def test_two_machines_give_the_speed_ups_of_every_batch_and_of_their_best() -> None:
+    result = compare(sweep("gpu", GPU_S), sweep("tpu", TPU_S))
+    assert [(entry.batch_size, entry.speed_up) for entry in result.speed_ups] == [
+        (256, 1.0), (512, 1.67), (1024, 2.0), (None, 2.0),
+    ]  # fmt: skip
+
+
+def test_the_table_has_a_line_for_each_row_and_the_first_epoch_apart() -> None:
+    console = Console(width=120, file=io.StringIO())
+    console.print(report.bench(sweep("gpu", {256: 6.0})))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.splitlines()[-1].split() == [
+        "GPU", "tensorflow", "default", "256", "18.00", "6.00", "25.60", "100.0", "10,000",
+    ]  # fmt: skip
+    assert "the first of which compiles" in text
+
+
+def test_a_sweep_is_drawn_as_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    drawn = draw(sweep("gpu", GPU_S), tmp_path / "sweep.png")
+    assert drawn.plot == str(tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_sweeps_without_a_common_batch_are_compared_at_their_best() -> None:
+    result = compare(sweep("gpu", {256: 6.0}), sweep("tpu", {1024: 2.0}))
+    assert [(entry.batch_size, entry.speed_up) for entry in result.speed_ups] == [(None, 3.0)]
+
+
+def test_sweeps_of_different_templates_are_not_compared() -> None:
+    with pytest.raises(InvalidInputError, match="mnist-cnn with one of imdb-lstm"):
+        compare(sweep("gpu", GPU_S), sweep("tpu", TPU_S, template="imdb-lstm"))
+
+
+def test_a_sweep_is_read_back_as_it_was_printed(tmp_path: Path, tpuctl) -> None:
+    one = written(tmp_path / "a.json", sweep("gpu", GPU_S))
+    two = written(tmp_path / "b.json", sweep("tpu", TPU_S))
+    assert load(one).rows == sweep("gpu", GPU_S).rows
+    result = tpuctl("bench", "compare", one, two)
+    assert result.exit_code == 0
+    assert "2.00 x" in result.stdout
+    data = tpuctl("bench", "compare", one, two, "--json").data
+    assert data["speed_ups"][2]["speed_up"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"data": {"rows": []}}', '{"data": {"rows": [{"device": 1}]}}']
+)
+def test_what_is_no_sweep_is_one_error(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(InvalidInputError, match="sweep"):
+        load(path)
+    with pytest.raises(NotFoundError):
+        load(tmp_path / "none.json")
+
+
+def test_a_sweep_with_an_impossible_time_is_refused(tmp_path: Path) -> None:
+    bench = sweep("gpu", GPU_S)
+    bad = replace(bench, rows=(replace(bench.rows[0], us_per_example=0.0),))
+    with pytest.raises(InvalidInputError):
+        load(written(tmp_path / "a.json", bad))
+
+
+def variants(document: dict[str, Any], **options: Any) -> list[tuple[str, str, str]]:
+    found = plan_variants(diagnosed(document), find_script("mnist-cnn"), **options)
+    return [(variant.device, variant.framework, variant.strategy) for variant in found]
+
+
+def test_every_kind_of_device_is_measured_with_all_replicas_and_with_one() -> None:
+    assert variants(CPU) == [("CPU", "tensorflow", "default")]
+    assert variants(CPU, framework="jax", cpu_devices=2) == [
+        ("CPU", "jax", "cpu"),
+        ("CPU split in 2", "jax", "mesh"),
+    ]
+    gpus = variants(environment("kaggle_gpu_t4x2"), framework="tensorflow")
+    assert [strategy for _, _, strategy in gpus] == ["mirrored", "default", "default"]
+    assert [device.split()[-1] for device, _, _ in gpus] == ["x2", "x1", "CPU"]
+    tpu = variants(environment("kaggle_tpu_v5e_8"), framework="jax")
+    assert tpu[0][2] == "mesh"
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "0", "256,-1"])
+def test_a_list_of_batches_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--batch"):
+        parse_batches(text)
+    assert parse_batches("512,256,512") == (512, 256)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"epochs": 1}, "--epochs 1 leaves nothing"),
+        ({"batch_sizes": (8192,)}, "--batch 8192 is more than the 4096 examples"),
+        ({"template": "custom-loop"}, "has no flag --examples"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_before_it_begins(
+    options: dict[str, Any], says: str
+) -> None:
+    given = {"template": "fashion-mnist", "batch_sizes": (64,), "epochs": 2, **options}
+    with pytest.raises(UsageError, match=says):
+        run_bench(diagnosed(CPU), on_progress=silent, **given)
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_sweep_trains_and_keeps_the_contract(tpuctl, tmp_path: Path) -> None:
+    options = ("--template", "fashion-mnist", "--batch", "32,64", "--epochs", "2")
+    result = tpuctl("bench", *options, "--examples", "128", "--framework", "jax", "--json")
+    assert contract.problems(result.document, "bench", contract.BENCH) == []
+    rows = result.data["rows"]
+    assert [row["batch_size"] for row in rows] == [32, 64]
+    for row in rows:
+        assert row["us_per_example"] == pytest.approx(1e6 / row["examples_per_s"], rel=0.01)
+        assert row["first_epoch_s"] > 0
+    path = tmp_path / "sweep.json"
+    path.write_text(result.stdout)
+    assert {entry.speed_up for entry in compare(load(path), load(path)).speed_ups} == {1.0}

@@ -1,0 +1,176 @@
+"""Scenarios: what is understood, and how everything else is refused."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Tpuctl
+from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.refusals import load_data
+from tpuctl.emulator.scenario import (
+    ERRORS,
+    EVENTS,
+    CallFault,
+    NodeEvent,
+    load_scenario,
+    parse_scenario,
+)
+from tpuctl.emulator.storage.faults import DISTURBANCES, REFUSALS, STORAGE_METHODS
+from tpuctl.errors import InvalidInputError, NotFoundError
+
+PAGE = Path(__file__).parents[1] / "docs" / "emulator.md"
+EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_every_example_of_the_page_is_a_scenario(text: str) -> None:
+    assert parse_scenario(json.loads(text)).document
+
+
+def test_every_key_error_and_event_is_on_the_page_and_in_an_example() -> None:
+    page, examples = PAGE.read_text(encoding="utf-8"), " ".join(EXAMPLES)
+    keys = (
+        "time_scale epoch project zones provision_s delete_s faults latency_ms"
+        " rate_limits_per_minute buckets types capacity_chips quota_chips spot_quota_chips"
+        " reserved_chips on error zone name nth every where after_s after_accept event at_s"
+        " worker for_s after_bytes"
+    )
+    for word in (*keys.split(), *ERRORS, *EVENTS, *STORAGE_METHODS, *REFUSALS, *DISTURBANCES):
+        assert f"`{word}`" in page, word
+    for word in (*keys.split(), *EVENTS):
+        assert f'"{word}"' in examples, word
+
+
+def test_the_scenario_of_the_contract_means_what_it_says() -> None:
+    scenario = parse_scenario(json.loads(EXAMPLES[0]))
+    assert scenario.time_scale == 100
+    assert scenario.zones["us-central1-a"].types == ("v5litepod-8",)
+    assert scenario.faults == (
+        CallFault("create_node", "*", "*", 1, False, "stockout", "operation", 20.0, False),
+        NodeEvent("*", "t1", "preempt", 300.0, 1, False, 0, 600.0),
+    )
+
+
+def test_without_a_scenario_there_is_every_known_zone_with_plenty() -> None:
+    scenario = parse_scenario({})
+    assert "v5litepod-8" in scenario.zones["us-central1-a"].types
+    assert "v6e-8" in scenario.zones["us-east1-d"].types
+    assert all(zone.types and zone.capacity_chips for zone in scenario.zones.values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        ({"on": "create_node", "error": "stockout"}, "operation"),
+        ({"on": "create_node", "error": "stockout", "where": "rpc"}, "rpc"),
+        ({"on": "create_node", "error": "quota"}, "rpc"),
+        ({"on": "create_node", "error": "quota", "after_s": 5}, "operation"),
+        ({"on": "get_node", "error": "stockout"}, "rpc"),
+        ({"on": "create_node", "after_accept": True}, "rpc"),
+    ],
+)
+def test_where_a_fault_strikes_when_it_does_not_say(fault: dict[str, Any], where: str) -> None:
+    found = parse_scenario({"faults": [fault]}).faults[0]
+    assert isinstance(found, CallFault)
+    assert found.where == where
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "must be an object"),
+        (None, "must be an object"),
+        ({"zone": {}}, "zone is no key here"),
+        ({"time_scale": 0}, "time_scale must be larger than 0"),
+        ({"time_scale": "fast"}, "time_scale must be a number"),
+        ({"time_scale": True}, "time_scale must be a number"),
+        ({"provision_s": -1}, "provision_s must be at least 0"),
+        ({"provision_s": 1e300}, "provision_s must be at least 0 and at most 1e+09"),
+        ({"time_scale": 1e7}, "time_scale must be larger than 0 and at most 1e+06"),
+        ({"epoch": "0001-01-01"}, "epoch is too far away"),
+        ({"epoch": "yesterday"}, "epoch is no date"),
+        ({"project": 7}, "project must be text"),
+        ({"zones": []}, "zones must be an object"),
+        ({"zones": {}}, "zones must name at least one zone"),
+        ({"zones": {"US": {}}}, "zones.US is no name of a zone"),
+        ({"zones": {"a": {"chips": 1}}}, "zones.a.chips is no key here"),
+        ({"zones": {"a": {"types": ["v9-8"]}}}, "zones.a.types[0] is no accelerator type"),
+        ({"zones": {"a": {"types": ["tpu7x-8"]}}}, "zones.a.types[0] names tpu7x-8"),
+        ({"zones": {"a": {"types": "v5e-8"}}}, "zones.a.types must be a list of texts"),
+        ({"zones": {"a": {"capacity_chips": 1.5}}}, "zones.a.capacity_chips must be a whole"),
+        ({"zones": {"a": {"quota_chips": -1}}}, "zones.a.quota_chips must be a whole"),
+        ({"faults": {}}, "faults must be a list"),
+        ({"faults": [{}]}, "faults[0].on is missing"),
+        ({"faults": [{"on": "createNode", "error": "quota"}]}, "faults[0].on is one of"),
+        ({"faults": [{"on": ["node"]}]}, "faults[0].on is one of"),
+        ({"faults": [{"on": "get_node"}]}, "faults[0].error is missing"),
+        ({"faults": [{"on": "get_node", "error": "bad"}]}, "faults[0].error is one of"),
+        ({"faults": [{"on": "get_node", "error": "quota", "nth": 0}]}, "faults[0].nth must be"),
+        (
+            {"faults": [{"on": "get_node", "error": "quota", "where": "operation"}]},
+            "faults[0].where cannot be 'operation'",
+        ),
+        (
+            {"faults": [{"on": "delete_node", "after_accept": True, "where": "operation"}]},
+            "faults[0].after_accept loses the reply",
+        ),
+        ({"faults": [{"on": "node"}]}, "faults[0].event is missing"),
+        ({"faults": [{"on": "node", "event": "die"}]}, "faults[0].event is one of"),
+        ({"faults": [{"on": "node", "event": "vanish", "error": "x"}]}, "faults[0].error is no"),
+        ({"faults": [{"on": "node", "event": "vanish", "every": 1}]}, "faults[0].every must be"),
+        ({"rate_limits_per_minute": {"create": 1}}, "rate_limits_per_minute.create is no method"),
+        ({"buckets": {"b": {"place": "us"}}}, "buckets.b.place is no key here"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_place(document: Any, problem: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        parse_scenario(document, source="bad.json")
+    assert str(refused.value).startswith("bad.json")
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "Expecting property name"),
+        ('{"provision_s": NaN}', "NaN is no JSON"),
+        ('{"provision_s": 1, "provision_s": 2}', "'provision_s' is there twice"),
+        ("[" * 100_000, "Could not read the scenario"),
+        ("\xff", "Could not read the scenario"),
+    ],
+)
+def test_a_file_that_is_no_json_is_one_error(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(InvalidInputError, match=re.escape(problem)):
+        load_scenario(path)
+
+
+def test_a_file_that_is_not_there_or_no_file_is_one_error(tmp_path: Path, tpuctl: Tpuctl) -> None:
+    with pytest.raises(NotFoundError):
+        load_scenario(tmp_path / "none.json")
+    with pytest.raises(InvalidInputError):
+        load_scenario(tmp_path)
+    with pytest.raises(InvalidInputError):
+        load_scenario(Path("/dev/zero"))
+
+
+def test_every_planned_error_has_a_text_and_a_code() -> None:
+    assert set(ERRORS) <= set(load_data("errors")["errors"])
+
+
+def test_a_method_is_named_once() -> None:
+    assert len({(method.service, method.rpc) for method in METHODS.values()}) == len(METHODS)
+
+
+def test_the_python_of_the_page_runs() -> None:
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    script = f"{example}\nassert clock.now() >= emulator.state.now"
+    output = subprocess.check_output([sys.executable, "-c", script], text=True)
+    assert output.startswith("127.0.0.1:")

@@ -1,0 +1,201 @@
+"""`fit` with the real compiler: what it says agrees with hand counts and with itself."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import contract
+from tests.fit_cases import compiles, empty_cache, write_programs
+from tpuctl.compile import Comparison, Fit, answer, fit, warn_before_create
+from tpuctl.units import GIB, MIB
+
+pytestmark = compiles
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_programs(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    return empty_cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def four(programs: Path, cache) -> Comparison:
+    types = ["v2-8,v5e-4", "v6e-1", "tpu7x-8"]
+    found = answer(f"{programs}:training", types, batch_size=512, cache=cache)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def test_every_generation_compiles(four: Comparison) -> None:
+    assert [(f.accelerator_type, f.fits) for f in four.types] == [
+        ("v2-8", True),
+        ("v5litepod-4", True),
+        ("v6e-1", True),
+        ("tpu7x-8", True),
+    ]
+
+
+def test_the_flops_of_a_dense_training_step_agree_with_a_hand_count(four: Comparison) -> None:
+    forward = 2 * 512 * (256 * 512 + 512 * 384)
+    backward = forward + 2 * 512 * 512 * 384
+    for found in four.types:
+        assert found.flops_per_step == pytest.approx(forward + backward, rel=0.05)
+
+
+def test_the_batch_is_spread_over_the_devices(four: Comparison) -> None:
+    assert [f.per_chip_batch for f in four.types] == [128, 128, 512, 128]
+    assert [f.devices for f in four.types] == [8, 4, 1, 8]
+
+
+def test_the_numbers_of_a_fit_hang_together(four: Comparison) -> None:
+    for found in four.types:
+        step = found.step_ms_estimate
+        assert 0 < max(found.compute_ms, found.memory_ms) == step.low <= step.high
+        assert 0 < found.hbm_needed_bytes < found.hbm_available_bytes
+        assert found.examples_per_s
+        assert found.examples_per_s.high == pytest.approx(512 / step.low * 1e3)
+        if found.usd_per_hour:
+            assert found.usd_per_million_examples
+            hours = 1e6 / found.examples_per_s.high / 3600
+            assert found.usd_per_million_examples.low == pytest.approx(found.usd_per_hour * hours)
+
+
+def test_a_donated_state_is_counted_once(four: Comparison) -> None:
+    """Weights in and out are the same memory; nothing else here is as large."""
+    weights = 4 * (256 * 512 + 512 * 384)
+    found = next(f for f in four.types if f.accelerator_type == "v6e-1")
+    batch = 4 * 512 * (256 + 384)
+    assert found.hbm_needed_bytes < weights + batch + 2 * MIB
+
+
+def test_the_second_run_is_answered_from_the_cache(programs: Path, cache, four: Comparison) -> None:
+    again = fit(f"{programs}:training", "v6e-1", batch_size=512, cache=cache)
+    first = next(f for f in four.types if f.accelerator_type == "v6e-1")
+    assert (again.from_cache, first.from_cache) == (True, False)
+    assert again.hbm_needed_bytes == first.hbm_needed_bytes
+    assert again.step_ms_estimate == first.step_ms_estimate
+
+
+def test_an_edited_program_is_compiled_again(tmp_path: Path) -> None:
+    place, cache = write_programs(tmp_path), empty_cache(tmp_path)
+    before = fit(f"{place}:conv", "v5e-1", cache=cache)
+    place.write_text(place.read_text().replace("(3, 3, 64, 128)", "(3, 3, 64, 256)"))
+    after = fit(f"{place}:conv", "v5e-1", cache=cache)
+    assert not after.from_cache
+    assert after.flops_per_step == pytest.approx(2 * before.flops_per_step, rel=0.05)
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
+    place, cache = write_programs(tmp_path), empty_cache(tmp_path)
+    fit(f"{place}:odd_sizes", "v5e-1", cache=cache)
+    for kept in cache.folder.glob("*.json"):
+        kept.write_text(kept.read_text()[:100])
+    assert not fit(f"{place}:odd_sizes", "v5e-1", cache=cache).from_cache
+
+
+def test_the_flops_of_a_convolution_agree_with_a_hand_count(programs: Path, cache) -> None:
+    found = fit(f"{programs}:conv", "v6e-1", batch_size=8, cache=cache)
+    assert found.flops_per_step == pytest.approx(2 * 8 * 16 * 16 * 128 * 3 * 3 * 64, rel=0.05)
+
+
+def test_the_turns_of_a_scan_are_counted(programs: Path, cache) -> None:
+    found = fit(f"{programs}:scan", "v5e-1", batch_size=64, cache=cache)
+    assert found.flops_per_step == pytest.approx(10 * 2 * 64 * 256 * 256, rel=0.05)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("v5e-1", 128), ("v6e-1", 256)])
+def test_the_waste_of_the_matrix_unit_agrees_with_a_hand_count(
+    programs: Path, cache, name: str, unit: int
+) -> None:
+    found = fit(f"{programs}:odd_sizes", name, cache=cache)
+    padded = {128: (384, 256), 256: (512, 256)}[unit]
+    filled = 300 / padded[0] * 200 / padded[1]
+    assert found.mxu_padding_waste_fraction == pytest.approx(1 - filled, rel=0.01)
+    assert {(w.size, w.better_size) for w in found.mxu_padding} == {(300, 256), (200, 256)}
+
+
+def test_a_layer_that_wastes_is_named_as_the_user_named_it(programs: Path, cache) -> None:
+    found = fit(f"{programs}:dense", "v6e-1", batch_size=64, cache=cache)
+    assert {waste.layer for waste in found.mxu_padding} == {"second"}
+
+
+def test_a_program_that_does_not_fit_says_what_takes_the_memory(programs: Path, cache) -> None:
+    found = fit(f"{programs}:greedy", "v5e-1", batch_size=16384, cache=cache, verify=True)
+    assert (found.fits, found.exit_code, found.status) == (False, 1, "attention")
+    assert found.hbm_needed_bytes == pytest.approx(32 * GIB, rel=0.01)
+    assert found.hbm_available_bytes == pytest.approx(15.75 * GIB)
+    assert found.largest_tensors[0].shapes == "f32[16384,256,1024]"
+    tried = {one.code: one for one in found.advice}
+    assert tried["smaller-batch"].fits
+    assert tried["bf16"].hbm_needed_bytes == pytest.approx(16 * GIB, rel=0.01)
+    assert tried["bf16"].fits is False
+    assert tried["remat"].fits is None
+
+
+def test_the_largest_batch_agrees_with_its_neighbours_compiled_one_by_one(
+    programs: Path, cache
+) -> None:
+    target = f"{programs}:greedy"
+    found = fit(target, "v5e-1", max_batch=True, cache=cache)
+    assert found.max_batch is not None
+    assert found.max_batch == found.batch_size
+    assert found.fits
+    step = max(8, (1 << found.max_batch.bit_length() - 1) // 32)
+    # 8,064 examples would fill the memory to the last byte and leave none for the program.
+    assert found.max_batch < 15.75 * 1024 / 2 <= found.max_batch + step
+    neighbours = {
+        size: fit(target, "v5e-1", batch_size=size, cache=empty_cache(cache.folder / "none")).fits
+        for size in (found.max_batch - step, found.max_batch, found.max_batch + step)
+    }
+    assert list(neighbours.values()) == [True, True, False]
+
+
+def test_a_type_for_which_nothing_is_small_enough_has_no_largest_batch(tmp_path: Path) -> None:
+    place = write_programs(tmp_path)
+    place.write_text(place.read_text().replace("(batch, 256, 1024)", "(batch, 65536, 65536)"))
+    found = fit(f"{place}:greedy", "v5e-1", max_batch=True, cache=empty_cache(tmp_path))
+    assert (found.fits, found.max_batch, found.batch_size) == (False, None, 1)
+
+
+def test_a_program_in_a_file_is_compiled_as_it_is(programs: Path, cache, tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    step = jax.jit(lambda w, x: x @ w)
+    shapes = jax.ShapeDtypeStruct((256, 512), "float32"), jax.ShapeDtypeStruct((64, 256), "float32")
+    text = step.lower(*shapes).as_text()
+    place = tmp_path / "step.mlir"
+    place.write_text(text, encoding="utf-8")
+    found = fit(str(place), "v5e-4", batch_size=64, cache=cache)
+    assert found.framework == "MLIR"
+    assert found.flops_per_step == pytest.approx(2 * 64 * 256 * 512, rel=0.05)
+    assert found.per_chip_batch == 16
+
+
+def test_the_command_keeps_the_contract_and_its_exit_code_tells_the_truth(
+    programs: Path, tpuctl
+) -> None:
+    for batch, code, status in (("8", 0, "ok"), ("16384", 1, "attention")):
+        words = ("fit", f"{programs}:greedy", "--type", "v5e-1", "--batch", batch, "--json")
+        result = tpuctl(*words)
+        assert contract.problems(result.document, "fit", contract.FIT) == []
+        assert (result.exit_code, result.document["status"]) == (code, status)
+        assert result.data["warnings"] == result.document["warnings"]
+
+
+def test_create_is_told_what_cannot_fit(programs: Path, cache) -> None:
+    target = f"{programs}:greedy"
+    assert warn_before_create(fit(target, "v5e-1", batch_size=8, cache=cache)) is None
+    warning = warn_before_create(fit(target, "v5e-1", batch_size=16384, cache=cache))
+    assert warning
+    assert "each device needs 32 GiB and has 15.8 GiB" in warning
+    assert "--max-batch" in warning
+
+
+def test_several_types_are_compared_by_price(four: Comparison) -> None:
+    priced = {f.accelerator_type: f.usd_per_million_examples for f in four.types}
+    assert isinstance(four.types[0], Fit)
+    assert priced["v6e-1"]
+    assert four.exit_code == 0

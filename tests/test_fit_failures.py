@@ -1,0 +1,168 @@
+"""`fit` on targets that raise, hang, die or are something else: one clear error each."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fit_cases import empty_cache, with_compiler, write_programs
+from tpuctl.compile import fit
+from tpuctl.errors import InvalidInputError, MissingExtraError, NotFoundError, TpuctlError
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    return write_programs(tmp_path)
+
+
+def failure_of(place: Path, function: str, cache: Path, **options) -> TpuctlError:
+    with pytest.raises(TpuctlError) as caught:
+        fit(f"{place}:{function}", "v5e-4", cache=empty_cache(cache), **options)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+FAILURES = {
+    "raises": ("OSError: no such bucket", "programs.py:", "target_failed"),
+    "exits": ("SystemExit: 3", "programs.py:", "target_failed"),
+    "dies": ("was killed by SIGKILL; the machine may have run out of memory", "", "target_failed"),
+    "nothing": ("returned a builtins.NoneType", "", "invalid"),
+    "needs": ("needs arguments (path)", "", "invalid"),
+    "no_such": ("has no function no_such", "", "invalid"),
+    "without_a_kernel": ("primitive 'eig'", "", "target_failed"),
+    "of_unknown_size": ("ConcretizationTypeError", "programs.py:", "target_failed"),
+}
+
+
+@pytest.mark.parametrize("function", FAILURES)
+@with_compiler
+def test_a_target_that_fails_gives_one_clear_error(
+    function: str, programs: Path, tmp_path: Path
+) -> None:
+    words, place, code = FAILURES[function]
+    error = failure_of(programs, function, tmp_path)
+    assert words in str(error)
+    assert place in str(error)
+    assert (error.code, error.exit_code) == (code, 1)
+    assert error.hint
+
+
+@with_compiler
+def test_a_target_that_hangs_is_given_up_with_the_line_it_was_at(
+    programs: Path, tmp_path: Path
+) -> None:
+    error = failure_of(programs, "hangs", tmp_path, timeout_s=2)
+    assert "while loading" in str(error)
+    line = programs.read_text().splitlines().index("    time.sleep(3600)") + 1
+    assert f"programs.py:{line}" in str(error)
+    assert "--timeout" in str(error.hint)
+
+
+@with_compiler
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "words", "title"),
+    [
+        ("with_python", "EagerPyFunc", "does not run on a TPU"),
+        ("with_strings", "AsString", "does not run on a TPU"),
+        ("with_an_open_size", "static input shape", "fixed shapes"),
+        ("uncompiled", "was not compiled", "model.compile"),
+    ],
+)
+def test_what_a_tpu_cannot_run_is_explained(
+    function: str, words: str, title: str, programs: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorflow")
+    error = failure_of(programs, function, tmp_path)
+    assert words in str(error)
+    assert title in str(error.hint)
+
+
+@with_compiler
+def test_a_batch_that_does_not_divide_names_those_that_do(programs: Path, tmp_path: Path) -> None:
+    error = failure_of(programs, "dense", tmp_path, batch_size=30)
+    assert "30 does not divide among 4 devices" in str(error)
+    assert error.hint == "--batch 28 or --batch 32"
+
+
+@with_compiler
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("bad.mlir", b"module @x { garbage", "no StableHLO"),
+        ("noise.mlir", bytes(range(128, 256)), "Could not read"),
+        ("noise.stablehlo", b"ML\xefR" + bytes(range(256)), "no StableHLO"),
+        ("empty.mlir", b"", "no function main"),
+    ],
+)
+def test_a_damaged_file_is_refused(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInputError, match=words):
+        fit(str(tmp_path / name), "v5e-1", cache=empty_cache(tmp_path))
+
+
+def test_what_is_asked_wrongly_is_refused_before_anything_starts(tmp_path: Path, tpuctl) -> None:
+    program = tmp_path / "step.mlir"
+    program.write_text("module {}")
+    for words, message in {
+        ("--type", "v9-8"): "no accelerator type",
+        (): "needs to know the TPU",
+        ("--type", "v5e-1", "--batch", "8", "--max-batch"): "Both --batch and --max-batch",
+        ("--type", "v5e-1", "--max-batch"): "needs a program that can be made again",
+        ("--type", "v5e-1", "--dtype", "bf16"): "needs a program that can be made again",
+    }.items():
+        result = tpuctl("fit", str(program), *words)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_a_target_that_is_not_there_says_what_there_could_be(tmp_path: Path) -> None:
+    for target in ("nonsense", str(tmp_path / "none.mlir"), f"{tmp_path}/none.py:make"):
+        with pytest.raises(NotFoundError):
+            fit(target, "v5e-1", cache=empty_cache(tmp_path))
+    (tmp_path / "train.py").write_text("def make(): ...\n")
+    with pytest.raises(InvalidInputError, match="is a file") as caught:
+        fit(str(tmp_path / "train.py"), "v5e-1", cache=empty_cache(tmp_path))
+    assert "train.py:function" in str(caught.value.hint)
+
+
+def test_without_the_extra_the_pip_line_is_named(
+    programs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    with pytest.raises(MissingExtraError, match="libtpu") as caught:
+        fit(f"{programs}:dense", "v5e-1", cache=empty_cache(tmp_path))
+    assert caught.value.hint == "pip install 'tpuctl[aot]'"
+
+
+def test_the_user_process_never_loads_the_compiler(programs: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from tpuctl.cli.app import app\n"
+        f"sys.argv = ['tpuctl', 'fit', '{programs}:nothing', '--type', 'v5e-1']\n"
+        "try: app()\n"
+        "except SystemExit: print(*[m for m in ('jax', 'jaxlib', 'libtpu') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip() == ""
+
+
+@with_compiler
+def test_ctrl_c_leaves_nothing_behind(programs: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tpuctl", "fit", f"{programs}:hangs", "--type", "v5e-1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    noted = programs.with_name("pid")
+    while not (noted.exists() and noted.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    child = int(noted.read_text())
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted." in said
+    assert "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

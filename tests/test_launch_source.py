@@ -1,0 +1,101 @@
+"""What a script says of frameworks and strategies, and the command that follows from it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.machines import diagnosed, environment
+from tpuctl.errors import UsageError
+from tpuctl.launch.catalog import list_templates
+from tpuctl.launch.source import Source, read_source
+from tpuctl.reporters.launch import command_line
+from tpuctl.training.planning import plan_training
+
+PLAIN = "import argparse, keras\nargparse.ArgumentParser().add_argument('--epochs', type=int)\n"
+HERE = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    path = tmp_path / "plain.py"
+    path.write_text(PLAIN)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("code", "frameworks", "is_plain_keras"),
+    [
+        ("import keras", ("tensorflow", "jax"), True),
+        ("import keras, jax", ("jax", "tensorflow"), True),
+        ("import tensorflow as tf\nfrom tensorflow import keras", ("tensorflow",), True),
+        ("import tensorflow as tf\ntf.keras.Model()", ("tensorflow",), True),
+        ("import os\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras", ("jax",), True),
+        ("import tensorflow as tf\ntf.keras\ntf.distribute.get_strategy()", ("tensorflow",), False),
+        ("from keras import distribution", ("tensorflow", "jax"), False),
+        ("import keras\nkeras.distribution.DataParallel()", ("tensorflow", "jax"), False),
+        ("import tensorflow", ("tensorflow",), False),
+        ("import jax.numpy as jnp", ("jax",), False),
+        ("import torch\nimport torch_xla.core", ("torch",), False),
+        ("import json", (), False),
+        ("FRAMEWORKS = ('jax',)\nimport keras", ("jax",), True),
+        ("FRAMEWORKS = names()\nimport torch", ("torch",), False),
+        ("from . import keras", (), False),
+    ],
+)
+def test_a_script_says_what_it_runs_on_and_whether_it_spreads_itself(
+    code: str, frameworks: tuple[str, ...], is_plain_keras: bool
+) -> None:
+    assert read_source(ast.parse(code)) == Source(frameworks, is_plain_keras)
+
+
+def test_every_template_takes_its_strategy_by_a_flag() -> None:
+    templates = list_templates().templates
+    assert templates
+    assert not [template.name for template in templates if template.is_plain_keras]
+
+
+def test_plain_keras_runs_inside_of_the_strategy_with_its_arguments_untouched(plain: Path) -> None:
+    plan = plan_training(
+        str(plain), diagnosed(HERE), settings=["epochs=2"], arguments=["--x", "1"], cpu_devices=2
+    )
+    assert plan.argv[1:] == (
+        "-m", "tpuctl.training.runner", "--framework", "tensorflow", "--strategy", "mirrored",
+        "--cpu-devices", "2", str(plain), "--epochs", "2", "--x", "1",
+    )  # fmt: skip
+    assert plan.devices == 2
+
+
+def test_on_a_machine_of_two_gpus_plain_keras_is_mirrored(plain: Path) -> None:
+    here = diagnosed(environment("kaggle_gpu_t4x2"))
+    plan = plan_training(str(plain), here, framework="tensorflow", env={})
+    assert (plan.strategy, plan.devices) == ("mirrored", 2)
+
+
+def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> None:
+    here = diagnosed(HERE)
+    plan = plan_training(
+        str(plain), here, framework="jax", cpu_devices=4, env={"XLA_FLAGS": "--xla_dump_to=x"}
+    )
+    assert plan.strategy == "mesh"
+    flags = "--xla_dump_to=x --xla_force_host_platform_device_count=4"
+    assert plan.env == {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+def test_a_script_whose_tensorflow_cannot_be_split_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "loop.py"
+    path.write_text("import tensorflow as tf\ntf.distribute.get_strategy()")
+    with pytest.raises(UsageError, match="loop takes no --cpu-devices"):
+        plan_training(str(path), diagnosed(HERE), cpu_devices=2)
+
+
+def test_a_variable_that_would_break_the_framework_is_removed_and_shown(plain: Path) -> None:
+    document = environment("kaggle_tpu_v5e_8")
+    document["env"]["TPU_WORKER_HOSTNAMES"] = "WARNING: could not ask"
+    here = diagnosed(document)
+    assert "F47" in {problem.code for problem in here.problems}
+    plan = plan_training(str(plain), here, env=document["env"])
+    assert "TPU_WORKER_HOSTNAMES" in plan.unset
+    assert command_line(plan).startswith("env -u ")
+    assert any("unset TPU_WORKER_HOSTNAMES (" in reason for reason in plan.because)
+    assert "TPU_WORKER_HOSTNAMES" not in plan.env

@@ -1,0 +1,63 @@
+"""What all templates promise, and that `launch` of each works on every framework it names."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tpuctl.launch.catalog import find_template, list_templates
+
+TEMPLATES = list_templates().templates
+# Where Keras templates have to differ: what they read, what they train, how right is judged.
+OWN = {"load_data", "make_fake_data", "make_model", "is_correct"}
+KERAS = ("mnist-cnn", "fashion-mnist", "imdb-lstm")
+
+
+def functions(name: str) -> dict[str, str]:
+    tree = ast.parse(find_template(name).read_text(encoding="utf-8"))
+    return {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("name", [*KERAS, "images"])
+def test_what_templates_share_they_share_word_for_word(name: str) -> None:
+    first, other = functions("mnist-cnn"), functions(name)
+    shared = set(first) & set(other) - OWN
+    if name == "images":
+        shared = {"count_steps", "executed_by", "write_result"}
+    assert {"count_steps", "executed_by"} <= shared
+    assert [one for one in sorted(shared) if first[one] != other[one]] == []
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
+def test_a_template_names_its_frameworks_and_how_it_was_measured(template) -> None:
+    assert template.frameworks
+    assert "--data fake" in template.usage
+    assert "@@" not in Path(template.path).read_text(encoding="utf-8")
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        (template.name, framework)
+        for template in TEMPLATES
+        for framework in template.frameworks
+        if framework != "torch"
+    ],
+)
+def test_launch_trains_every_template_on_two_replicas_and_both_work(
+    name: str, framework: str, tmp_path: Path, tpuctl, capfd: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--set", "image-size=32"] if "images" in name else []
+    small += ["--set", "examples=64", "--set", "length=8"] if name == "imdb-lstm" else []
+    result = tpuctl(
+        "launch", name, "--framework", framework, "--cpu-devices", "2", "--json",
+        "--set", "data=fake", "--set", "steps=2", "--set", "batch-size=16",
+        "--set", f"out={tmp_path}", *small,
+    )  # fmt: skip
+    assert result.exit_code == 0, capfd.readouterr().err
+    data = result.data
+    assert [count["steps"] for count in data["executed"]] == [2, 2]
+    assert [count["examples"] for count in data["executed"]] == [16, 16]
+    assert len({count["device"] for count in data["executed"]}) == 2

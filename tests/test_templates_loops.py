@@ -1,0 +1,122 @@
+"""The templates that write their own loop: TensorFlow's strategy.run, and JAX on a mesh."""
+
+import csv
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training_runs import interrupt, refused, train
+from tpuctl import datasets
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+
+@pytest.fixture(scope="session")
+def iris(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fisher's 150 flowers as a CSV file with a header."""
+    bunch = pytest.importorskip("sklearn.datasets").load_iris()
+    path = tmp_path_factory.mktemp("iris") / "iris.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["a", "b", "c", "d", "species"])
+        for numbers, target in zip(bunch.data, bunch.target, strict=True):
+            rows.writerow([*numbers, bunch.target_names[target]])
+    return path
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 pictures of the digits 0, 1 and 2, presized to 32x32 in three shards."""
+    bunch = pytest.importorskip("sklearn.datasets").load_digits(n_class=3)
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("digits")
+    for label in range(3):
+        (folder / "photos" / f"digit-{label}").mkdir(parents=True)
+        for number, pixels in enumerate(bunch.images[bunch.target == label][:80]):
+            picture = Image.fromarray((pixels * 15.9).astype(np.uint8)).resize((32, 32))
+            picture.convert("RGB").save(folder / "photos" / f"digit-{label}" / f"{number:03}.png")
+    options = datasets.PresizeOptions(size=(32, 32), shard_bytes=100_000)
+    datasets.presize(folder / "photos", folder / "shards", options)
+    return folder / "shards"
+
+
+def arrays(result: dict[str, Any]) -> dict[str, np.ndarray]:
+    with np.load(result["model"]) as file:
+        return {name: file[name] for name in file.files}
+
+
+def test_gradients_are_reduced_so_that_replicas_train_as_one_device_would(
+    tmp_path: Path, iris: Path
+) -> None:
+    options = ("--data", iris, "--epochs", 20)
+    one = train("custom-loop", "tensorflow", tmp_path / "1", *options)
+    four = train("custom-loop", "tensorflow", tmp_path / "4", *options, "--cpu-devices", 4)
+    assert one["test_accuracy"] > 0.8
+    assert (one["replicas"], four["replicas"]) == (1, 4)
+    assert four["difference_between_replicas"] == 0
+    assert [(e["steps"], e["examples"]) for e in four["executed"]] == [(300, 600)] * 4
+    assert len({entry["device"] for entry in four["executed"]}) == 4
+    for name, array in arrays(one).items():
+        np.testing.assert_allclose(arrays(four)[name], array, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_loop_goes_on_and_ends_with_the_same_weights(
+    tmp_path: Path, iris: Path, number: signal.Signals
+) -> None:
+    options = ("--data", iris, "--save-every", 1)
+    out = tmp_path / "parts"
+    interrupt("custom-loop", "tensorflow", out, number, "step 1", *options, "--epochs", 10**6)
+    with np.load(out / "checkpoint.npz") as saved:
+        steps = int(saved["step"]) + 20
+    parts = train("custom-loop", "tensorflow", out, *options, "--steps", steps)
+    whole = train("custom-loop", "tensorflow", tmp_path / "whole", *options, "--steps", steps)
+    assert (parts["resumed_after_step"], whole["resumed_after_step"]) == (steps - 20, 0)
+    for name, array in arrays(whole).items():
+        assert np.array_equal(arrays(parts)[name], array)
+
+
+def test_jax_learns_from_shards_on_a_mesh_and_every_device_worked(
+    tmp_path: Path, shards: Path
+) -> None:
+    manifest = json.loads((shards / "manifest.json").read_text())
+    assert len(manifest["shards"]) > 1
+    options = ("--data", shards, "--batch-size", 24, "--epochs", 5, "--cpu-devices", 4)
+    result = train("jax-images", "jax", tmp_path, *options)
+    assert result["train_accuracy"] > 0.9
+    assert [(e["steps"], e["examples"]) for e in result["executed"]] == [(50, 300)] * 4
+    assert 0 <= result["input_wait_fraction"] < 1
+
+
+def test_an_interrupted_mesh_goes_on_and_ends_with_the_same_weights(
+    tmp_path: Path, shards: Path
+) -> None:
+    options = ("--data", shards, "--batch-size", 24, "--cpu-devices", 2, "--save-every", 7)
+    out = tmp_path / "parts"
+    endless = (*options, "--epochs", 10**6)
+    code = interrupt("jax-images", "jax", out, signal.SIGTERM, "step ", *endless)
+    assert code == 128 + signal.SIGTERM
+    with np.load(out / "checkpoint.npz") as saved:
+        steps = int(saved["['step']"]) + 13
+    parts = train("jax-images", "jax", out, *options, "--steps", steps)
+    whole = train("jax-images", "jax", tmp_path / "whole", *options, "--steps", steps)
+    assert (parts["resumed_after_step"], whole["resumed_after_step"]) == (steps - 13, 0)
+    for name, array in arrays(whole).items():
+        assert np.array_equal(arrays(parts)[name], array)
+
+
+def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: Path) -> None:
+    uneven = ("--batch-size", 9, "--cpu-devices", 2)
+    assert "--batch-size 8 would" in refused("jax-images", "jax", tmp_path, *uneven)
+    assert "--dtype: invalid choice" in refused("jax-images", "jax", tmp_path, "--dtype", "float16")
+    assert "--data fake" in refused("jax-images", "jax", tmp_path, "--data", tmp_path)
+    assert "--data fake" in refused("custom-loop", "tensorflow", tmp_path, "--data", "no.csv")
+    words = tmp_path / "words.csv"
+    words.write_text("1,x,setosa\n")
+    said = refused("custom-loop", "tensorflow", tmp_path, "--data", words)
+    assert "words.csv holds a row that is not numbers" in said

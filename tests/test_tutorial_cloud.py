@@ -1,0 +1,96 @@
+"""The tutorial on Cloud TPUs is run as it is written."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "cloud-tpus.md"
+MARK = "\x1e"
+
+
+def commands_of(page: str) -> list[tuple[str, str]]:
+    """Every command of the page, and what is written below it."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def files_of(page: str) -> dict[str, str]:
+    """Every file that the page tells its reader to save."""
+    found = re.findall(r"Save as\s+`(\S+)`:\n\n```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def matches(written: str, printed: str) -> bool:
+    """Whether a program printed what is written; blanks count as one.
+
+    `…` is anything; on a line of its own, any number of lines.
+    """
+    pattern = "".join(
+        r"(?:.*\n)*" if line == "…\n" else re.escape(line).replace("…", ".*")
+        for line in _folded(written)
+    )
+    return re.fullmatch(pattern, "".join(_folded(printed))) is not None
+
+
+def _folded(text: str) -> list[str]:
+    return [" ".join(line.split()) + "\n" for line in text.strip().splitlines()]
+
+
+def run(commands: list[str], folder: Path) -> list[str]:
+    """Run commands in one shell, one after the other; what each printed, errors included."""
+    script = f'tpuctl() {{ "{sys.executable}" -m tpuctl "$@"; }}\n'
+    script += "".join(f"printf '{MARK}'\n{command}\n" for command in commands)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout.split(MARK)[1:]
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_prints_what_the_page_says(tmp_path: Path) -> None:
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    page = PAGE.read_text(encoding="utf-8")
+    for name, text in files_of(page).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    commands = commands_of(page)
+    try:
+        printed = run([command for command, _ in commands], tmp_path)
+    finally:
+        run(["tpuctl emulator stop"], tmp_path)
+    wrong = [
+        f"$ {command}\n{got}\n-- instead of --\n{written}"
+        for (command, written), got in zip(commands, printed, strict=True)
+        if not matches(written, got)
+    ]
+    assert not wrong, "\n\n".join(wrong)
+
+
+def test_the_page_walks_from_start_to_stop() -> None:
+    verbs = [command for command, _ in commands_of(PAGE.read_text(encoding="utf-8"))]
+    for word in ("emulator start", "create", "list", "show", "gc", "delete", "emulator stop"):
+        assert any(word in command for command in verbs), word
+    assert files_of(PAGE.read_text(encoding="utf-8")).keys() == {"practice.json"}
+
+
+def test_the_comparison_can_fail() -> None:
+    assert matches("a …\n…\nlast", "a b\n1\n2\nlast\n")
+    assert matches("a  b", "a b")
+    assert matches("a\n…\nlast", "a\nlast\n")
+    assert not matches("a …\nlast", "a b\n1\nlast")
+    assert not matches("READY", "PREEMPTED")
+    assert not matches("", "Traceback")
+    assert not matches("one", "one\ntwo")

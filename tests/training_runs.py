@@ -1,0 +1,89 @@
+"""Run templates as a user would, in processes of their own, and look at what they leave."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tpuctl.launch.catalog import find_template
+
+
+def command(template: str, out: Path, *options: object) -> list[str]:
+    words = [sys.executable, str(find_template(template)), "--out", str(out), *options]
+    return [str(word) for word in words]
+
+
+def environment(backend: str) -> dict[str, str]:
+    return {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+
+
+def train(template: str, backend: str, out: Path, *options: object) -> dict[str, Any]:
+    """Train to the end; returns the result.json."""
+    done = subprocess.run(
+        command(template, out, *options), env=environment(backend), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return result
+
+
+def refused(template: str, backend: str, out: Path, *options: object) -> str:
+    """What a template says when it cannot begin."""
+    done = subprocess.run(
+        command(template, out, *options), env=environment(backend), capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def interrupt(
+    template: str, backend: str, out: Path, number: signal.Signals, after: str, *options: object
+) -> int:
+    """Send a signal when a line of the output begins with `after`; returns the exit code."""
+    child = subprocess.Popen(
+        command(template, out, *options),
+        env={**environment(backend), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout
+    for line in child.stdout:
+        if line.startswith(after):
+            child.send_signal(number)
+            break
+    child.communicate()
+    return child.returncode
+
+
+def weights(model: Path) -> dict[str, np.ndarray]:
+    """Every array of a model.keras, optimizer and random generators included."""
+    import h5py
+
+    found: dict[str, np.ndarray] = {}
+
+    def collect(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = np.asarray(item)
+
+    with (
+        zipfile.ZipFile(model) as archive,
+        h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as file,
+    ):
+        file.visititems(collect)
+    assert found
+    return found
+
+
+def different(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> list[str]:
+    """The names of arrays that are not equal to the bit."""
+    assert one.keys() == two.keys()
+    return [name for name in one if not np.array_equal(one[name], two[name])]

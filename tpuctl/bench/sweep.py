@@ -1,0 +1,192 @@
+"""Train a template at several batch sizes on every kind of device that is here."""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tpuctl.bench.models import Bench, Row, Variant
+from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError, UsageError
+from tpuctl.launch.catalog import Template
+from tpuctl.launch.environment import Change
+from tpuctl.launch.plan import LaunchPlan, find_script, pick_choice
+from tpuctl.launch.run import run_training
+from tpuctl.progress import OnProgress, Progress
+from tpuctl.training.planning import plan_training
+
+# Seed of the comparison: MNIST has as many; a CPU would need minutes for each epoch of them.
+EXAMPLES_ON_ACCELERATOR = 60_000
+EXAMPLES_ON_CPU = 4_096
+_ALONE = {"tensorflow": "default", "jax": "single"}
+_ON_CPU = {"tensorflow": "default", "jax": "cpu"}
+_HIDE = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+
+
+def plan_variants(
+    here: Diagnosis, script: Template, *, framework: str = "auto", cpu_devices: int | None = None
+) -> tuple[Variant, ...]:
+    """List what to measure: the accelerator with all replicas and with one, and the CPU.
+
+    `cpu_devices` adds the CPU split into so many pretended devices.
+    """
+    choice = pick_choice(
+        script, here.strategies, preferred=here.recommended.framework, framework=framework
+    )
+    name, variants = choice.framework, []
+    if name not in _ALONE:
+        raise UsageError(f"bench measures TensorFlow and JAX, not {name}.")
+    count, kind = _accelerators(here)
+    on_cpu = {_ON_CPU[name], "default"}
+    if count and choice.strategy not in on_cpu | {_ALONE[name]}:
+        variants.append(Variant(f"{kind} x{count}", name, choice.strategy))
+    if here.gpus or (count and choice.strategy == _ALONE[name]):
+        variants.append(Variant(f"{kind} x1", name, _ALONE[name]))
+    variants.append(Variant("CPU", name, _ON_CPU[name], hides_accelerators=bool(count)))
+    if cpu_devices:
+        spread = "mirrored" if name == "tensorflow" else "mesh"
+        variants.append(Variant(f"CPU split in {cpu_devices}", name, spread, cpu_devices))
+    return tuple(variants)
+
+
+def run_bench(
+    here: Diagnosis,
+    *,
+    template: str,
+    batch_sizes: Sequence[int],
+    epochs: int,
+    on_progress: OnProgress,
+    framework: str = "auto",
+    examples: int | None = None,
+    cpu_devices: int | None = None,
+) -> Bench:
+    """Train the template once for each variant and batch size, a process each.
+
+    Raises UsageError for an `epochs` that leaves nothing without the first, a batch of more
+    examples than there are, or a template without the flags it takes.
+    """
+    script = find_script(template)
+    variants = plan_variants(here, script, framework=framework, cpu_devices=cpu_devices)
+    on_cpu = all(variant.device.startswith("CPU") for variant in variants)
+    examples = examples or (EXAMPLES_ON_CPU if on_cpu else EXAMPLES_ON_ACCELERATOR)
+    _check(batch_sizes, epochs, examples)
+    rows: list[Row] = []
+    errors: list[TpuctlError] = []
+    jobs = [(variant, size) for variant in variants for size in batch_sizes]
+    for done, (variant, size) in enumerate(jobs):
+        on_progress(Progress("bench", done, len(jobs), "trainings", f"{variant.device}, {size}"))
+        settings = {"data": "fake", "examples": examples, "epochs": epochs, "batch-size": size}
+        try:
+            result = _train(here, template, variant, settings)
+            rows.append(_row(variant, size, result))
+        except ScriptFailedError as error:
+            errors.append(error)
+    on_progress(Progress("bench", len(jobs), len(jobs), "trainings", ""))
+    return Bench(_machine(here), script.name, examples, epochs, tuple(rows), None, tuple(errors))
+
+
+def parse_batches(text: str) -> tuple[int, ...]:
+    """Read `256,512,1024`; raises UsageError."""
+    try:
+        sizes = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        sizes = (0,)
+    if min(sizes) < 1:
+        raise UsageError(
+            f"--batch {text!r} is no list of batch sizes.", hint="Like: --batch 256,512,1024"
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _check(batch_sizes: Sequence[int], epochs: int, examples: int) -> None:
+    if epochs < 2:
+        raise UsageError(
+            f"--epochs {epochs} leaves nothing to measure: the first epoch compiles and is apart.",
+            hint="--epochs 3",
+        )
+    if max(batch_sizes) > examples:
+        raise UsageError(
+            f"--batch {max(batch_sizes)} is more than the {examples} examples of an epoch.",
+            hint=f"--examples {4 * max(batch_sizes)}",
+        )
+
+
+def _train(
+    here: Diagnosis, template: str, variant: Variant, settings: dict[str, object]
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder:
+        out = Path(folder) / "out"
+        plan = plan_training(
+            template,
+            here,
+            framework=variant.framework,
+            strategy=variant.strategy,
+            settings=[f"{name}={value}" for name, value in {**settings, "out": out}.items()],
+            cpu_devices=variant.cpu_devices,
+        )
+        training = run_training(
+            _hidden(plan) if variant.hides_accelerators else plan,
+            log=subprocess.DEVNULL,
+            errors=Path(folder) / "stderr.log",
+            stdin=subprocess.DEVNULL,
+        )
+    if training.failures:
+        raise training.failures[0]
+    return dict(training.result or {})
+
+
+def _hidden(plan: LaunchPlan) -> LaunchPlan:
+    because = tuple(f"{Change(name, value, 'the CPU alone')}" for name, value in _HIDE.items())
+    return replace(plan, env={**plan.env, **_HIDE}, because=(*plan.because, *because))
+
+
+def _row(variant: Variant, batch_size: int, result: dict[str, Any]) -> Row:
+    try:
+        first, *rest = result["epochs"]
+        epoch_s = fmean(epoch["seconds"] for epoch in rest)
+        steps = rest[0]["steps"]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise InvalidInputError("The template left no times of its epochs.") from error
+    examples = steps * batch_size
+    return Row(
+        device=variant.device,
+        framework=variant.framework,
+        strategy=variant.strategy,
+        batch_size=batch_size,
+        replicas=result["replicas"],
+        first_epoch_s=first["seconds"],
+        epoch_s=round(epoch_s, 4),
+        step_ms=round(epoch_s / steps * 1e3, 3),
+        us_per_example=round(epoch_s / examples * 1e6, 3),
+        examples_per_s=round(examples / epoch_s, 1),
+    )
+
+
+def _accelerators(here: Diagnosis) -> tuple[int, str]:
+    if here.accelerator in ("tpu", "tpu-remote"):
+        return here.devices or here.remote_cores or 1, f"TPU {here.generation or ''}".strip()
+    return here.gpus, here.gpu_names[0] if here.gpu_names else "GPU"
+
+
+def _machine(here: Diagnosis) -> str:
+    count, kind = _accelerators(here)
+    cpus = f"{here.host.vcpus:g} vCPUs" if here.host.vcpus else "CPU"
+    return ", ".join([here.runtime, *([f"{count} {kind}"] if count else []), cpus])
+
+
+def draw(bench: Bench, path: Path) -> Bench:
+    """Draw microseconds per example over the batch size, a curve for each device, as a PNG.
+
+    Raises MissingExtraError where matplotlib is not installed.
+    """
+    from tpuctl.training._plot import write_curves
+
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in sorted(bench.rows, key=lambda row: row.batch_size):
+        name = f"{row.device}, {row.framework}"
+        curves.setdefault(name, []).append((row.batch_size, row.us_per_example))
+    write_curves(path, curves, x="global batch", y="us per example")
+    return replace(bench, plot=str(path))

@@ -1,0 +1,64 @@
+"""TensorFlow functions: lowered to StableHLO by TensorFlow, compiled like any other program."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpuctl.compile._mlir import work_of
+from tpuctl.compile.models import Dtype
+from tpuctl.compile.work import Work
+
+NARROW = {"bf16": tf.bfloat16, "f32": tf.float32}
+
+
+def is_tensorflow(step: Any, arguments: Sequence[Any]) -> bool:
+    """Whether a step or its arguments are TensorFlow's."""
+    kinds = (tf.Tensor, tf.TensorSpec, tf.Variable)
+    leaves = tf.nest.flatten(list(arguments))
+    return hasattr(step, "get_concrete_function") or any(isinstance(x, kinds) for x in leaves)
+
+
+def shapes_of(arguments: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The shape of every leaf."""
+    return [tuple(spec.shape) for spec in _specs(arguments, None)]
+
+
+def lower(
+    step: Callable[..., Any],
+    arguments: Sequence[Any],
+    devices: list[Any],
+    *,
+    batched: Sequence[int | None],
+    dtype: Dtype | None,
+    examples: int | None,
+    notes: tuple[str, ...] = (),
+    framework: str = "tensorflow",
+) -> Work:
+    """Lower a function: its arguments first, the variables that it captures after them."""
+    plain = getattr(step, "python_function", step)
+    specs = _specs(arguments, dtype)
+
+    def flat(*tensors: Any) -> Any:
+        """Keep the order of the arguments known, whatever their nesting."""
+        return plain(*tf.nest.pack_sequence_as(list(arguments), tensors))
+
+    compiled = tf.function(flat, jit_compile=True)
+    program = compiled.experimental_get_compiler_ir(*specs)(stage="stablehlo")
+    return work_of(
+        program, devices, batched=batched, examples=examples, framework=framework, notes=notes
+    )
+
+
+def spec(shape: Sequence[int], dtype: str) -> Any:
+    """A shape and an element type."""
+    return tf.TensorSpec(shape, dtype)
+
+
+def _specs(arguments: Sequence[Any], dtype: Dtype | None) -> list[Any]:
+    specs = []
+    for leaf in tf.nest.flatten(list(arguments)):
+        kind = leaf if hasattr(leaf, "shape") else tf.convert_to_tensor(leaf)
+        narrow = NARROW[dtype] if dtype and tf.as_dtype(kind.dtype).is_floating else kind.dtype
+        specs.append(tf.TensorSpec(kind.shape, narrow))
+    return specs

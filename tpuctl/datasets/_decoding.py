@@ -1,0 +1,45 @@
+"""Decode records in threads, a batch ahead of whoever consumes them: decoders free the GIL."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuctl.datasets._resample import Pixels
+from tpuctl.datasets.batches import Batch
+from tpuctl.datasets.reading import Record
+
+Labels = npt.NDArray[np.int32]
+
+_AHEAD = 2
+
+
+def decode_ahead(
+    records: Iterator[Record], batch_size: int, *, first_step: int, planes: bool, threads: int
+) -> Iterator[Batch]:
+    """Yield batches of decoded records until there are none; what decoding raises is raised."""
+    decode = _planes_of if planes else Record.array
+    waiting: deque[tuple[list[Record], list[Future[Pixels]]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for step in count(first_step):
+                while len(waiting) < _AHEAD and (group := list(islice(records, batch_size))):
+                    waiting.append((group, [pool.submit(decode, record) for record in group]))
+                if not waiting:
+                    return
+                group, pictures = waiting.popleft()
+                yield Batch(
+                    step,
+                    np.stack([picture.result() for picture in pictures]),
+                    np.array([record.label for record in group], np.int32),
+                    tuple(record.key for record in group),
+                )
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _planes_of(record: Record) -> Pixels:
+    return np.frombuffer(record.image, np.uint8)

@@ -1,0 +1,259 @@
+"""Run an input pipeline once, as often as there are to be variants, and keep what it gave.
+
+Random augmentation is kept too: with K variants, made with K seeds, a reader takes another one in
+every epoch. A finished variant survives any interruption; an unfinished one is made anew, because
+nobody promises that a pipeline gives its elements in the same order twice.
+"""
+
+import importlib.util
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.datasets import manifest
+from tpuctl.datasets.cache_models import CacheOptions, CacheResult, Prediction
+from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.places import local_target
+from tpuctl.datasets.plan import Plan, digest_of
+from tpuctl.datasets.prediction import predict_total
+from tpuctl.datasets.publish import clean_up, publish_data_set
+from tpuctl.datasets.reuse import is_whole
+from tpuctl.datasets.sources import Source, load_source
+from tpuctl.datasets.state import Finished, Work
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
+from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
+from tpuctl.units import format_bytes
+
+if TYPE_CHECKING:
+    from tpuctl.datasets._elements import Structure
+
+_LOCK_WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One cache on its way."""
+
+    source: Source
+    target: Path
+    options: CacheOptions
+    previous: DataSet | None
+    started_s: float
+    on_progress: OnProgress
+
+    @property
+    def work(self) -> Work:
+        return Work(self.target / manifest.WORK)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return {
+            "format": "tfrecord",
+            "encode": manifest.ELEMENTS,
+            "target": self.source.text,
+            "code_sha256": self.source.code_sha256,
+            "variants": self.options.variants,
+            "elements": self.options.elements,
+            "shard_bytes": self.options.shard_bytes,
+            "seed": self.options.seed,
+        }
+
+    @property
+    def plan_id(self) -> str:
+        return digest_of(self.recipe)
+
+
+def cache(
+    target: str,
+    dst: str | Path,
+    options: CacheOptions | None = None,
+    *,
+    on_progress: OnProgress = silent,
+) -> CacheResult:
+    """Make `dst` a data set of what the pipeline `target` gives, or finish making it.
+
+    `target` is module:function or path.py:function; the function returns a tf.data pipeline or any
+    other iterable of nested arrays, and takes `seed` if its variants are to differ by more than
+    global seeds. Raises TpuctlError subclasses, TargetError where the user's code fails.
+    """
+    _need_libraries()
+    options = options or CacheOptions()
+    folder = local_target(dst)
+    source = load_source(target)
+    previous = manifest.load_previous(folder, leniently=options.overwrite)
+    run = _Run(source, folder, options, previous, time.monotonic(), on_progress)
+    same = previous is not None and previous.plan_id == run.plan_id
+    if previous is not None and not same and not options.overwrite:
+        raise AlreadyExistsError(
+            f"{folder} holds another data set, or {target} has changed since.",
+            hint="Choose another target, or replace this data set with --overwrite.",
+        )
+    if (
+        previous is not None
+        and same
+        and all(is_whole(folder, run.work, shard) for shard in previous.shards)
+    ):
+        if run.work.folder.is_dir():
+            clean_up(folder, run.work, keep=(shard.name for shard in previous.shards))
+        return _result(run, previous.totals, len(previous.shards), kept=options.variants)
+    if options.dry_run:
+        return _result(run, {}, 0, prediction=_sample_only(run))
+    return _make(run)
+
+
+def _make(run: _Run) -> CacheResult:
+    ensure_folder(run.target)
+    run.work.create()
+    busy = f"Another tpuctl is working on {run.target}."
+    with locked(run.work.lock, wait_s=_LOCK_WAIT_S, busy=busy):
+        kept = _kept(run)
+        run.work.rewrite(kept)
+        done = {_variant_of(shard.job) for shard in kept}
+        _forget_all_but(run.work, {shard.job for shard in kept})
+        if not kept:
+            run.work.structure.unlink(missing_ok=True)
+        made, prediction = _make_missing(run, done)
+        shards = (*kept, *made)
+        plan = Plan(run.plan_id, {**run.recipe, "structure": _structure(run.work)}, {}, (), (), 0)
+        publish_data_set(run.target, run.work, plan, shards, run.previous)
+    totals = {
+        "records": sum(shard.records for shard in shards),
+        "bytes_out": sum(shard.bytes for shard in shards),
+    }
+    return _result(run, totals, len(shards), kept=len(done), prediction=prediction)
+
+
+def _make_missing(run: _Run, done: set[int]) -> tuple[list[Finished], Prediction | None]:
+    from tpuctl.datasets._cache_writing import Feed, write_variant
+
+    made: list[Finished] = []
+    prediction: Prediction | None = None
+    missing = [variant for variant in range(run.options.variants) if variant not in done]
+    for variant in missing:
+        feed = Feed(run.source, run.options, variant, partial(_agree, run))
+        if prediction is None:
+            prediction = _predict(feed.take_sample(), feed.count, len(missing))
+            _check_space(run, prediction)
+        tell = partial(_show, run, variant, feed.count)
+        shards = write_variant(feed, run.work, run.options.shard_bytes, tell)
+        for shard in shards:
+            run.work.record(shard)
+        made += shards
+    return made, prediction
+
+
+def _sample_only(run: _Run) -> Prediction:
+    from tpuctl.datasets._cache_writing import Feed
+
+    feed = Feed(run.source, run.options, 0, lambda structure: None)
+    return _predict(feed.take_sample(), feed.count, run.options.variants)
+
+
+def _predict(sample: Sequence[tuple[int, float]], count: int | None, variants: int) -> Prediction:
+    """Extrapolate from (bytes, seconds) of the first elements to all variants still to be made."""
+    if count is None:
+        return Prediction(len(sample), None, None, None)
+    elements = count * variants
+    sizes = predict_total([float(size) for size, _ in sample], elements)
+    seconds = predict_total([elapsed_s for _, elapsed_s in sample], elements)
+    return Prediction(len(sample), elements, sizes, seconds)
+
+
+def _check_space(run: _Run, prediction: Prediction) -> None:
+    """Compare the free space with the upper end of the prediction, before the first byte."""
+    free = free_bytes(run.target)
+    if prediction.bytes is not None and prediction.bytes.high > free:
+        run.work.remove()
+        raise WriteError(
+            f"{run.target} has {format_bytes(free)} free; {run.options.variants} variants need "
+            f"{format_bytes(int(prediction.bytes.low))} to "
+            f"{format_bytes(int(prediction.bytes.high))}, from a sample of {prediction.sample}.",
+            hint="Free some space, keep fewer --variants or --elements, or cache an earlier stage.",
+        )
+
+
+def _kept(run: _Run) -> tuple[Finished, ...]:
+    """Return the journalled shards of complete variants whose bytes are still right."""
+    journalled = {shard.job: shard for shard in run.work.finished()}
+    kept: list[Finished] = []
+    ordered = sorted(journalled.values(), key=lambda shard: shard.job)
+    for _, group in groupby(ordered, key=lambda shard: _variant_of(shard.job)):
+        shards = list(group)
+        complete = len(shards) == int(shards[0].job.rpartition("-")[2])
+        known = _plan_of(run.work) == run.plan_id
+        if known and complete and all(is_whole(run.target, run.work, one) for one in shards):
+            kept += shards
+    return tuple(kept)
+
+
+def _forget_all_but(work: Work, jobs: set[str]) -> None:
+    for path in work.folder.iterdir():
+        if path.suffix in (".part", ".shard") and path.stem not in jobs:
+            path.unlink()
+
+
+def _variant_of(job: str) -> int:
+    return int(job[1:].partition("-")[0])
+
+
+def _agree(run: _Run, structure: "Structure") -> None:
+    """Write the structure down with the first variant; the others must have the same."""
+    path = run.work.structure
+    if not path.exists():
+        write_atomically(path, json.dumps({"plan_id": run.plan_id, "structure": structure}))
+    elif _structure(run.work) != structure:
+        raise InvalidInputError("its structure is another than that of the first variant")
+
+
+def _structure(work: Work) -> Any:
+    return json.loads(work.structure.read_text())["structure"]
+
+
+def _plan_of(work: Work) -> str | None:
+    try:
+        return str(json.loads(work.structure.read_text())["plan_id"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _show(run: _Run, variant: int, count: int | None, at: int) -> None:
+    variants = run.options.variants
+    note = f"variant {variant + 1} of {variants}" if variants > 1 else ""
+    run.on_progress(Progress("cache", at, count, "elements", note))
+
+
+def _result(
+    run: _Run,
+    totals: dict[str, int],
+    shards: int,
+    *,
+    kept: int = 0,
+    prediction: Prediction | None = None,
+) -> CacheResult:
+    seconds = time.monotonic() - run.started_s
+    return CacheResult(
+        plan_id=run.plan_id,
+        target=run.source.text,
+        variants=run.options.variants,
+        kept_variants=kept,
+        elements=totals.get("records", 0),
+        shards=shards,
+        bytes_out=totals.get("bytes_out", 0),
+        seconds=seconds,
+        predicted=prediction,
+        manifest=str(run.target / manifest.MANIFEST),
+        dry_run=run.options.dry_run,
+        seeded=run.source.takes_seed,
+    )
+
+
+def _need_libraries() -> None:
+    for module in ("google_crc32c", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError("Caching a pipeline", extra="images", module=module)

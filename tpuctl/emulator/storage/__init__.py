@@ -1,0 +1,1 @@
+"""Cloud Storage's JSON API over HTTP: buckets and objects, on this machine's disk."""

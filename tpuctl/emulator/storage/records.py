@@ -1,0 +1,160 @@
+"""An object as the service keeps it, and the conditions under which a request may touch it."""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Protocol
+
+from tpuctl.emulator.methods import Document
+from tpuctl.emulator.storage.refusals import refuse
+
+WRITABLE = (
+    "cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType",
+    "customTime", "metadata", "storageClass",
+)  # fmt: skip
+_LARGEST_NAME_BYTES = 1024
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+
+
+class Lookup(Protocol):
+    """Anything with values by their names: a query, headers, an object of JSON."""
+
+    def get(self, key: str, /) -> object:
+        """The value of that name, None when it is not there."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object: `file` holds its bytes, `fields` is what its owner said about it.
+
+    `md5` is None for one that was composed of `components` others. `created_us` and `updated_us`
+    are microseconds since 1970.
+    """
+
+    bucket: str
+    name: str
+    generation: int
+    metageneration: int
+    size_bytes: int
+    crc32c: str
+    md5: str | None
+    file: str
+    created_us: int
+    updated_us: int
+    components: int = 0
+    fields: Document = field(default_factory=dict)
+
+    @property
+    def hashes(self) -> str:
+        """The value of the header X-Goog-Hash."""
+        return f"crc32c={self.crc32c}" + (f",md5={self.md5}" if self.md5 else "")
+
+    @property
+    def etag(self) -> str:
+        """What changes with every change."""
+        return f"{self.generation:x}/{self.metageneration}"
+
+    def resource(self) -> Document:
+        """The object as the API shows it."""
+        document: Document = {
+            "kind": "storage#object",
+            "id": f"{self.bucket}/{self.name}/{self.generation}",
+            "bucket": self.bucket,
+            "name": self.name,
+            "generation": str(self.generation),
+            "metageneration": str(self.metageneration),
+            "size": str(self.size_bytes),
+            "crc32c": self.crc32c,
+            "etag": self.etag,
+            "timeCreated": _time(self.created_us),
+            "timeFinalized": _time(self.created_us),
+            "updated": _time(self.updated_us),
+            "storageClass": "STANDARD",
+            **self.fields,
+        }
+        if self.md5:
+            document["md5Hash"] = self.md5
+        if self.components:
+            document["componentCount"] = self.components
+        return document
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The preconditions of a request; None is none."""
+
+    generation: int | None = None
+    not_generation: int | None = None
+    metageneration: int | None = None
+    not_metageneration: int | None = None
+
+    def check(self, current: Stored | None, *, reading: bool = False) -> None:
+        """Refuse unless all of them hold; an object that is not there has generation 0."""
+        generation = current.generation if current else 0
+        metageneration = current.metageneration if current else 0
+        if self.generation not in (None, generation):
+            raise refuse("condition")
+        if self.metageneration not in (None, metageneration):
+            raise refuse("condition")
+        same = generation == self.not_generation or metageneration == self.not_metageneration
+        if same:
+            raise refuse("not_modified" if reading else "condition")
+
+
+def read_conditions(query: Lookup) -> Conditions:
+    """Read the preconditions of a request, or of a source of `compose`."""
+    return Conditions(
+        whole(query, "ifGenerationMatch"),
+        whole(query, "ifGenerationNotMatch"),
+        whole(query, "ifMetagenerationMatch"),
+        whole(query, "ifMetagenerationNotMatch"),
+    )
+
+
+def whole(query: Lookup, key: str) -> int | None:
+    """Read a number that is not negative; None when it is not there."""
+    value = query.get(key)
+    if value is None:
+        return None
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise refuse("number", value=text, field=key)
+    return int(text)
+
+
+def check_object_name(name: str) -> str:
+    """Refuse what no object can be called."""
+    if not name:
+        raise refuse("required", field="name")
+    if why := _wrong_with(name):
+        raise refuse("object_name", why=why)
+    return name
+
+
+def _wrong_with(name: str) -> str | None:
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        return "it is no UTF-8"
+    if size_bytes > _LARGEST_NAME_BYTES:
+        return f"it is longer than {_LARGEST_NAME_BYTES} bytes"
+    if "\n" in name or "\r" in name:
+        return "it has a line break in it"
+    if name in (".", ".."):
+        return f"an object cannot be called {name}"
+    if name.startswith(".well-known/acme-challenge/"):
+        return "it begins with .well-known/acme-challenge/"
+    return None
+
+
+def check_bucket_name(name: str) -> None:
+    """Refuse what no bucket can be called."""
+    if not name:
+        raise refuse("required", field="name")
+    if not _BUCKET.fullmatch(name) or ".." in name or "google" in name:
+        raise refuse("bucket_name", name=name)
+
+
+def _time(microseconds: int) -> str:
+    moment = datetime.fromtimestamp(microseconds // 10**6, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{microseconds % 10**6 // 1000:03}Z"

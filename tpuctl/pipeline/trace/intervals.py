@@ -1,0 +1,102 @@
+"""Sets of moments: sorted (start, end) pairs that neither touch nor overlap."""
+
+import itertools
+import operator
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+Interval = tuple[int, int]
+Intervals = list[Interval]
+
+
+def union(pairs: Iterable[Interval]) -> Intervals:
+    """Sort pairs and merge those that touch; empty and backward ones vanish."""
+    return compact(sorted(pairs))
+
+
+def compact(pairs: Iterable[Interval]) -> Intervals:
+    """Merge neighbours that touch, so that a later union has less to sort."""
+    merged: Intervals = []
+    start = end = 0
+    for a, b in pairs:
+        if start <= a <= end:
+            if b > end:
+                end = b
+        else:
+            if end > start:
+                merged.append((start, end))
+            start, end = a, b
+    if end > start:
+        merged.append((start, end))
+    return merged
+
+
+def merge_columns(starts: Sequence[int], ends: Sequence[int]) -> Intervals:
+    """Merge stretches given as columns; at once where they are in order and apart already."""
+    in_order = all(map(operator.le, ends, itertools.islice(starts, 1, None)))
+    if in_order and all(map(operator.lt, starts, ends)):
+        return list(zip(starts, ends, strict=True))
+    return union(compact(zip(starts, ends, strict=True)))
+
+
+def intersect(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
+    """Moments that are in both."""
+    both: Intervals = []
+    if not a or not b:
+        return both
+    left, right = iter(a), iter(b)
+    (start, end), (other_start, other_end) = next(left), next(right)
+    try:
+        while True:
+            if end <= other_start:
+                start, end = next(left)
+            elif other_end <= start:
+                other_start, other_end = next(right)
+            else:
+                low = start if start > other_start else other_start
+                if end <= other_end:
+                    both.append((low, end))
+                    start, end = next(left)
+                else:
+                    both.append((low, other_end))
+                    other_start, other_end = next(right)
+    except StopIteration:
+        return both
+
+
+def subtract(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
+    """Moments that are in the first and not in the second."""
+    return intersect(a, complement(b, a[0][0], a[-1][1])) if a else []
+
+
+def complement(a: Sequence[Interval], start: int, end: int) -> Intervals:
+    """Moments between start and end that are not in `a`."""
+    contained = a and start <= a[0][0] and a[-1][1] <= end
+    inside = a if contained else intersect(a, [(start, end)])
+    edges = [(start, start), *inside, (end, end)]
+    return [(x[1], y[0]) for x, y in itertools.pairwise(edges) if x[1] < y[0]]
+
+
+def length(a: Sequence[Interval]) -> int:
+    """How long all of them are together."""
+    return sum(end - start for start, end in a)
+
+
+class Coverage:
+    """How much of any stretch of time a set of moments covers, found by bisection."""
+
+    def __init__(self, moments: Sequence[Interval]) -> None:
+        self._starts = [start for start, _ in moments]
+        self._moments = moments
+        self._before = list(itertools.accumulate((b - a for a, b in moments), initial=0))
+
+    def between(self, start: int, end: int) -> int:
+        """How much of it lies between two moments."""
+        return self._until(end) - self._until(start)
+
+    def _until(self, moment: int) -> int:
+        index = bisect_right(self._starts, moment)
+        if not index:
+            return 0
+        start, end = self._moments[index - 1]
+        return self._before[index - 1] + min(moment, end) - start

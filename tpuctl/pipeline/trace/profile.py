@@ -1,0 +1,101 @@
+"""Read a trace, or all hosts of a capture, into one profile."""
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.pipeline.models import Profile
+from tpuctl.pipeline.trace.capture import find_capture
+from tpuctl.pipeline.trace.document import build_profile
+from tpuctl.pipeline.trace.intervals import Interval
+from tpuctl.pipeline.trace.models import HostTrace
+from tpuctl.pipeline.trace.reading import read_trace
+from tpuctl.progress import OnProgress, Progress, silent
+
+
+@dataclass(frozen=True)
+class _Host:
+    """What one file of a capture gave, and when it was taken, where it says so."""
+
+    name: str
+    file: Path
+    session: Interval | None
+    profile: Profile
+
+    @property
+    def idle(self) -> float:
+        """How idle its devices were; a host without any decides nothing."""
+        fraction = self.profile.device_idle_fraction
+        return -1.0 if fraction is None else fraction
+
+
+def profile_trace(path: Path, *, on_progress: OnProgress = silent) -> Profile:
+    """Read a trace, or the newest capture in a log folder, and say what kept the devices waiting.
+
+    Of several hosts the one whose devices were idle most decides: the others wait for it. Raises
+    NotFoundError and InvalidInputError; a damaged trace is read as far as it goes.
+    """
+    capture = find_capture(path)
+    hosts: list[_Host] = []
+    failed: list[InvalidInputError] = []
+    for index, file in enumerate(capture.files):
+        on_progress(Progress("profile", index, len(capture.files), "traces", file.name))
+        try:
+            hosts.append(_read(file, target=str(path)))
+        except InvalidInputError as error:
+            failed.append(error)
+    if not hosts:
+        raise failed[0]
+    together, apart = _of_one_session(hosts)
+    worst = max(together, key=lambda host: host.idle)
+    notes = (*worst.profile.notes, *capture.notes, *map(str, failed), *_left_out(apart))
+    detail = worst.profile.trace
+    assert detail
+    traces = tuple(
+        HostTrace(host.name, host.file.name, host.profile.device_idle_fraction) for host in together
+    )
+    return replace(worst.profile, notes=notes, trace=replace(detail, hosts=traces))
+
+
+def _read(file: Path, *, target: str) -> _Host:
+    with _without_collecting():
+        reading = read_trace(file)
+        profile = build_profile(reading, target=target)
+        return _Host(reading.name, file, reading.session, profile)
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Stop the search for cycles, which halves the speed of making millions of small tuples."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _of_one_session(hosts: Sequence[_Host]) -> tuple[list[_Host], list[_Host]]:
+    """Keep the traces that were taken at the same time as the latest; hand out the others too.
+
+    Captures that begin within one second share a folder.
+    """
+    latest = max((host.session for host in hosts if host.session), default=None)
+    together: list[_Host] = []
+    apart: list[_Host] = []
+    for host in hosts:
+        span = host.session
+        meets = not span or not latest or (span[0] < latest[1] and latest[0] < span[1])
+        (together if meets else apart).append(host)
+    return together, apart
+
+
+def _left_out(apart: Sequence[_Host]) -> tuple[str, ...]:
+    if not apart:
+        return ()
+    names = ", ".join(host.file.name for host in apart)
+    return (f"{names}: of an earlier capture in the same folder, left out.",)

@@ -1,0 +1,61 @@
+"""The part of the profile's page that recomputes: sliders over vCPUs and step time."""
+
+import math
+from html import escape
+
+from tpuctl.pipeline.analyze import CPU_REGIMES
+from tpuctl.pipeline.models import Profile
+from tpuctl.pipeline.whatif import what_if
+from tpuctl.reporters import html
+
+SCRIPT = "whatif.js"
+FEWEST_VCPUS = 16
+# The step-time slider moves in thousandths of a power of ten, from 0.1 ms to 100 s.
+SCALE, SHORTEST, LONGEST = 1000, -1, 5
+TYPICAL_STEP_MS = 100.0
+
+
+def section(profile: Profile) -> str:
+    """The sliders, set to what was measured; why there are none where they would mislead."""
+    cpu_ms, batch = profile.cpu_ms_per_example, profile.batch_size
+    if not cpu_ms or not batch:
+        return ""
+    if profile.verdict not in CPU_REGIMES:
+        why = (
+            f"The verdict is {profile.verdict}: more vCPUs would not help, so nothing is computed."
+        )
+        return html.section("What if", html.paragraph(why, css="soft"))
+    step_ms = profile.device.step_ms if profile.device else TYPICAL_STEP_MS
+    vcpus = max(1, round(profile.vcpus.available or 1))
+    position = round(math.log10(step_ms) * SCALE)
+    shown = what_if(
+        batch_size=batch,
+        cpu_ms_per_example=cpu_ms,
+        vcpus=vcpus,
+        step_ms=10 ** (position / SCALE),
+    )
+    most = max(FEWEST_VCPUS, 2 * math.ceil(max(vcpus, shown.vcpus_needed)))
+    return html.section(
+        "What if",
+        f'<div class="whatif" data-batch="{batch}" data-cpu="{cpu_ms!r}" data-scale="{SCALE}">'
+        + _slider("vcpus", "vCPUs of the host", "", 1, most, vcpus)
+        + _slider("step", "device step", " ms", SHORTEST * SCALE, LONGEST * SCALE, position)
+        + '<div class="bars"><div class="bar hot"><span>MXU idle</span>'
+        + f'<i style="--share:{shown.mxu_idle_fraction:.4f}"></i>'
+        + '<b><span data-say="idle"></span> %</b></div></div>'
+        + '<p><span data-say="rate"></span> examples/s; the device would need '
+        + '<span data-say="needed"></span> vCPUs.</p></div>',
+        html.paragraph(
+            f"{cpu_ms:.4g} ms CPU per example, batches of {batch:,}; the idle share of the MXU is "
+            "1 - step x vCPUs / (batch x CPU). What else could become the limit is not in it.",
+            css="soft",
+        ),
+    )
+
+
+def _slider(name: str, label: str, unit: str, low: int, high: int, value: int) -> str:
+    return (
+        f"<label><span>{escape(label)}</span>"
+        f'<input type="range" name="{name}" min="{low}" max="{high}" value="{value}">'
+        f'<b><span data-say="{name}"></span>{unit}</b></label>'
+    )

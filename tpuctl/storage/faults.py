@@ -1,0 +1,78 @@
+"""From what Cloud Storage answers to our errors, with the command that helps."""
+
+from dataclasses import dataclass
+
+from tpuctl.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    NotLoggedInError,
+    PermissionDeniedError,
+    RateLimitedError,
+    TpuctlError,
+    UnavailableError,
+)
+
+LOGIN_COMMAND = "gcloud auth application-default login"
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+"""Statuses after which the same request may work in a moment."""
+
+_NO_BUCKET = "specified bucket does not exist"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What we were doing, `Could not read gs://b/n`, and in which bucket."""
+
+    doing: str
+    bucket: str
+
+
+def translate(status: int, message: str, asked: Asked) -> TpuctlError:
+    """Turn a status and the service's words into the error to raise."""
+    doing, bucket, said = asked.doing, asked.bucket, message.strip().partition("\n")[0]
+    if status == 401:
+        return NotLoggedInError(f"{doing}: the login is not valid: {said}", hint=LOGIN_COMMAND)
+    if status == 403:
+        return PermissionDeniedError(
+            f"{doing}: {said}",
+            hint=f"gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+            "--member=user:YOU --role=roles/storage.objectUser",
+        )
+    if status == 404 and _NO_BUCKET in message:
+        return NotFoundError(
+            f"{doing}: there is no bucket {bucket}.",
+            hint=f"gcloud storage buckets create gs://{bucket} --location=REGION_OF_THE_TPU",
+        )
+    if status == 404:
+        return NotFoundError(
+            f"{doing}: there is no such object.", hint=f"gcloud storage ls gs://{bucket}"
+        )
+    if status == 412:
+        return AlreadyExistsError(
+            f"{doing}: somebody else has written it in the meantime.",
+            hint="Look at what is there, then run the same command again.",
+        )
+    if status == 429:
+        return RateLimitedError(
+            f"{doing}: too many requests.", hint="Run the same command again in a minute."
+        )
+    if status in TRANSIENT:
+        return unavailable(asked, f"status {status}: {said}")
+    return InvalidInputError(f"{doing}: Cloud Storage refuses it (status {status}): {said}")
+
+
+def unavailable(asked: Asked, why: str) -> UnavailableError:
+    """Say that the service did not answer, or not to the end."""
+    return UnavailableError(
+        f"{asked.doing}: Cloud Storage did not answer: {why}",
+        hint="Run the same command again; what was done is kept.",
+    )
+
+
+def no_emulator(asked: Asked, url: str) -> UnavailableError:
+    """Say that nobody listens where the emulator is said to be."""
+    return UnavailableError(
+        f"{asked.doing}: no emulator answers at {'/'.join(url.split('/')[:3])}.",
+        hint="tpuctl emulator start (or unset STORAGE_EMULATOR_HOST to use Google's service)",
+    )

@@ -1,0 +1,182 @@
+"""A folder of this machine as storage."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.storage.local import (
+    NO_LOCKS_HERE,
+    open_regular,
+    sync_folder,
+    translated_write_errors,
+)
+from tpuctl.storage.port import Entry, check_name
+
+_PART = ".part"
+
+
+class Folder:
+    """Files below a folder; writers of this kind keep each other out by a lock on the folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def address(self) -> str:
+        """The folder."""
+        return str(self._root)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Every file whose name begins like that; links to folders are not followed."""
+        names = sorted(name for name in self._names(prefix) if name.startswith(prefix))
+        for name in names:
+            with suppress(OSError):
+                yield _entry(name, (self._root / name).stat())
+
+    def stat(self, name: str) -> Entry:
+        """What is known of a file; raises NotFoundError."""
+        with self._reading(name) as path, open_regular(path) as file:
+            return _entry(name, os.fstat(file.fileno()))
+
+    def read(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Read a file, or what there is of a range of it; raises NotFoundError."""
+        with self._reading(name) as path, open_regular(path) as file:
+            file.seek(start)
+            return file.read() if length is None else file.read(length)
+
+    def fetch(self, name: str, path: Path) -> Entry:
+        """Copy a file; raises NotFoundError, WriteError."""
+        with self._reading(name) as source:
+            file = open_regular(source)
+        with file, translated_write_errors(path), path.open("wb") as target:
+            shutil.copyfileobj(file, target)
+            return _entry(name, os.fstat(file.fileno()))
+
+    def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+        """Make a file that is not there yet; there with the same bytes already is as good."""
+        final = self._root / check_name(name)
+        with self._part_of(final, content, crc32c) as part, _alone_in(final.parent):
+            if final.exists():
+                return self._same(name, part)
+            return _give_name(name, part, final)
+
+    def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+        """Replace that very version of a file; raises AlreadyExistsError for another one."""
+        final = self._root / check_name(entry.name)
+        with self._part_of(final, content, crc32c) as part, _alone_in(final.parent):
+            if self.stat(entry.name).version != entry.version:
+                return self._same(entry.name, part)
+            return _give_name(entry.name, part, final)
+
+    def checksum(self, entry: Entry) -> str:
+        """The crc32c of a file in hexadecimal, by reading it."""
+        from tpuctl.storage._checksum import crc32c_of
+
+        with self._reading(entry.name) as path:
+            return crc32c_of(path)
+
+    def delete(self, entry: Entry) -> None:
+        """Delete that very version; gone already is as good, another one AlreadyExistsError."""
+        final = self._root / check_name(entry.name)
+        with suppress(NotFoundError), translated_write_errors(final), _alone_in(final.parent):
+            if self.stat(entry.name).version != entry.version:
+                raise self._another(entry.name)
+            final.unlink(missing_ok=True)
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        top = self._root / prefix.rpartition("/")[0]
+        for folder, _, files in os.walk(top):
+            below = os.path.relpath(folder, self._root)
+            for file in files:
+                if not (file.startswith(".") and file.endswith(_PART)):
+                    yield file if below == "." else f"{below}/{file}"
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        """Where a file is; turns what goes wrong with reading it into our errors."""
+        if name.startswith("/") or ".." in name.split("/"):
+            raise InvalidInputError(f"{name!r} is no name of an object in {self._root}.")
+        try:
+            yield self._root / name
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFoundError(
+                f"There is no {name} in {self._root}.", hint=f"See what there is: ls {self._root}"
+            ) from None
+        except OSError as error:
+            raise InvalidInputError(
+                f"Could not read {self._root / name}: {error.strerror or error}."
+            ) from error
+
+    @contextmanager
+    def _part_of(self, final: Path, content: bytes | Path, crc32c: str | None) -> Iterator[Path]:
+        """Have the bytes on the disk beside the final place, under a name of no consequence."""
+        part = final.with_name(f".{final.name[:100]}.{os.getpid()}.{os.urandom(4).hex()}{_PART}")
+        with translated_write_errors(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with part.open("wb") as file:
+                    _fill(file.fileno(), part, content)
+                if crc32c:
+                    from tpuctl.storage._checksum import check_checksum
+
+                    check_checksum(part, crc32c)
+                yield part
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _same(self, name: str, part: Path) -> Entry:
+        """What is there, if it is what was to be written."""
+        with open_regular(self._root / name) as there, part.open("rb") as ours:
+            while (block := ours.read(1 << 20)) == there.read(1 << 20):
+                if not block:
+                    return _entry(name, os.fstat(there.fileno()))
+        raise self._another(name)
+
+    def _another(self, name: str) -> AlreadyExistsError:
+        return AlreadyExistsError(
+            f"Somebody else has written {self._root / name} in the meantime.",
+            hint="Look at what is there, then run the same command again.",
+        )
+
+
+def _fill(descriptor: int, part: Path, content: bytes | Path) -> None:
+    with os.fdopen(os.dup(descriptor), "wb") as target:
+        if isinstance(content, bytes):
+            target.write(content)
+        else:
+            with open_regular(content) as source:
+                shutil.copyfileobj(source, target)
+        target.flush()
+        os.fsync(descriptor)
+
+
+def _give_name(name: str, part: Path, final: Path) -> Entry:
+    os.replace(part, final)
+    sync_folder(final.parent)
+    return _entry(name, final.stat())
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other writers of the same folder waiting; the lock dies with its holder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no folder {folder}.") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS_HERE:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _entry(name: str, state: os.stat_result) -> Entry:
+    return Entry(name, state.st_size, f"{state.st_ino}-{state.st_mtime_ns}-{state.st_size}")

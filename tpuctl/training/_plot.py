@@ -1,0 +1,55 @@
+"""Curves as a PNG, through matplotlib."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tpuctl.errors import MissingExtraError
+from tpuctl.storage.local import translated_write_errors
+
+
+def write_plot(
+    path: Path,
+    across: Sequence[float],
+    up: Sequence[float],
+    *,
+    x: str,
+    y: str,
+    logarithmic: bool = False,
+    mark: tuple[float, str] | None = None,
+) -> Path:
+    """Draw one curve; `mark` is a place on the x axis and what to say of it.
+
+    Raises MissingExtraError where matplotlib is not installed, WriteError where the file finds no
+    place.
+    """
+    points = list(zip(across, up, strict=True))
+    return write_curves(path, {"": points}, x=x, y=y, logarithmic=logarithmic, mark=mark)
+
+
+def write_curves(
+    path: Path,
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    x: str,
+    y: str,
+    logarithmic: bool = False,
+    mark: tuple[float, str] | None = None,
+) -> Path:
+    """Draw named curves of (x, y) points; raises as `write_plot` does."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("A plot", extra="plot", module="matplotlib") from error
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, points in curves.items():
+        axes.plot(*zip(*points, strict=True), label=name or None, marker="o" if name else None)
+    axes.set(xlabel=x, ylabel=y, xscale="log" if logarithmic else "linear")
+    axes.grid(alpha=0.3)
+    if mark:
+        axes.axvline(mark[0], linestyle="--", color="tab:red", label=mark[1])
+    if mark or any(curves):
+        axes.legend()
+    with translated_write_errors(path):
+        figure.savefig(path, format="png")
+    return path

@@ -1,0 +1,165 @@
+"""`predict`: any number of rows on any number of replicas, with one compiled shape."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from tpuctl.errors import InvalidInputError
+
+ROWS_PER_REPLICA = 32
+
+
+def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
+    """Predict every row of `x`, in its order, whatever the number of rows and replicas.
+
+    `x` is an array (or a dict, tuple or list of arrays with equal rows), a `tf.data.Dataset`, or
+    any iterable of such batches; batches of a data set or a generator may have any sizes, and where
+    they are `(x, y)` or `(x, y, weights)` tuples only the first counts. Rows are regrouped into
+    batches of `batch_size` (global; rounded up to a multiple of the replicas), the last one is
+    filled with copies of its last row, and what the copies gave is cut off: nothing is compiled
+    for a rest, and no replica stands without a row.
+
+    Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError where
+    arrays disagree about the number of rows or a batch is not made of arrays.
+    """
+    replicas = count_replicas(model)
+    wanted = batch_size or ROWS_PER_REPLICA * replicas
+    if wanted < 1:
+        raise InvalidInputError(f"Could not predict in batches of {wanted}: it takes at least 1.")
+    size = -(-wanted // replicas) * replicas
+    batches = _Full(_batches(x), size)
+    first = next(batches, None)
+    if first is None:
+        return _nothing(model)
+    with warnings.catch_warnings():
+        # Keras takes the end of a generator for an interruption when a strategy distributes it.
+        warnings.filterwarnings("ignore", message=".*ran out of data", category=UserWarning)
+        try:
+            outputs = model.predict(_again(first, batches), verbose=0)
+        except Exception as error:
+            # What a generator raises reaches us buried in an error of the framework's.
+            raise batches.error or error from None
+    return keras.tree.map_structure(lambda output: output[: batches.rows], outputs)
+
+
+def count_replicas(model: Any) -> int:
+    """How many replicas the model's strategy or Keras' distribution spreads a batch over."""
+    if keras.backend.backend() == "tensorflow":
+        return int(model.distribute_strategy.num_replicas_in_sync)
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 1
+    mesh = distribution.device_mesh
+    return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+
+
+class _Full:
+    """Batches of exactly `size` rows, and how many of those rows were real."""
+
+    def __init__(self, batches: Iterator[Any], size: int) -> None:
+        self.rows = 0
+        self.error: Exception | None = None
+        self._size = size
+        self._batches = self._regroup(batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _regroup(self, batches: Iterator[Any]) -> Iterator[Any]:
+        held: list[Any] = []
+        held_rows = 0
+        for batch in batches:
+            rows = _rows(batch)
+            self.rows += rows
+            held, held_rows = [*held, batch] if rows else held, held_rows + rows
+            if held_rows < self._size:
+                continue
+            joined = _join(held)
+            whole = held_rows // self._size * self._size
+            for start in range(0, whole, self._size):
+                yield _slice(joined, start, start + self._size)
+            held, held_rows = [_slice(joined, whole, held_rows)], held_rows - whole
+        if held_rows:
+            yield _pad(_join(held), self._size - held_rows)
+
+
+def _again(first: Any, rest: Iterator[Any]) -> Iterator[tuple[Any]]:
+    """A tuple says that the structure inside is all x: a bare pair would be read as (x, y)."""
+    yield (first,)
+    for batch in rest:
+        yield (batch,)
+
+
+def _batches(x: Any) -> Iterator[Any]:
+    """Bring whatever holds rows into batches of arrays."""
+    if hasattr(x, "element_spec") and hasattr(x, "as_numpy_iterator"):
+        is_tuple = isinstance(x.element_spec, tuple)
+        return (batch[0] if is_tuple else batch for batch in x.as_numpy_iterator())
+    if isinstance(x, Iterator) or not _is_arrays(x):
+        if not isinstance(x, Iterable):
+            raise InvalidInputError(f"Could not predict: {type(x).__name__} holds no rows.")
+        return (
+            keras.tree.map_structure(_array, batch[0] if isinstance(batch, tuple) else batch)
+            for batch in x
+        )
+    return iter((keras.tree.map_structure(_array, x),))
+
+
+def _is_arrays(x: Any) -> bool:
+    leaves = keras.tree.flatten(x)
+    return bool(leaves) and all(hasattr(leaf, "shape") for leaf in leaves)
+
+
+def _array(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype == object or not array.ndim:
+        raise InvalidInputError(
+            f"Could not predict: a batch holds {type(value).__name__}, not an array with rows.",
+            hint="Give arrays, a tf.data.Dataset, or an iterable of batches of arrays.",
+        )
+    return array
+
+
+def _rows(batch: Any) -> int:
+    counts = {len(leaf) for leaf in keras.tree.flatten(batch)}
+    if len(counts) != 1:
+        raise InvalidInputError(
+            f"Could not predict: the arrays of one batch have {sorted(counts)} rows."
+        )
+    return counts.pop()
+
+
+def _slice(batch: Any, start: int, stop: int) -> Any:
+    return keras.tree.map_structure(lambda leaf: leaf[start:stop], batch)
+
+
+def _join(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    return keras.tree.map_structure(lambda *leaves: np.concatenate(leaves), *batches)
+
+
+def _pad(batch: Any, missing: int) -> Any:
+    def fill(leaf: Any) -> Any:
+        return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+
+    return keras.tree.map_structure(fill, batch)
+
+
+def _nothing(model: Any) -> Any:
+    """The prediction of no rows: empty, of the model's own shape and type."""
+    outputs = keras.tree.map_structure(lambda x: x, model.outputs)
+    empty = [np.empty((0, *output.shape[1:]), output.dtype) for output in outputs]
+    return empty if len(empty) > 1 else empty[0]

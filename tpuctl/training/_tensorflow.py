@@ -1,0 +1,111 @@
+"""Open and close TensorFlow's distribution strategies."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tpuctl.launch.executed import Executed
+from tpuctl.training.opened import Devices
+
+
+@contextmanager
+def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Devices]:
+    """Connect to the devices that a strategy of TensorFlow needs; let them go at the end."""
+    import tensorflow as tf
+
+    if strategy.startswith("tpu-"):
+        with connected_tpu(tf, _resolver_argument(strategy, remote)) as tpu:
+            yield _devices(tpu, tpu.extended.worker_devices)
+    elif strategy == "default":
+        first = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        yield _devices(tf.distribute.get_strategy(), [first[0].name])
+    else:
+        local = _local(tf, strategy)
+        yield _devices(local, local.extended.worker_devices)
+
+
+def split_cpu(count: int) -> None:
+    """Split the CPU into pretended devices; only before TensorFlow has used it."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    parts = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(cpu, parts)
+
+
+@contextmanager
+def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
+    """Let every replica count, in a variable on its own device, the steps that it executes.
+
+    Whatever goes through the strategy's `run` counts, which is all that Keras does.
+    """
+    import tensorflow as tf
+
+    strategy = devices.native
+    with strategy.scope():
+        counter = tf.Variable(
+            [0, 0],
+            dtype=tf.int64,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    run = strategy.run
+
+    def counted(fn: Any, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            leaves = [leaf for leaf in tf.nest.flatten((args, kwargs)) if tf.is_tensor(leaf)]
+            rows = tf.shape(leaves[0], tf.int64)[0] if leaves and leaves[0].shape.rank else 0
+            counter.assign_add(tf.stack([tf.constant(1, tf.int64), tf.cast(rows, tf.int64)]))
+            return fn(*args, **kwargs)
+
+        return run(step, args=args, kwargs=kwargs, **options)
+
+    strategy.run = counted
+    try:
+        yield
+    finally:
+        strategy.run = run
+        for part in strategy.experimental_local_results(counter):
+            steps, examples = part.numpy().tolist()
+            counts.append(Executed(str(part.device).partition("/task:0")[2], steps, examples))
+
+
+@contextmanager
+def connected_tpu(tf: Any, argument: str | None) -> Iterator[Any]:
+    """A TPUStrategy whose TPU system is up, in the only order that works, and down at the end.
+
+    `argument` "local" alone selects the chips of this very machine; with None the resolver asks
+    TPU_NAME and its relatives (tensorflow.org/guide/tpu).
+    """
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=argument)
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    try:
+        yield tf.distribute.TPUStrategy(resolver)
+    finally:
+        tf.tpu.experimental.shutdown_tpu_system(resolver)
+
+
+def _resolver_argument(strategy: str, remote: str | None) -> str | None:
+    if strategy == "tpu-local":
+        return "local"
+    if strategy == "tpu-grpc" and remote and not remote.startswith("{"):
+        return remote if remote.startswith("grpc://") else f"grpc://{remote}"
+    return None
+
+
+def _local(tf: Any, strategy: str) -> Any:
+    if strategy == "multiworker-mirrored":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
+
+
+def _devices(strategy: Any, names: Iterable[str]) -> Devices:
+    return Devices(
+        names=tuple(names),
+        replicas=int(strategy.num_replicas_in_sync),
+        scope=strategy.scope,
+        native=strategy,
+    )

@@ -1,0 +1,59 @@
+"""Run a Keras script inside of a strategy that it knows nothing of, and count who worked.
+
+    python -m tpuctl.training.runner --framework tensorflow --strategy mirrored SCRIPT [ARGS...]
+
+`tpuctl launch` writes this line where a script has no strategy code. The script runs as if it had
+been started itself, its `__main__` part included.
+"""
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from tpuctl.launch.executed import COUNTS_VARIABLE, Executed, write_counts
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Open the devices, run the script in their scope, and leave the counts."""
+    parser = argparse.ArgumentParser(prog="python -m tpuctl.training.runner")
+    parser.add_argument("--framework", choices=["tensorflow", "jax"], required=True)
+    parser.add_argument("--strategy", required=True)
+    parser.add_argument("--cpu-devices", type=int)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    args = parser.parse_args(arguments)
+    os.environ["KERAS_BACKEND"] = args.framework
+    if args.framework == "jax":
+        from tpuctl.training._jax import counting_steps, open_devices
+    else:
+        from tpuctl.training._tensorflow import counting_steps, open_devices, split_cpu
+
+        if args.cpu_devices:
+            split_cpu(args.cpu_devices)
+    with open_devices(args.strategy, remote=os.environ.get("TPU_NAME")) as devices:
+        counts: list[Executed] = []
+        try:
+            with devices.scope(), counting_steps(devices, counts):
+                _run(Path(args.script), args.arguments)
+        finally:
+            _leave(counts)
+
+
+def _run(script: Path, arguments: list[str]) -> None:
+    """As `python SCRIPT ARGS` would: its folder comes first on the path."""
+    sys.argv = [str(script), *arguments]
+    sys.path[0] = str(script.resolve().parent)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def _leave(counts: list[Executed]) -> None:
+    if file := os.environ.get(COUNTS_VARIABLE):
+        write_counts(Path(file), counts)
+    else:
+        sys.stderr.write(f"steps executed by: {', '.join(map(str, counts)) or 'nobody'}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Learning rates as pure functions of the step, and how to choose one from a range test."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tpuctl.errors import InvalidInputError
+
+
+def _linear(start: float, end: float, fraction: float) -> float:
+    return start + (end - start) * fraction
+
+
+def _cosine(start: float, end: float, fraction: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2
+
+
+def _exponential(start: float, end: float, fraction: float) -> float:
+    return float(start * (end / start) ** fraction)
+
+
+def _none(start: float, end: float, fraction: float) -> float:
+    return start
+
+
+ANNEALINGS: dict[str, Callable[[float, float, float], float]] = {
+    "none": _none,
+    "linear": _linear,
+    "exponential": _exponential,
+    "cosine": _cosine,
+}
+"""Ways from one value to another: `none` stays at the first."""
+
+
+@dataclass(frozen=True)
+class OneCyclePlan:
+    """The one-cycle policy (Smith 2018, arXiv 1803.09820): up to `max_rate`, then far down.
+
+    The rate climbs from `max_rate / start_divisor` during the first `warm_up` of the `steps` and
+    falls to `max_rate / end_divisor`; momentum goes the other way, between `momentum`'s two values.
+    """
+
+    max_rate: float
+    steps: int
+    warm_up: float = 0.3
+    start_divisor: float = 25.0
+    end_divisor: float = 1e4
+    annealing: str = "cosine"
+    momentum: tuple[float, float] = (0.95, 0.85)
+
+    def __post_init__(self) -> None:
+        wrong = next((what for what, is_wrong in self._faults() if is_wrong), None)
+        if wrong:
+            raise InvalidInputError(f"Could not plan a one-cycle schedule: {wrong}.")
+
+    def _faults(self) -> tuple[tuple[str, bool], ...]:
+        known = ", ".join(ANNEALINGS)
+        return (
+            (f"max_rate is {self.max_rate}, not above 0", not self.max_rate > 0),
+            (f"steps is {self.steps}, not at least 1", self.steps < 1),
+            (f"warm_up is {self.warm_up}, not between 0 and 1", not 0 <= self.warm_up < 1),
+            ("a divisor is not above 0", min(self.start_divisor, self.end_divisor) <= 0),
+            (f"annealing is {self.annealing!r}, not {known}", self.annealing not in ANNEALINGS),
+        )
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0; after the last step it stays there."""
+        low, end = self.max_rate / self.start_divisor, self.max_rate / self.end_divisor
+        return self._at(step, (low, self.max_rate, end))
+
+    def momentum_at(self, step: int) -> float:
+        """The momentum (or Adam's first beta) of a step."""
+        high, low = self.momentum
+        return self._at(step, (high, low, high))
+
+    def _at(self, step: int, values: tuple[float, float, float]) -> float:
+        first, peak, last = values
+        climb = round(self.warm_up * self.steps)
+        if step < climb:
+            # Where the descent does not anneal, the climb still has to be one.
+            way = _linear if self.annealing == "none" else ANNEALINGS[self.annealing]
+            return way(first, peak, step / climb)
+        left = max(1, self.steps - 1 - climb)
+        return ANNEALINGS[self.annealing](peak, last, min(1.0, (step - climb) / left))
+
+
+def range_test_rate(step: int, steps: int, low: float, high: float) -> float:
+    """The rate of a range test's step: from `low` to `high`, by a constant factor a step."""
+    return _exponential(low, high, min(1.0, step / max(1, steps - 1)))
+
+
+LEAST_FALL = 0.01
+"""The part of itself by which a loss must fall for a range test to say anything."""
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """What a learning-rate range test saw: rates, losses as smoothed, and the rates they name.
+
+    `steepest` is where the loss falls fastest per decade of rate: a good constant rate.
+    `largest` is a tenth of the rate at which the loss was lowest: a good peak for one cycle. Both
+    are None where the loss never fell (Smith 2015, arXiv 1506.01186).
+    """
+
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    steepest: float | None
+    largest: float | None
+
+
+def smooth(losses: Sequence[float], beta: float = 0.9) -> tuple[float, ...]:
+    """The exponential moving average of the losses, corrected for its start at 0."""
+    average, smoothed = 0.0, []
+    for count, loss in enumerate(losses, 1):
+        average = beta * average + (1 - beta) * loss
+        smoothed.append(average / (1 - beta**count))
+    return tuple(smoothed)
+
+
+def read_range_test(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
+    """Choose learning rates from the raw losses of a range test."""
+    finite = [(rate, loss) for rate, loss in zip(rates, losses, strict=True) if math.isfinite(loss)]
+    kept = tuple(rate for rate, _ in finite)
+    smoothed = smooth([loss for _, loss in finite])
+    # The average of few losses is mostly noise: no choice is made from a test's first tenth.
+    first = len(kept) // 10
+    slopes = {
+        index: (smoothed[index + 1] - smoothed[index - 1])
+        / (math.log10(kept[index + 1]) - math.log10(kept[index - 1]))
+        for index in range(max(1, first), len(kept) - 1)
+    }
+    best = min(slopes, key=lambda index: slopes[index], default=None)
+    lowest = min(range(first, len(kept)), key=lambda index: smoothed[index], default=first)
+    if best is None or smoothed[first] - smoothed[lowest] < LEAST_FALL * abs(smoothed[first]):
+        return RangeTest(kept, smoothed, None, None)
+    return RangeTest(kept, smoothed, kept[best], kept[lowest] / 10)
+
+
+def scaled_rate(base_rate: float, *, batch_size: int, base_batch_size: int) -> float:
+    """Scale a rate linearly with the global batch (Goyal et al. 2017, arXiv 1706.02677)."""
+    if batch_size < 1 or base_batch_size < 1:
+        raise InvalidInputError(
+            f"Could not scale the learning rate: a batch of {batch_size} against one of "
+            f"{base_batch_size}; both must be at least 1."
+        )
+    return base_rate * batch_size / base_batch_size

@@ -1,0 +1,133 @@
+"""A process for the user's code: started, asked, listened to, and ended whatever happens."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any
+
+from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
+from tpuctl.usercode.complaint import last_words
+
+SILENCE_LIMIT_S = 60.0
+TICK_S = 0.5
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+ERRORS = {kind.code: kind for kind in (InvalidInputError, NotFoundError, TargetError)}
+
+
+class Child:
+    """A running `python -m MODULE DESCRIPTOR` that answers requests through a `Channel`."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", messages: IO[bytes], log: IO[bytes]
+    ) -> None:
+        self._process, self._messages, self._log = process, messages, log
+        self._buffer = b""
+        self._silent_since, self._last = time.monotonic(), {"phase": "starting"}
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Send one request; one that no longer listens says why in `listen`."""
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def listen(
+        self, limits_s: Mapping[str, float], limit_s: float, *, more_time: str
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what the child says until it has said all.
+
+        Raises TargetError when a phase makes no progress for `limits_s[phase]`, else `limit_s`;
+        `more_time` is its hint.
+        """
+        while True:
+            if select.select([self._messages], [], [], TICK_S)[0]:
+                chunk = os.read(self._messages.fileno(), 1 << 20)
+                if not chunk:
+                    return
+                self._silent_since, self._buffer = time.monotonic(), self._buffer + chunk
+                *lines, self._buffer = self._buffer.split(b"\n")
+                for line in lines:
+                    self._last = json.loads(line)
+                    yield self._last
+            phase = str(self._last.get("phase", ""))
+            self._check_patience(phase, limits_s.get(phase, limit_s), more_time)
+
+    def _check_patience(self, phase: str, limit_s: float, more_time: str) -> None:
+        silent_s = time.monotonic() - self._silent_since
+        said_s = float(self._last.get("waiting_s", 0.0))
+        if said_s + silent_s > limit_s and (said_s or silent_s > SILENCE_LIMIT_S):
+            place = f" It was at {self._last['stuck']}." if self._last.get("stuck") else ""
+            raise TargetError(
+                f"Nothing came for {limit_s:.0f} s while {phase}.{place}",
+                hint=more_time,
+            )
+
+    def error(self, message: Mapping[str, Any]) -> Exception:
+        """What the child raised, as it sent it."""
+        if message["error"] == "bug":
+            return RuntimeError(f"{message['message']}\n{self._tail()}")
+        kind: type[TpuctlError] = ERRORS.get(message["error"], TpuctlError)
+        error = kind(message["message"], hint=message["hint"])
+        error.code = message["error"]
+        return error
+
+    def death(self, what: str, hint: str | None) -> TargetError:
+        """Say how a child that left without a result came to its end."""
+        code = self._process.wait()
+        if code < 0:
+            name = signal.Signals(-code).name
+            memory = "; the machine may have run out of memory" if name == "SIGKILL" else ""
+            end = f"was killed by {name}{memory}"
+        else:
+            end = f"ended with code {code} and without a result"
+        return TargetError(f"The {what} process {end}. {self._tail()}".rstrip(), hint=hint)
+
+    def _tail(self) -> str:
+        self._log.seek(0)
+        words = last_words(self._log.read().decode("utf-8", "replace"))
+        return f"Its last words: {words}" if words else ""
+
+    def end(self) -> None:
+        """Kill it and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+
+@contextmanager
+def start_child(module: str, *, env: Mapping[str, str] | None = None) -> Iterator[Child]:
+    """Start a module as a process; it is gone when the block is left."""
+    receive, send = os.pipe()
+    with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(send)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(send,),
+            start_new_session=True,
+            env={**os.environ, **QUIET, **(env or {}), "PYTHONPATH": _python_path()},
+        )
+        os.close(send)
+        child = Child(process, messages, log)
+        try:
+            yield child
+        finally:
+            child.end()
+
+
+def _python_path() -> str:
+    """Let the child find the tpuctl that is running, wherever it was started."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
