@@ -24,7 +24,9 @@ def data() -> None:
 @app.command()
 def presize(
     src: Annotated[str, typer.Argument(help="Folder of pictures, at any depth.")],
-    dst: Annotated[str, typer.Argument(help="Folder for shards and manifest.json.")],
+    dst: Annotated[
+        str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for shards and manifest.json.")
+    ],
     size: Annotated[str, typer.Option(help="224, or 256x192 for height x width.")] = "224",
     mode: Annotated[
         str,
@@ -118,7 +120,7 @@ def cache(
 
 @app.command()
 def verify(
-    dst: Annotated[str, typer.Argument(help="Folder of a data set.")],
+    dst: Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")],
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record as well.")] = False,
 ) -> None:
     """Compare a data set with its manifest, every byte of it; exit 1 on damage."""
@@ -129,7 +131,7 @@ def verify(
 
 @app.command()
 def show(
-    dst: Annotated[str, typer.Argument(help="Folder of a data set.")],
+    dst: Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")],
     sheet: Annotated[
         Path | None, typer.Option(help="Write a contact sheet of up to 64 records to this PNG.")
     ] = None,

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.buckets import local_copy
 from tpuctl.datasets.containers import DamagedRecordError, Glance, open_container
 from tpuctl.datasets.example import decode_example, decode_leading_features
 from tpuctl.datasets.flags import Flag
 from tpuctl.datasets.models import DataSet, Description, LabelCount, SizeBin
-from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
 
 _MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
@@ -24,7 +25,11 @@ def describe(dst: str | Path) -> Description:
     Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
-    data_set = manifest.load_pictures(local_data_set(dst))
+    with local_copy(dst, on_progress=silent) as folder:
+        return _describe(manifest.load_pictures(folder), str(dst))
+
+
+def _describe(data_set: DataSet, name: str) -> Description:
     labels: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
@@ -35,7 +40,7 @@ def describe(dst: str | Path) -> Description:
         sizes[_bin(record.orig_height * record.orig_width / 1e6)] += 1
         flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
     return Description(
-        path=str(dst),
+        path=name,
         plan_id=data_set.plan_id,
         options=data_set.options,
         totals=data_set.totals,
@@ -65,13 +70,13 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     need_images_extra()
     from tpuctl.datasets._sheet import draw_sheet
 
-    data_set = manifest.load_pictures(local_data_set(dst))
-    total = sum(shard.records for shard in data_set.shards)
-    count = min(most, total)
-    wanted = {index * total // count for index in range(count)}
-    records = _pick(data_set, wanted)
     sheet = io.BytesIO()
-    draw_sheet(records, count, data_set.classes).save(sheet, "PNG")
+    with local_copy(dst, on_progress=silent) as folder:
+        data_set = manifest.load_pictures(folder)
+        total = sum(shard.records for shard in data_set.shards)
+        count = min(most, total)
+        wanted = {index * total // count for index in range(count)}
+        draw_sheet(_pick(data_set, wanted), count, data_set.classes).save(sheet, "PNG")
     write_atomically(Path(path), sheet.getvalue())
     return Path(path)
 

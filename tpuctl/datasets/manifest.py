@@ -70,13 +70,19 @@ def load(folder: Path) -> DataSet:
     """Read the manifest of a data set; raises NotFoundError and InvalidInputError."""
     path = folder / MANIFEST
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise _not_a_data_set(folder) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InvalidInputError(f"Could not read {path}: {error}.") from error
+    return parse(folder, data)
+
+
+def parse(folder: Path, data: bytes) -> DataSet:
+    """Understand the manifest of the data set in a folder; raises InvalidInputError."""
+    path = folder / MANIFEST
     try:
-        return _parse(folder, json.loads(text))
+        return _parse(folder, json.loads(data.decode()))
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(
             f"{path} is damaged or not from tpuctl: {error}.",

@@ -14,7 +14,7 @@ def check_places(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
 
     Raises InvalidInputError for a bucket, UsageError and WriteError for a target that cannot be.
     """
-    if bucket := _bucket(src):
+    if bucket := bucket_of(src):
         raise InvalidInputError(
             f"presize cannot read {bucket}: SRC has to be a folder on this machine.",
             hint=f"Copy the pictures here first: gcloud storage cp -r {bucket} .",
@@ -30,7 +30,7 @@ def check_places(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
 
 def local_target(dst: str | Path) -> Path:
     """Return the folder to make, free of links; raises InvalidInputError and WriteError."""
-    if bucket := _bucket(dst):
+    if bucket := bucket_of(dst):
         raise InvalidInputError(
             f"tpuctl cannot write to {bucket}: DST has to be a folder on this machine.",
             hint=f"Write to a local folder, then: gcloud storage cp -r FOLDER {bucket}",
@@ -43,7 +43,7 @@ def local_target(dst: str | Path) -> Path:
 
 def local_data_set(dst: str | Path) -> Path:
     """Return the folder of a data set; raises InvalidInputError for a bucket."""
-    if bucket := _bucket(dst):
+    if bucket := bucket_of(dst):
         raise InvalidInputError(
             f"Data sets can be read on this machine only, not in {bucket}.",
             hint=f"Copy it here first: gcloud storage cp -r {bucket} .",
@@ -51,7 +51,7 @@ def local_data_set(dst: str | Path) -> Path:
     return Path(dst)
 
 
-def _bucket(place: str | Path) -> str | None:
-    """Return the address of a bucket in full, since a Path keeps one slash of two."""
+def bucket_of(place: str | Path) -> str | None:
+    """Return the address of a bucket in full, since a Path keeps one slash of two; else None."""
     text = str(place)
     return _BUCKET.sub("gs://", text, count=1) if _BUCKET.match(text) else None

@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.buckets import presize_into_bucket
 from tpuctl.datasets.containers import need_array_record
 from tpuctl.datasets.inputs import Inputs, scan
 from tpuctl.datasets.memory import memory_budget_bytes
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult, allowed_bad
-from tpuctl.datasets.places import check_places
+from tpuctl.datasets.places import bucket_of, check_places
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
 from tpuctl.datasets.pool import Setup, build_shards
 from tpuctl.datasets.publish import clean_up, publish_data_set
@@ -70,13 +71,21 @@ def presize(
     *,
     on_progress: OnProgress = silent,
 ) -> PresizeResult:
-    """Make `dst` the data set of the photographs in `src`, or finish making it.
+    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, the data set of the photographs in `src`.
 
+    Begun already, it is finished.
     Nothing appears under a final name before it is complete, and `manifest.json` comes last.
     Raises TpuctlError subclasses: NotFoundError, InvalidInputError, AlreadyExistsError, WriteError,
     TryAgainError.
     """
     options = options or PresizeOptions()
+    if address := bucket_of(dst):
+        return presize_into_bucket(
+            address,
+            options,
+            lambda folder, options: presize(src, folder, options, on_progress=on_progress),
+            on_progress=on_progress,
+        )
     started_s = time.monotonic()
     source, target = check_places(src, dst)
     versions = _check_modules(options)

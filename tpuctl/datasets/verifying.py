@@ -3,13 +3,14 @@
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.buckets import foreign_in_bucket, local_copy
 from tpuctl.datasets.containers import DamagedRecordError, open_container, suffix_of
 from tpuctl.datasets.example import decode_example
 from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
-from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.quarantine import readable
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.datasets.state import quarantine_of
@@ -28,15 +29,22 @@ def verify(
     a result.
     """
     need_images_extra()
+    with local_copy(dst, on_progress=on_progress) as folder:
+        found = _verify(folder, str(dst), deep=deep, on_progress=on_progress)
+        foreign = foreign_in_bucket(dst, manifest.load(folder))
+    return replace(found, foreign=found.foreign + foreign)
+
+
+def _verify(folder: Path, name: str, *, deep: bool, on_progress: OnProgress) -> VerifyResult:
     started_s = time.monotonic()
-    data_set = manifest.load(local_data_set(dst))
+    data_set = manifest.load(folder)
     damage = list(_check_totals(data_set))
     for number, shard in enumerate(data_set.shards):
         on_progress(Progress("verify", number, len(data_set.shards), "shards", shard.name))
         damage += _check_shard(data_set, shard, deep=deep)
     on_progress(Progress("verify", len(data_set.shards), len(data_set.shards), "shards"))
     return VerifyResult(
-        path=str(dst),
+        path=name,
         plan_id=data_set.plan_id,
         depth="records" if deep else "bytes",
         shards=len(data_set.shards),

@@ -1,0 +1,153 @@
+"""Data sets in buckets, by command and by two writers at once."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+
+from tests.conftest import Tpuctl
+from tests.pictures import fill
+from tpuctl.datasets import PresizeOptions, presize, verify
+from tpuctl.datasets.buckets import publish
+from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
+from tpuctl.storage.port import Storage, open_storage
+
+SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
+ADDRESS = "gs://shelf/small"
+Bucket = Callable[..., Storage]
+
+
+@pytest.fixture
+def bucket(practice: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An emulated bucket, with planned faults: `bucket({...})`."""
+
+    def start(*faults: dict[str, Any]) -> Storage:
+        world = practice({"buckets": {"shelf": {}}, "faults": list(faults)})
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", world.emulator.http)
+        return open_storage(ADDRESS)
+
+    return start
+
+
+def content(storage: Storage) -> dict[str, bytes]:
+    return {entry.name: storage.read(entry.name) for entry in storage.list()}
+
+
+def test_a_bucket_gets_what_a_folder_would(bucket: Bucket, photos: Path, tmp_path: Path) -> None:
+    storage = bucket()
+    result = presize(photos, ADDRESS, SMALL)
+    presize(photos, tmp_path / "out", SMALL)
+    folder = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert content(storage) == folder
+    assert (result.written, result.manifest) == (12, f"{ADDRESS}/manifest.json")
+    assert result.shards > 1
+    again = presize(photos, ADDRESS, SMALL)
+    assert (again.written, again.skipped, again.resumed) == (0, 12, True)
+
+
+def test_verify_and_show_read_it_there(bucket: Bucket, photos: Path, tpuctl: Tpuctl) -> None:
+    storage = bucket()
+    presize(photos, ADDRESS, SMALL)
+    assert tpuctl("data", "verify", ADDRESS, "--deep", "--json").data["records"] == 12
+    shown = tpuctl("data", "show", ADDRESS, "--json").data
+    assert shown["path"] == ADDRESS
+    assert sum(label["records"] for label in shown["labels"]) == 12
+    first, second, *_ = [entry for entry in storage.list() if entry.name.endswith(".tfrecord")]
+    storage.replace(first, b"x" * first.size_bytes)
+    storage.delete(second)
+    storage.create("foreign.tfrecord", b"")
+    found = verify(ADDRESS)
+    assert {(damage.path, damage.kind) for damage in found.damage} == {
+        (first.name, "crc32c"),
+        (first.name, "sha256"),
+        (second.name, "missing"),
+    }
+    assert found.foreign == ("foreign.tfrecord",)
+    assert tpuctl("data", "verify", ADDRESS).exit_code == 1
+
+
+def test_another_data_set_is_replaced_only_when_told(bucket: Bucket, photos: Path) -> None:
+    storage = bucket()
+    presize(photos, ADDRESS, SMALL)
+    before = content(storage)
+    other = replace(SMALL, size=(16, 16))
+    with pytest.raises(AlreadyExistsError, match="another data set"):
+        presize(photos, ADDRESS, other)
+    assert content(storage) == before
+    presize(photos, ADDRESS, replace(other, overwrite=True))
+    assert verify(ADDRESS, deep=True).damage == ()
+    assert not {name for name in before if name.endswith("tfrecord")} & set(content(storage))
+
+
+def test_nothing_is_a_data_set_before_its_manifest(bucket: Bucket, photos: Path) -> None:
+    fault = {"on": "storage_insert", "name": "*/manifest.json", "error": "permission"}
+    storage = bucket(fault)
+    with pytest.raises(PermissionDeniedError):
+        presize(photos, ADDRESS, SMALL)
+    with pytest.raises(NotFoundError, match="is no data set"):
+        verify(ADDRESS)
+    shards = content(storage)
+    assert shards
+    result = presize(photos, ADDRESS, SMALL)
+    assert result.resumed
+    assert content(storage).items() > shards.items()
+    assert verify(ADDRESS).damage == ()
+
+
+@pytest.mark.parametrize("sizes", [(32, 32), (32, 16)])
+def test_of_two_writers_at_once_comes_one_data_set(
+    bucket: Bucket, photos: Path, tmp_path: Path, sizes: tuple[int, int]
+) -> None:
+    bucket()
+    folders = [tmp_path / f"machine-{number}" for number in range(2)]
+    for folder, size in zip(folders, sizes, strict=True):
+        presize(photos, folder, replace(SMALL, size=(size, size)))
+    barrier = threading.Barrier(2)
+    outcomes: list[str] = []
+
+    def write(folder: Path) -> None:
+        storage = open_storage(ADDRESS)
+        barrier.wait()
+        try:
+            publish(folder, storage, None)
+            outcomes.append("published")
+        except AlreadyExistsError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=write, args=(folder,)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other = "published" if sizes[0] == sizes[1] else "refused"
+    assert sorted(outcomes) == ["published", other]
+    assert verify(ADDRESS, deep=True).damage == ()
+
+
+def test_a_bucket_that_is_not_there_is_told_before_any_work(
+    bucket: Bucket, photos: Path, tpuctl: Tpuctl
+) -> None:
+    bucket()
+    result = tpuctl("data", "presize", photos, "gs://elsewhere/x", "--json")
+    assert result.exit_code == 1
+    (error,) = result.document["errors"]
+    assert error["message"].endswith("there is no bucket elsewhere.")
+    assert "buckets create gs://elsewhere" in error["hint"]
+    dry = tpuctl("data", "presize", photos, ADDRESS, "--dry-run", "--json")
+    assert dry.data["manifest"] == f"{ADDRESS}/manifest.json"
+    assert list(open_storage(ADDRESS).list()) == []
+
+
+def test_what_is_left_out_is_listed_beside_it(bucket: Bucket, tmp_path: Path) -> None:
+    photos = fill(tmp_path / "some", 12, classes=3)
+    (photos / "class-0" / "bad.jpg").write_bytes(b"\xff\xd8\xff nonsense")
+    storage = bucket()
+    result = presize(photos, ADDRESS, SMALL)
+    assert len(result.quarantined) == 1
+    assert b"bad.jpg" in storage.read("quarantine.jsonl")
+    assert verify(ADDRESS).damage == ()
