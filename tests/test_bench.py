@@ -56,6 +56,13 @@ def test_the_table_has_a_line_for_each_row_and_the_first_epoch_apart() -> None:
     assert "the first of which compiles" in text
 
 
+def test_a_sweeps_document_names_the_command_whatever_its_options(tpuctl) -> None:
+    document = tpuctl("bench", "--template", "fashion-mnist", "--batch", "x", "--json").document
+    assert (document["command"], document["status"]) == ("bench", "error")
+    other = tpuctl("bench", "--json", "compare", "no.json", "no.json").document
+    assert other["command"] == "bench compare"
+
+
 def test_a_sweep_is_drawn_as_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra plot")
     drawn = draw(sweep("gpu", GPU_S), tmp_path / "sweep.png")

@@ -15,6 +15,7 @@ from tpuctl.outcome import Outcome
 from tpuctl.reporters import envelope
 
 STDERR = 2
+_COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 
 _RESUMES = "The same command again goes on from what is complete."
 _FOLLOWS = "What was asked for goes on without us; the same command again follows it."
@@ -174,8 +175,11 @@ def close_stdout() -> None:
 
 
 def _command_words(arguments: list[str]) -> str:
-    words = [word for word in arguments if not word.startswith("-")]
-    entry = next((entry for entry in CONTENTS if words and entry.name == words[0]), None)
+    """The command that is meant: in a group, the word behind it, unless an option comes first."""
+    words = [word for word in arguments if word not in _COMMON_FLAGS]
+    first = next((word for word in words if not word.startswith("-")), "")
+    entry = next((entry for entry in CONTENTS if entry.name == first), None)
     if entry is None:
         return "tpuctl"
-    return " ".join(words[: 2 if entry.is_group else 1])
+    below = words[words.index(first) + 1 :][:1] if entry.is_group else []
+    return " ".join([first, *(word for word in below if not word.startswith("-"))])
