@@ -1,7 +1,5 @@
 """`create`: one TPU, in the first zone that gives it, and nothing left behind in the others."""
 
-import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
@@ -9,25 +7,22 @@ from typing import Literal
 from tpuctl.cloud import labels
 from tpuctl.cloud.abandoning import give_up
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.attempts import (
+    NOT_TRIED,
+    Attempt,
+    failed,
+    is_final,
+    is_lost,
+    is_regional,
+    verdict,
+)
 from tpuctl.cloud.following import LAND_S, Pending, follow
 from tpuctl.cloud.journal import Entry, Journal, new_create_id
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.cloud.plan import CreatePlan, Offer
 from tpuctl.cloud.requesting import read_named, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
-from tpuctl.errors import (
-    AlreadyExistsError,
-    ApiDisabledError,
-    NoCapacityError,
-    NotLoggedInError,
-    PermissionDeniedError,
-    QuotaExceededError,
-    StoppedError,
-    TpuctlError,
-    TryAgainError,
-    UnavailableError,
-    ZoneHiddenError,
-)
+from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.progress import OnProgress, silent
 
@@ -38,29 +33,6 @@ MOST_VALID_S = 365 * 86400.0
 """No place in a queue is asked to be kept for longer: the service takes about a year."""
 
 Choice = Literal["cancel", "leave"]
-
-NOT_TRIED = "not_tried"
-"""The outcome of a zone that it was no use to ask."""
-
-_FINAL = (
-    AlreadyExistsError,
-    ApiDisabledError,
-    NotLoggedInError,
-    PermissionDeniedError,
-    UnavailableError,
-)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What became of one zone: `ready`, `accepted`, `not_tried`, or the code of an error."""
-
-    zone: str
-    outcome: str
-    reason: str
-    seconds: float
-    error: TpuctlError | None = field(default=None, metadata={"internal": True})
-
 
 OnAttempt = Callable[[Attempt], None]
 
@@ -190,9 +162,9 @@ class _Creation:
                 return node
             error = self.attempts[-1].error
             # What the operation ended with has been taken back: then it is known what there is.
-            if _is_final(error) and not (pending and _is_lost(error)):
+            if is_final(error) and not (pending and is_lost(error)):
                 return self._not_created(error)
-            if isinstance(error, QuotaExceededError) and _is_regional(error):
+            if isinstance(error, QuotaExceededError) and is_regional(error):
                 full_regions.add(offer.region)
         return self._not_created()
 
@@ -203,7 +175,7 @@ class _Creation:
         for offer in self._offers():
             if pending := self._submit(offer, race=race):
                 contest.append(pending)
-            elif _is_final(error := self.attempts[-1].error) and not _is_lost(error):
+            elif is_final(error := self.attempts[-1].error) and not is_lost(error):
                 self._cancel(contest, f"{offer.zone} cannot have it")
                 return self._not_created(error)
         if contest and not wait:
@@ -256,7 +228,7 @@ class _Creation:
                 race=race,
             )
         except TpuctlError as error:
-            self._note(_failed(offer.zone, error, 0.0))
+            self._note(failed(offer.zone, error, 0.0))
             return None
         return Pending(self.api, entry)
 
@@ -293,7 +265,7 @@ class _Creation:
     def _lose(self, pending: Pending, error: TpuctlError) -> None:
         seconds = pending.waited_s
         self._give_up([pending.entry], outcome=error.code)
-        self._note(_failed(pending.entry.zone, error, seconds))
+        self._note(failed(pending.entry.zone, error, seconds))
 
     def _give_up(self, entries: list[Entry], *, outcome: str) -> None:
         for entry in give_up(self.api, self.journal, entries, outcome=outcome):
@@ -338,7 +310,7 @@ class _Creation:
             self.plan.name,
             self.plan.accelerator_type,
             attempts,
-            error or _verdict(self.plan, attempts),
+            error or verdict(self.plan, attempts),
             tuple(self.notes),
             self.plan.because,
         )
@@ -380,48 +352,4 @@ def _several_in_line(name: str, zones: int) -> str:
         f"{name} is in line in {zones} zones, and every one that comes costs money. The same "
         "command without --no-wait goes on until the first is ready, and cancels the others; or "
         "then: tpuctl gc --yes"
-    )
-
-
-def _failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
-    """An attempt whose reason leaves out what we were doing: that is said already."""
-    doing, _, why = str(error).partition(": ")
-    reason = why if doing.startswith("Could not create") and why else str(error)
-    return Attempt(zone, error.code, reason, seconds, error)
-
-
-def _is_final(error: TpuctlError | None) -> bool:
-    """Whether to ask in another zone would be useless, or one TPU too many."""
-    return isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError)
-
-
-def _is_lost(error: TpuctlError | None) -> bool:
-    """Whether it is not known what became of a request; in a race it is one more of those."""
-    return isinstance(error, UnavailableError)
-
-
-def _is_regional(error: QuotaExceededError) -> bool:
-    return bool(re.search(r"PerRegion|in region\b", str(error)))
-
-
-def _verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
-    """The error of the whole: of the only zone, or one that says whether waiting helps."""
-    errors = [attempt.error for attempt in attempts if attempt.error]
-    if not errors:
-        why = "; ".join(f"{attempt.zone}: {attempt.reason}" for attempt in attempts)
-        return QuotaExceededError(
-            f"Could not create {plan.name}: no zone is worth asking ({why}).",
-            hint=f"Where there is quota: tpuctl quota {plan.accelerator_type}",
-        )
-    if len(attempts) == 1:
-        return errors[-1]
-    hopeful = [error for error in errors if isinstance(error, TryAgainError)]
-    full = [error for error in hopeful if isinstance(error, NoCapacityError)]
-    decisive = (full or hopeful or errors)[0]
-    counts = Counter(attempt.outcome.replace("_", " ") for attempt in attempts)
-    summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-    wait = "The same command again" if plan.queued else "Wait in line in all of them: --queued"
-    return type(decisive)(
-        f"Could not create {plan.name} in any of {len(attempts)} zones: {summary}.",
-        hint=wait if full else decisive.hint,
     )

@@ -6,7 +6,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.cloud.creating import Attempt, Created, NotCreated
+from tpuctl.cloud.attempts import Attempt
+from tpuctl.cloud.creating import Created, NotCreated
 from tpuctl.cloud.plan import CreatePlan, Offer
 from tpuctl.units import format_duration, format_usd
 
