@@ -226,7 +226,10 @@ def _check_labels(wanted: Mapping[str, str]) -> None:
 def _check_limits(options: CreateOptions) -> None:
     for name, limit in (("--ttl", options.ttl_s), ("--max-usd", options.max_usd)):
         if limit is not None and not (math.isfinite(limit) and limit > 0):
-            raise InvalidInputError(f"{name} must be more than nothing, and finite.")
+            raise InvalidInputError(
+                f"{name} must be more than nothing, and finite.",
+                hint="Like --ttl 4h or --max-usd 20; leave both out for no limit.",
+            )
     if options.ttl_s is not None and options.ttl_s < 1:
         raise InvalidInputError("--ttl must be at least a second.")
 

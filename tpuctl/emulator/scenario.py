@@ -101,7 +101,10 @@ def load_scenario(path: Path) -> Scenario:
         with open_regular(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no scenario file {path}.") from error
+        raise NotFoundError(
+            f"There is no scenario file {path}.",
+            hint="Without --scenario there is every known zone and type, and no fault.",
+        ) from error
     except OSError as error:
         raise InvalidInputError(f"Could not read the scenario {path}: {error.strerror}.") from error
     if len(data) > _LARGEST_BYTES:

@@ -30,7 +30,10 @@ def parse_function(text: str) -> Function | None:
     if not place.endswith(".py"):
         return Function(place, name)
     if not Path(place).is_file():
-        raise NotFoundError(f"There is no file {place} to take the function {name} from.")
+        raise NotFoundError(
+            f"There is no file {place} to take the function {name} from.",
+            hint=f"Write it as path.py:{name}, seen from the folder {Path.cwd()}.",
+        )
     return Function(str(Path(place).resolve()), name)
 
 
