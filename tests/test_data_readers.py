@@ -180,6 +180,23 @@ def test_tf_data_goes_on_at_the_step_where_it_stopped(data_sets: Path, hosts: in
 
 
 @pytest.mark.tf
+def test_the_order_is_ours_whatever_seed_the_program_sets(data_sets: Path) -> None:
+    import tensorflow as tf
+
+    def order() -> list[bytes]:
+        batches = arrays(open_tf_dataset(data_sets / "raw", 3, seed=4), 12)
+        return [images.tobytes() for images, _ in batches]
+
+    expected = order()
+    try:
+        for seed in (0, 7):
+            tf.random.set_seed(seed)
+            assert order() == expected
+    finally:
+        tf.random.set_seed(None)
+
+
+@pytest.mark.tf
 def test_tf_data_hosts_see_every_record_once_between_them(data_sets: Path) -> None:
     for hosts in (2, 3):
         seen = [

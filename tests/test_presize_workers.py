@@ -10,7 +10,7 @@ from tests.pictures import contents, small
 from tpuctl.datasets import presize
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.plan import plan_presize
-from tpuctl.datasets.pool import Setup, build_shards
+from tpuctl.datasets.pool import WORKER, Setup, build_shards
 from tpuctl.datasets.state import Work
 from tpuctl.errors import TpuctlError
 from tpuctl.progress import Progress
@@ -23,8 +23,9 @@ def test_a_killed_worker_costs_a_retry_and_not_the_run(photos: Path, tmp_path: P
     def kill(progress: Progress) -> None:
         if len(killed) < 2 and progress.done >= 2 + 3 * len(killed):
             for child in psutil.Process().children():
-                child.kill()
-                killed.append(child.pid)
+                if WORKER[-1] in child.cmdline():
+                    child.kill()
+                    killed.append(child.pid)
 
     result = presize(photos, tmp_path / "out", small(), on_progress=kill)
     assert len(killed) == 2

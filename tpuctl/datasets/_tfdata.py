@@ -45,9 +45,15 @@ def _records(data_set: DataSet, order: Order, start_step: int) -> Any:
         records = tf.data.TFRecordDataset(path)
         if not order.by_shard:
             records = records.shard(order.hosts, order.host)
-        if order.shuffle:
-            records = records.shuffle(most, seed=seed, reshuffle_each_iteration=False)
-        return records.skip(skip)
+        if not order.shuffle:
+            return records.skip(skip)
+
+        def shuffled(shard: Any) -> Any:
+            mixed = tf.random.experimental.stateless_shuffle(shard, seed=[seed, 0])
+            return tf.data.Dataset.from_tensor_slices(mixed[skip:])
+
+        # Dataset.shuffle would mix the user's tf.random.set_seed in, and refuses a seed of 0 here.
+        return records.batch(most).flat_map(shuffled)
 
     def epoch_records(epoch: Any) -> Any:
         shards = tf.range(len(order.records))

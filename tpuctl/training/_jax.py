@@ -15,13 +15,15 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
     `native` is a mesh with one axis, `data`, over them all.
     """
     import jax
+    import numpy as np
 
     several_hosts = strategy == "distributed+mesh"
     if several_hosts:
         jax.distributed.initialize()
     try:
         devices = jax.devices() if "mesh" in strategy else jax.devices()[:1]
-        mesh = jax.make_mesh((len(devices),), ("data",), devices=devices)
+        # jax.make_mesh gives axes of another kind from 0.10 on, under which gathers need annotations.
+        mesh = jax.sharding.Mesh(np.array(devices), ("data",))
         with _data_parallel(len(devices) > 1):
             yield Devices(
                 names=tuple(map(str, devices)),
