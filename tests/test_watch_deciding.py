@@ -130,13 +130,13 @@ def on(jobs: dict[int, JobSight], **changes: object) -> Sight:
         pytest.param(
             BUSY,
             on({0: RUNS, 1: RUNS}, hung=Silence((1,), 320.0)),
-            Close("crash", "worker 1 hung: it said nothing for 5m 20s", worker=1),
+            Close("crash", "worker 1 hung: nothing was said for 5m 20s", worker=1),
             id="hung",
         ),
         pytest.param(
             BUSY,
             on({0: RUNS}),
-            Close("maintenance", "worker 1 knows nothing of the job any more"),
+            Close("maintenance", "the job is gone without a trace from worker 1"),
             id="a disk is gone",
         ),
         pytest.param(

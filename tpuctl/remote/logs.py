@@ -88,14 +88,16 @@ async def follow_log(
     listener: Listener,
     offsets: Mapping[int, int],
     tail: int | None,
+    follow: bool = True,
 ) -> Logs:
     """Follow a job's log until it has ended everywhere; may be cancelled at any moment.
 
-    A worker that has an offset (bytes) is read on from there, others from their last `tail` lines.
+    Without `follow` only what there is now. A worker that has an offset (bytes) is read on from
+    there, others from their last `tail` lines.
     """
     output = Output(tuple(host.index for host in hosts), sink)
     reading = _Reading(access, output, note, listener, offsets)
-    return await reading.on_all(hosts, job, follow=True, tail=tail)
+    return await reading.on_all(hosts, job, follow=follow, tail=tail)
 
 
 class _Reading:

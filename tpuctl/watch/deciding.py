@@ -25,7 +25,7 @@ from tpuctl.errors import (
     WrongStateError,
 )
 from tpuctl.remote.agent.jobs import FINISHED, LOST, STOPPED
-from tpuctl.remote.hosts import ranges
+from tpuctl.remote.hosts import name_workers
 from tpuctl.units import format_duration
 from tpuctl.watch.models import JobSight, Memory, Order, Sight, WorkersSight, job_prefix
 from tpuctl.watch.steps import (
@@ -174,8 +174,8 @@ def _on_unreachable(memory: Memory, order: Order, sight: Sight, workers: Workers
         return End(error)
     if sight.trouble_s < order.bad_host_after_s:
         return Wait(_soon(order), f"{error}")
-    who = f"worker {ranges(workers.errors)}"
-    reason = f"{who} could not be used for {format_duration(sight.trouble_s)}: {error}"
+    who, long = name_workers(workers.errors), format_duration(sight.trouble_s)
+    reason = f"{who} could not be used for {long}: {error}"
     if memory.open:
         return Close("bad_host", reason, worker=index)
     return _replace(memory, reason, error)
@@ -228,8 +228,8 @@ def _attend(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -
     assert attempt
     if len(jobs) < workers.count:
         if attempt.launched:
-            missing = ranges(set(range(workers.count)) - jobs.keys())
-            return Close("maintenance", f"worker {missing} knows nothing of the job any more")
+            missing = name_workers(sorted(set(range(workers.count)) - jobs.keys()))
+            return Close("maintenance", f"the job is gone without a trace from {missing}")
         # We ended before we knew whether it had begun everywhere: then it begins anew.
         if jobs:
             return StopJobs((attempt.job,))
@@ -243,8 +243,8 @@ def _attend(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -
     if all(job.state == FINISHED for job in jobs.values()):
         return Close("done", "", exit_code=0)
     if sight.hung and order.hang_after_s is not None:
-        who, after = ranges(sight.hung.workers), format_duration(sight.hung.seconds)
-        reason = f"worker {who} hung: it said nothing for {after}"
+        who, after = name_workers(sight.hung.workers), format_duration(sight.hung.seconds)
+        reason = f"{who} hung: nothing was said for {after}"
         return Close("crash", reason, worker=sight.hung.workers[0])
     return Follow()
 

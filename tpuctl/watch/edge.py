@@ -28,13 +28,13 @@ from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
 from tpuctl.watch.asking import ask_workers
-from tpuctl.watch.following import Eyes, Followed, follow_job
+from tpuctl.watch.following import Eyes, Followed, follow_job, show_log
 from tpuctl.watch.models import Attempt, Memory, Order, TpuSight, WorkersSight
 from tpuctl.watch.seeing import see
 from tpuctl.watch.steps import Launch
 
 ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
-"""What a job is told: the number of the attempt, and 1 when it is to go on from a checkpoint."""
+"""What a job is told: the number of the attempt, and from the second on that it is to go on."""
 
 TAIL_LINES = 20
 
@@ -148,17 +148,26 @@ class Edge:
 
     def launch(self, memory: Memory, order: Order, step: Launch) -> None:
         """Copy the code and start the job on every worker; raises what stands in the way."""
-        hosts, access = self._workers()
         if order.code is not None:
-            plan = CopyPlan(Direction.UP, None, order.folder or "", order.code)
-            copied = copy(hosts, access, plan)
-            if copied.failed:
-                raise _first_failure(copied.failures)
-        told = {ATTEMPT: str(step.number), RESUME: "1" if step.number > 1 else "0"}
+            self.copy_code(order.code, order.folder or "")
+        self.start(order, step)
+
+    def copy_code(self, folder: str, target: str) -> None:
+        """Bring a folder of every worker to the state of one here."""
+        hosts, access = self._workers()
+        copied = copy(hosts, access, CopyPlan(Direction.UP, None, target, folder))
+        if copied.failed:
+            raise copied.failures[0]
+
+    def start(self, order: Order, step: Launch) -> None:
+        """Start the job on every worker, or on none."""
+        hosts, access = self._workers()
+        told = {ATTEMPT: str(step.number), **({RESUME: "1"} if step.number > 1 else {})}
         command = Command(order.command, {**order.env, **told}, order.folder)
         started = start_job(hosts, command, access, job=step.job, check=False)
+        self._offsets[step.job] = {}
         if started.failed:
-            raise _first_failure(started.failures)
+            raise started.failures[0]
 
     def stop_jobs(self, jobs: tuple[str, ...]) -> None:
         """End jobs on every worker that has them."""
@@ -182,7 +191,6 @@ class Edge:
         assert memory.open
         job = memory.open.job
         hosts, access = self._workers()
-        first = job not in self._offsets and memory.open.launched
 
         def is_well() -> bool:
             tpu = self.look(memory)
@@ -191,13 +199,21 @@ class Edge:
                 return True
             return tpu.kind == "usable" and tpu.id == (memory.open and memory.open.tpu_id)
 
-        so_far = None if first else self._offsets.get(job, {})
         eyes = Eyes(is_well, give_up_lost, self.clock, poll_s)
         followed = follow_job(
-            hosts, access, job, order, so_far, eyes, sink=self._sink, note=self._note
-        )
+            hosts, access, job, order, self._offsets.get(job), eyes,
+            sink=self._sink, note=self._note,
+        )  # fmt: skip
         self._offsets[job] = followed.offsets
         return followed
+
+    def show_rest(self, job: str) -> None:
+        """Show what a job that has ended said since it was followed last, if that can be had."""
+        try:
+            hosts, access = self._workers()
+            show_log(hosts, access, job, self._offsets.get(job), sink=self._sink)
+        except TpuctlError as error:
+            self._note(f"Warning: the end of its log could not be read: {error}")
 
     def tail(self, attempt: Attempt) -> tuple[str, ...]:
         """The last lines that a failed attempt has printed, where they can still be had."""
@@ -229,7 +245,3 @@ class Edge:
             access = open_access_to(self._api, node, login.user, key=login.key, jump=login.jump)
             self._reach = (node.id, hosts, access)
         return hosts, self._reach[2]
-
-
-def _first_failure(failures: tuple[TpuctlError, ...]) -> TpuctlError:
-    return failures[0]

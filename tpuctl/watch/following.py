@@ -10,7 +10,7 @@ from tpuctl.clock import Clock
 from tpuctl.errors import TpuctlError
 from tpuctl.remote.access import Access
 from tpuctl.remote.fleet import drive
-from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.hosts import Host, name_workers
 from tpuctl.remote.logs import Listener, LogEnd, follow_log
 from tpuctl.remote.output import Sink
 from tpuctl.units import format_duration
@@ -21,7 +21,7 @@ FIRST_LINES = 10
 """How many of its last lines a job shows to a watch that comes back to it."""
 
 _TICK_S = 0.1
-_LAST_WORDS_S = 5.0
+_LAST_WORDS_S = 2.0
 
 
 @dataclass
@@ -61,6 +61,30 @@ def follow_job(
     """Follow a job until it ends or fails somewhere, its TPU is not well, or a worker hangs."""
     patient = replace(access, patience=replace(access.patience, reconnect_s=math.inf))
     return drive(_Following(hosts, patient, job, order, so_far, eyes, sink, note).to_the_end())
+
+
+def show_log(
+    hosts: tuple[Host, ...],
+    access: Access,
+    job: str,
+    so_far: Mapping[int, int] | None,
+    *,
+    sink: Sink,
+) -> None:
+    """Show a log from where it was read last, or its last lines, as far as it goes now."""
+    drive(
+        follow_log(
+            hosts,
+            access,
+            sink=sink,
+            note=lambda _: None,
+            job=job,
+            listener=Listener(),
+            offsets=so_far or {},
+            tail=FIRST_LINES if so_far is None else None,
+            follow=False,
+        )
+    )
 
 
 class _Following(Listener):
@@ -161,8 +185,8 @@ class _Following(Listener):
             return True
         elif silence.workers != self._named:
             self._named = silence.workers
-            who, long = ranges(silence.workers), format_duration(silence.seconds)
-            self._note(f"Worker {who} has said nothing for {long}. If it hangs: --hang-after")
+            who, long = name_workers(silence.workers), format_duration(silence.seconds)
+            self._note(f"Nothing was said for {long} by {who}. If it hangs: --hang-after {long}")
         return False
 
     def _now_s(self) -> float:

@@ -17,7 +17,6 @@ from tpuctl.watch.steps import (
     Delete,
     End,
     Follow,
-    Forget,
     Launch,
     Step,
     StopJobs,
@@ -149,32 +148,38 @@ class _Watch:
             self._measure(is_troubled=True)
 
     def _do(self, step: Step) -> None:
-        edge, memory = self._edge, self._memory
         match step:
+            case Create() | Delete() | Launch():
+                self._change(step)
+                self._sight = replace(self._sight, refused=None, refusals=0)
+                self._trouble.seconds(False)
             case Wait():
-                edge.clock.sleep(step.seconds)
-                self._sight = replace(self._sight, workers=None, refused=None)
+                self._edge.clock.sleep(step.seconds)
+                self._sight = replace(self._sight, refused=None)
             case Ask():
-                workers = edge.ask(memory)
+                workers = self._edge.ask(self._memory)
                 self._sight = replace(self._sight, workers=workers)
                 self._measure(is_troubled=bool(workers.errors or workers.unfit))
-            case Delete():
-                edge.delete(memory)
-                self._succeed()
-            case Create():
-                edge.create(memory)
-                self._memory = replace(memory, creating=False)
-                self._succeed()
-            case Launch():
-                edge.launch(memory, self._order, step)
-                self._succeed()
+                return
             case StopJobs():
-                edge.stop_jobs(step.jobs)
-                self._sight = replace(self._sight, workers=None)
+                self._edge.stop_jobs(step.jobs)
             case Follow():
                 self._follow()
-            case Close() | Forget():
-                self._sight = replace(self._sight, workers=None, hung=None)
+                return
+            case Close():
+                if self._sight.tpu.kind == "usable" and self._memory.last:
+                    self._edge.show_rest(self._memory.last.job)
+        self._sight = replace(self._sight, workers=None, hung=None)
+
+    def _change(self, step: Create | Delete | Launch) -> None:
+        match step:
+            case Create():
+                self._edge.create(self._memory)
+                self._memory = replace(self._memory, creating=False)
+            case Delete():
+                self._edge.delete(self._memory)
+            case Launch():
+                self._edge.launch(self._memory, self._order, step)
 
     def _follow(self) -> None:
         self._measure(is_troubled=False)
@@ -186,10 +191,6 @@ class _Watch:
             give_up_lost=lambda is_lost: self._trouble.seconds(is_lost) >= limit_s,
         )
         self._sight = replace(self._sight, workers=None, hung=followed.hung)
-
-    def _succeed(self) -> None:
-        self._sight = replace(self._sight, workers=None, refused=None, refusals=0, hung=None)
-        self._trouble.seconds(False)
 
     def _measure(self, *, is_troubled: bool) -> None:
         """For how long the workers have not been as they should, or the job has been failing."""
