@@ -68,6 +68,10 @@ LEFTOVERS: Shape = {
     "[found]": keys("kind name zone reason usd_per_hour chips action"),
     **keys("freed_chips saved_usd_per_hour"),
 }
+WATCHED: Shape = {
+    "[attempts]": keys("number cause reason zone tpu_id job began ended exit_code worker"),
+    **keys("name zone job crashes usd_per_hour tail"),
+}
 FIT: Shape = {
     **keys(
         "accelerator_type batch_size per_chip_batch fits hbm_needed_bytes hbm_available_bytes"

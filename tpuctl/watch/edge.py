@@ -1,9 +1,11 @@
 """The edge of a watch: it looks and acts through what creates, deletes, copies and runs."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tpuctl.cloud.attempts import Attempt as CreateAttempt
 from tpuctl.cloud.creating import Created, create
 from tpuctl.cloud.groups import group_of
 from tpuctl.cloud.journal import DELETED
@@ -61,10 +63,10 @@ class Edge:
         *,
         sink: Sink,
         note: Callable[[str], None],
-        on_progress: OnProgress = silent,
+        progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
     ) -> None:
         self._api, self._journal, self._login = cloud.api, cloud.journal, login
-        self._sink, self._note, self._on_progress = sink, note, on_progress
+        self._sink, self._note, self._progress = sink, note, progress
         self._thing: Thing | None = None
         self._reach: tuple[str, tuple[Host, ...], Access] | None = None
         self._offsets: dict[str, dict[int, int]] = {}
@@ -117,13 +119,17 @@ class Edge:
         if recipe.max_usd is not None:
             recipe = replace(recipe, max_usd=recipe.max_usd - memory.spent_usd)
         plan = plan_with_service(self._api, replace(recipe, watch=memory.watch))
-        made = create(
-            self._api,
-            plan,
-            journal=self._journal,
-            on_progress=self._on_progress,
-            on_attempt=lambda a: self._note(f"{a.zone}: {a.outcome.replace('_', ' ')} {a.reason}"),
-        )
+        attempts: list[CreateAttempt] = []
+        with self._progress() as on_progress:
+            made = create(
+                self._api,
+                plan,
+                journal=self._journal,
+                on_progress=on_progress,
+                on_attempt=attempts.append,
+            )
+        for attempt in attempts[:-1]:
+            self._note(f"{attempt.zone}: {attempt.outcome.replace('_', ' ')}, {attempt.reason}")
         if not isinstance(made, Created):
             raise made.error
         for warning in made.warnings:

@@ -232,11 +232,12 @@ class _Watch:
 def _words(step: Step, memory: Memory, sight: Sight) -> str:
     """What a step is called when it is told, with its reason."""
     where = f"{memory.name} in {sight.tpu.zone}"
+    reason = step.reason.rstrip(".") if isinstance(step, Close | Delete) else ""
     match step:
         case Wait():
             return step.why
         case Delete():
-            return f"Deleting {where}: {step.reason}."
+            return f"Deleting {where}: {reason}."
         case Create():
             return f"Making {memory.name}."
         case Launch():
@@ -246,7 +247,7 @@ def _words(step: Step, memory: Memory, sight: Sight) -> str:
             return f"Attempt {memory.open.number if memory.open else 0} is done."
         case Close():
             number = memory.open.number if memory.open else 0
-            return f"Attempt {number} has ended: {step.cause.replace('_', ' ')}, {step.reason}"
+            return f"Attempt {number} has ended: {step.cause.replace('_', ' ')}, {reason}."
         case StopJobs():
             return f"Stopping {', '.join(step.jobs)} on {where}."
     return ""
