@@ -93,6 +93,11 @@ CONTENTS = (
         "stop",
         "End a detached job with every process it has started, on every worker.",
     ),
+    Entry(
+        "Workers",
+        "free",
+        "Show who has the chips of every worker, and end those processes after a question.",
+    ),
     Entry("Workers", "ssh", "Open a shell on one worker with the system's ssh."),
     Entry(
         "Input pipelines",

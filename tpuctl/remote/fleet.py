@@ -55,9 +55,9 @@ class Fleet:
 
 @asynccontextmanager
 async def open_fleet(
-    hosts: tuple[Host, ...], access: Access, *, together: bool = False
+    hosts: tuple[Host, ...], access: Access | None, *, together: bool = False
 ) -> AsyncIterator[Fleet]:
-    """Connect to every worker at once.
+    """Connect to every worker at once; without an access, to this machine.
 
     With `together`, nobody takes part when one cannot be reached, for a program for a slice would
     wait for it for ever; the others' result is then NotStartedError.
