@@ -199,7 +199,7 @@ def test_processes_of_other_users_that_cannot_be_looked_into_are_counted(own: Sl
         ).stdout
         ((_, seen),) = wire.split_frames(bytearray(said.removeprefix(wire.MARK)))
         assert wire.read_note(seen)["uninspected"] > 0
-    worker = HeldWorker(0, "h", None, None, None, chips=1, uninspected=7)
+    worker = HeldWorker(0, "h", None, chips=1, uninspected=7)
     assert "7 processes of other users" in Held((worker,)).warnings[0]
     assert "--sudo" in Held((worker,)).warnings[0]
 

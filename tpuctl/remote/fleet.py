@@ -41,6 +41,10 @@ class Fleet:
 
         return await _all(on_one(place) for place in range(len(self.hosts)))
 
+    def found(self, host: Host) -> Connection | TpuctlError:
+        """The connection to a worker, or why there is none."""
+        return self._found[self.hosts.index(host)]
+
     async def reconnect(self, host: Host) -> Connection:
         """Open another connection in place of a worker's broken one."""
         place = self.hosts.index(host)

@@ -9,7 +9,7 @@ from tpuctl.hardware.generations import known_chips
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent.chips import LEFT, REFUSED, STAYS
 from tpuctl.remote.connection import Connection, ask
-from tpuctl.remote.ends import Ends, WorkerEnd
+from tpuctl.remote.ends import Answers, WorkerAnswer
 from tpuctl.remote.fleet import drive, open_fleet
 from tpuctl.remote.hosts import Host, ranges
 
@@ -34,7 +34,7 @@ class ChipHolder:
 
 
 @dataclass(frozen=True)
-class HeldWorker(WorkerEnd):
+class HeldWorker(WorkerAnswer):
     """The chips of a worker; `uninspected` processes did not let us see what they have open."""
 
     chips: int = 0
@@ -45,7 +45,7 @@ class HeldWorker(WorkerEnd):
 
 
 @dataclass(frozen=True)
-class Held(Ends):
+class Held(Answers):
     """Who has the chips of some workers, before or after they were freed."""
 
     workers: tuple[HeldWorker, ...]
@@ -122,7 +122,7 @@ def free_chips(
 
 def _held(hosts: tuple[Host, ...], answers: list[HeldWorker | TpuctlError]) -> Held:
     workers = (
-        HeldWorker(host.index, host.address, None, None, str(answer), failure=answer)
+        HeldWorker(host.index, host.address, str(answer), answer)
         if isinstance(answer, TpuctlError)
         else answer
         for host, answer in zip(hosts, answers, strict=True)
@@ -134,8 +134,6 @@ def _seen(host: Host, answer: Mapping[str, Any]) -> HeldWorker:
     return HeldWorker(
         host.index,
         host.address,
-        None,
-        None,
         None,
         chips=answer["chips"],
         holders=tuple(ChipHolder(**line) for line in answer["holders"]),

@@ -23,6 +23,7 @@ _NEEDS = {
     "jobs": ("wire", "process", "run", "jobs", "main"),
     "probe": ("wire", "process", *_CHIPS, "chips", "run", "probe", "main"),
     "chips": ("wire", "process", *_CHIPS, "chips", "main"),
+    "top": ("wire", "process", *_CHIPS, "chips", "metrics", "top", "main"),
     "copy": ("wire", "tree", "unpack", "copy", "main"),
 }
 _LENGTH_DIGITS = 8
