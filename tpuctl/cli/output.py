@@ -85,7 +85,8 @@ def _print(report: Any) -> None:
     else:
         from rich.console import Console
 
-        Console(highlight=False).print(report)
+        # A command or a snippet may be longer than a line: it is to be copied, so never cut.
+        Console(highlight=False).print(report, crop=False)
 
 
 def note(message: str) -> None:

@@ -14,7 +14,7 @@ from tpuctl.errors import (
     WorkerDiskFullError,
 )
 from tpuctl.outcome import Outcome, Status
-from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.hosts import Host, name_workers, ranges
 
 _FULL_BYTES = 1 << 20
 _WORKER = re.compile(r"worker \d+ \(.*?\)")
@@ -109,7 +109,7 @@ class Ends(Outcome):
         if not messy:
             return ()
         return (
-            f"On worker {ranges(messy)} the command left processes behind; they were ended "
+            f"On {name_workers(messy)} the command left processes behind; they were ended "
             "with it. What shall outlive a command is started with --detach.",
         )
 
@@ -123,7 +123,7 @@ class Ends(Outcome):
         if not idle:
             return said
         hint = f"Leave out what cannot be reached: --worker {ranges(idle)}"
-        return (*said, NotStartedError(f"Nothing was started on worker {ranges(idle)}.", hint=hint))
+        return (*said, NotStartedError(f"Nothing was started on {name_workers(idle)}.", hint=hint))
 
 
 def summarize(
@@ -142,8 +142,8 @@ def _say_once(same: list[tuple[int, TpuctlError]]) -> TpuctlError:
     if not others:
         return first
     alike = len({_WORKER.sub("", str(error)) for _, error in same}) == 1
-    also = f"worker {others[0]}" if len(others) == 1 else f"workers {ranges(others)}"
-    rest = f"The same on {also}." if alike else f"It failed on {also} too, otherwise."
+    also = name_workers(others)
+    rest = f"The same on {also}." if alike else f"It failed on {also} too, in another way."
     return type(first)(f"{first} {rest}", hint=first.hint)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tpuctl.errors import NotStartedError, TpuctlError
 from tpuctl.remote.access import Access, Connector, connector
 from tpuctl.remote.connection import Connection
-from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.hosts import Host, name_workers
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def _not_started(
 ) -> Connection | TpuctlError:
     if isinstance(found, TpuctlError):
         return found
-    them = f"worker {missing[0]}" if len(missing) == 1 else f"workers {ranges(missing)}"
+    them = name_workers(missing)
     return NotStartedError(f"Nothing was started on {host.label}, for {them} cannot be reached.")
 
 

@@ -107,3 +107,9 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([number, number])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def name_workers(numbers: Iterable[int]) -> str:
+    """Name workers in a sentence: `worker 3`, `workers 0-3,7`."""
+    numbers = list(numbers)
+    return f"worker{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
