@@ -39,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
-    "remote": {"cloud", "storage"},
+    "remote": {"cloud", "hardware", "runtime", "storage"},
     "watch": {"cloud", "hardware", "remote", "storage"},
     "demo": SERVICES
     - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote", "watch"},
