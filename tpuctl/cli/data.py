@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from tpuctl import datasets
-from tpuctl.cli import output
+from tpuctl.cli import here, output
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.geometry import Fidelity, Mode
 from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size
@@ -23,7 +23,9 @@ def data() -> None:
 
 @app.command()
 def presize(
-    src: Annotated[str, typer.Argument(help="Folder of pictures, at any depth.")],
+    src: Annotated[
+        str, typer.Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")
+    ],
     dst: Annotated[
         str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for shards and manifest.json.")
     ],
@@ -70,6 +72,15 @@ def presize(
         bool, typer.Option("--overwrite", help="Replace another data set in DST.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
+        ),
+    ] = "auto",
+    zone: Annotated[
+        str | None, typer.Option(help="Where the TPU is, to warn of buckets elsewhere.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only, write nothing.")] = False,
 ) -> None:
     """Decode and shrink pictures once into shards with a manifest and checksums."""
@@ -88,9 +99,11 @@ def presize(
         overwrite,
         seed,
         dry_run,
+        here.zone(zone, src, dst),
     )
+    part = here.part(hosts, dst)
     with bars() as on_progress:
-        result = datasets.presize(src, dst, options, on_progress=on_progress)
+        result = datasets.presize(src, dst, options, part=part, on_progress=on_progress)
     output.show(result, report.presize)
 
 
