@@ -6,7 +6,7 @@ checksum of the note. Notes and shards have names of their content, so hosts may
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.storage.port import Entry, Storage
 
 _NOTE = ".presize-"
+_REPLACED = f"{_NOTE}replaced.json"
 _CONNECTIONS = 16
 
 
@@ -88,10 +89,28 @@ def put(storage: Storage, name: str, content: bytes) -> Entry | None:
         return None
 
 
-def forget_notes(storage: Storage) -> None:
-    """Delete the notes: the manifest says it all."""
-    for entry in storage.list(_NOTE):
+def note_replaced(storage: Storage, before: Published | None, keep: Collection[str]) -> None:
+    """Write down which shards a new manifest will leave without a data set."""
+    old = before.data_set.shards if before and before.data_set else ()
+    if names := sorted({shard.name for shard in old} - set(keep)):
+        put(storage, _REPLACED, json.dumps(names).encode())
+
+
+def clean_up(storage: Storage, keep: Collection[str]) -> None:
+    """Delete the notes, for the manifest says it all, and the shards that were replaced."""
+    notes = list(storage.list(_NOTE))
+    if any(entry.name == _REPLACED for entry in notes):
+        with contextlib.suppress(NotFoundError, ValueError):
+            for name in json.loads(storage.read(_REPLACED)):
+                if manifest.is_plain(name) and name not in keep:
+                    _delete(storage, name)
+    for entry in notes:
         storage.delete(entry)
+
+
+def _delete(storage: Storage, name: str) -> None:
+    with contextlib.suppress(NotFoundError):
+        storage.delete(storage.stat(name))
 
 
 def note_of(job: str) -> str:
@@ -113,7 +132,8 @@ def _known(storage: Storage, published: Published | None) -> Iterator[Finished]:
 
 def _read_note(storage: Storage, name: str) -> Finished | None:
     with contextlib.suppress(NotFoundError, ValueError, KeyError, TypeError):
-        return Finished.from_json(json.loads(storage.read(name)))
+        document = json.loads(storage.read(name))
+        return Finished.from_json(document) if isinstance(document, dict) else None
     return None
 
 

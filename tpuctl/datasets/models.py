@@ -89,12 +89,16 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def parse_shard_bytes(text: str) -> int:
     """Read the size to aim at for a shard; raises UsageError."""
+    return parse_size_of("--shard-size", text)
+
+
+def parse_size_of(flag: str, text: str) -> int:
+    """Read the bytes that a flag gives; raises UsageError."""
     try:
         return parse_bytes(text)
     except (InvalidInputError, OverflowError) as error:
         raise UsageError(
-            f"--shard-size {text} is not a size.",
-            hint="Write --shard-size 128MiB or --shard-size 2GB.",
+            f"{flag} {text} is not a size.", hint=f"Write {flag} 128MiB or {flag} 2GB."
         ) from error
 
 

@@ -9,7 +9,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -18,12 +18,13 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.building import build_missing
 from tpuctl.datasets.commits import (
     Published,
+    clean_up,
     commit,
     complete_shards,
     find_entry,
     find_published,
-    forget_notes,
     in_order,
+    note_replaced,
     put,
 )
 from tpuctl.datasets.judging import check_quarantine, result_of
@@ -33,7 +34,7 @@ from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.reuse import refuse_another_plan, usable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
-from tpuctl.errors import AlreadyExistsError, NotFoundError, UsageError, WriteError
+from tpuctl.errors import AlreadyExistsError, UsageError, WriteError
 from tpuctl.progress import OnProgress, told
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
@@ -84,6 +85,7 @@ def presize_into_storage(run: Prepared, part: Part, *, on_progress: OnProgress) 
     if run.options.dry_run:
         return _result(run, part, (), frozenset(), missing=0)
     if published and published.has(run.plan.id) and (shards := in_order(run.plan, done)):
+        clean_up(storage, {shard.name for shard in shards})
         return _result(run, part, shards, frozenset(done), missing=0)
     if traffic := plan_traffic(run, missing):
         on_progress(told(describe_traffic(run, traffic)))
@@ -109,8 +111,10 @@ def conclude(
     check_quarantine(run, shards, lambda text: _list_left_out(run, text))
     left_out = quarantine_text(shards).encode()
     new = put(storage, QUARANTINE, left_out) if left_out else None
+    names = {shard.name for shard in shards}
     text = manifest.to_text(manifest.compose(run.plan, shards)).encode()
     now = find_published(storage, leniently=True)
+    note_replaced(storage, now, names)
     try:
         if now is None:
             storage.create(manifest.MANIFEST, text)
@@ -127,17 +131,7 @@ def conclude(
         raise
     if not left_out and (old := find_entry(storage, QUARANTINE)):
         storage.delete(old)
-    _clean_up(storage, {shard.name for shard in shards}, now)
-
-
-def _clean_up(storage: Storage, names: set[str], before: Published | None) -> None:
-    """Delete the notes, and the shards of the data set that was replaced."""
-    forget_notes(storage)
-    replaced = before.data_set.shards if before and before.data_set else ()
-    for shard in replaced:
-        if shard.name not in names:
-            with suppress(NotFoundError):
-                storage.delete(storage.stat(shard.name))
+    clean_up(storage, names)
 
 
 def _build(

@@ -37,16 +37,6 @@ def local_target(dst: str | Path) -> Path:
     return target
 
 
-def local_data_set(dst: str | Path) -> Path:
-    """Return the folder of a data set; raises InvalidInputError for a bucket."""
-    if bucket := bucket_of(dst):
-        raise InvalidInputError(
-            f"Data sets can be read on this machine only, not in {bucket}.",
-            hint=f"Copy it here first: gcloud storage cp -r {bucket} .",
-        )
-    return Path(dst)
-
-
 def bucket_of(place: str | Path) -> str | None:
     """Return the address of a bucket in full, since a Path keeps one slash of two; else None."""
     text = str(place)
