@@ -72,6 +72,12 @@ WATCHED: Shape = {
     "[attempts]": keys("number cause reason zone tpu_id job began ended exit_code worker"),
     **keys("name zone job crashes usd_per_hour tail"),
 }
+TOP: Shape = {
+    "[workers]": {
+        **keys("index vcpu_percent memory_used_bytes"),
+        "[chips]": keys("index duty_cycle_percent hbm_used_bytes holder_pid why_null"),
+    }
+}
 FIT: Shape = {
     **keys(
         "accelerator_type batch_size per_chip_batch fits hbm_needed_bytes hbm_available_bytes"

@@ -98,6 +98,16 @@ CONTENTS = (
         "stop",
         "End a detached job with every process it has started, on every worker.",
     ),
+    Entry(
+        "Workers",
+        "free",
+        "Show who has the chips of every worker, and end those processes after a question.",
+    ),
+    Entry(
+        "Workers",
+        "top",
+        "Show what every worker does: vCPUs, memory, and each chip's duty cycle, HBM and holder.",
+    ),
     Entry("Workers", "ssh", "Open a shell on one worker with the system's ssh."),
     Entry(
         "Input pipelines",

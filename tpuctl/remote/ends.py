@@ -41,6 +41,41 @@ class WorkerEnd:
 
 
 @dataclass(frozen=True)
+class WorkerAnswer:
+    """What one worker said, or why it did not."""
+
+    index: int
+    address: str
+    error: str | None
+    failure: TpuctlError | None = field(default=None, metadata={"internal": True})
+
+
+@dataclass(frozen=True)
+class Answers(Outcome):
+    """What several workers said, in the order of their numbers."""
+
+    workers: tuple[WorkerAnswer, ...]
+
+    @property
+    def status(self) -> Status:
+        """Partial when only some workers answered as they should."""
+        failed = [worker for worker in self.workers if worker.failure]
+        if not failed:
+            return "ok"
+        return "error" if len(failed) == len(self.workers) else "partial"
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first worker that failed, by number."""
+        return next((one.failure.exit_code for one in self.workers if one.failure), 0)
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """One sentence for each kind of failure, however many workers it met."""
+        return summarize([(worker.index, worker.failure) for worker in self.workers])
+
+
+@dataclass(frozen=True)
 class Ends(Outcome):
     """The same thing done on several workers, in the order of their numbers."""
 

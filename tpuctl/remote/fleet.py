@@ -47,6 +47,10 @@ class Fleet:
 
         return await _all(on_one(place) for place in range(len(self.hosts)))
 
+    def found(self, host: Host) -> Connection | TpuctlError:
+        """The connection to a worker, or why there is none."""
+        return self._found[self.hosts.index(host)]
+
     async def reconnect(self, host: Host) -> Connection:
         """Open another connection in place of a worker's broken one."""
         place = self.hosts.index(host)
@@ -61,9 +65,9 @@ class Fleet:
 
 @asynccontextmanager
 async def open_fleet(
-    hosts: tuple[Host, ...], access: Access, *, together: bool = False
+    hosts: tuple[Host, ...], access: Access | None, *, together: bool = False
 ) -> AsyncIterator[Fleet]:
-    """Connect to every worker at once.
+    """Connect to every worker at once; without an access, to this machine.
 
     With `together`, nobody takes part when one cannot be reached, for a program for a slice would
     wait for it for ever; the others' result is then NotStartedError.
