@@ -24,7 +24,7 @@ from tpuctl.remote.copy import copy
 from tpuctl.remote.find import workers_of
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import start_job, stop_job
-from tpuctl.remote.keys import key_for_tpus
+from tpuctl.remote.keys import key_for_tpus, with_key
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
@@ -39,8 +39,6 @@ ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
 """What a job is told: the number of the attempt, and from the second on that it is to go on."""
 
 TAIL_LINES = 20
-
-_SSH_KEYS = "ssh-keys"
 
 
 @dataclass(frozen=True)
@@ -137,11 +135,8 @@ class Edge:
 
     def _with_key(self, recipe: CreateOptions) -> CreateOptions:
         """Let the new TPU know our key from the start: then nothing has to wait for it."""
-        public = key_for_tpus(state_dir(), self._login.key).public
-        line = f"{self._login.user}:{public}"
-        known = recipe.metadata.get(_SSH_KEYS, "").splitlines()
-        lines = known if line in known else [*known, line]
-        return replace(recipe, metadata={**recipe.metadata, _SSH_KEYS: "\n".join(lines)})
+        pair = key_for_tpus(state_dir(), self._login.key)
+        return replace(recipe, metadata=with_key(recipe.metadata, self._login.user, pair))
 
     def delete(self, memory: Memory) -> None:
         """Delete the TPU that was seen last, exactly that one, and wait until it is gone."""
