@@ -354,6 +354,18 @@ def test_the_program_killed_and_begun_again_goes_on_with_the_job_that_runs(
     assert "attempt 2 resume 1 worker 0" in text
 
 
+def test_ctrl_c_while_it_is_made_cancels_that_and_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with watching(tmp_path, time_scale=300, provision_s=1e6) as world:
+        world.script(STAY)
+        with program(world, log) as making:
+            wait_until(lambda: bool(world.emulator.look().nodes))
+            os.kill(making.pid, signal.SIGINT)
+            assert making.wait(60) == 130
+        assert not [n for n in world.emulator.look().nodes.values() if n.state != "DELETING"]
+    assert "was cancelled" in log.read_text()
+
+
 def test_a_laptop_that_sleeps_for_an_hour_misses_neither_the_end_nor_a_line(
     tmp_path: Path,
 ) -> None:

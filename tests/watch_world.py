@@ -23,7 +23,8 @@ from tpuctl.watch.models import Memory, Order, WorkersSight
 from tpuctl.watch.starting import Wishes, plan_order, plan_watch
 from tpuctl.watch.steps import Launch
 from tpuctl.watch.store import Store
-from tpuctl.watch.watching import Watched, watch
+from tpuctl.watch.telling import Watched
+from tpuctl.watch.watching import watch
 
 ZONE, OTHER = "us-central1-a", "us-east5-a"
 SCALE = 300.0

@@ -20,7 +20,7 @@ from tpuctl.units import parse_duration_s
 from tpuctl.watch.edge import Edge, Login
 from tpuctl.watch.starting import WatchPlan, Wishes, plan_order, plan_watch
 from tpuctl.watch.store import Store
-from tpuctl.watch.watching import Watched
+from tpuctl.watch.telling import Watched
 from tpuctl.watch.watching import watch as watch_planned
 
 app = typer.Typer(add_completion=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tpuctl.cloud.attempts import Attempt as CreateAttempt
 from tpuctl.cloud.creating import Created, create
 from tpuctl.cloud.groups import group_of
-from tpuctl.cloud.journal import DELETED
+from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.looking import Thing, find
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.cloud.opening import Cloud
@@ -76,7 +76,7 @@ class Edge:
             self._thing = thing = self._find(memory)
             maker = thing.queued_resource if isinstance(thing, Node) else None
             queued = self._queued(maker, thing.zone) if thing and maker else None
-            was_deleted = self._was_deleted(memory) if thing is None else False
+            was_deleted = self._was_deleted(memory) if thing is None else None
         except TpuctlError as error:
             return TpuSight("unknown", error=error)
         return see(thing, queued, memory, now=self.clock.now(), was_deleted=was_deleted)
@@ -99,10 +99,13 @@ class Edge:
         except NotFoundError:
             return None
 
-    def _was_deleted(self, memory: Memory) -> bool:
+    def _was_deleted(self, memory: Memory) -> bool | None:
+        """Whether a command of ours has deleted it while it lived; None where none did."""
         create_id = memory.tpu.create_id if memory.tpu else None
         entry = self._journal.find(create_id) if create_id else None
-        return bool(entry and entry.outcome == DELETED)
+        if entry is None or entry.outcome not in (COLLECTED, DELETED):
+            return None
+        return entry.outcome == DELETED
 
     def ask(self, memory: Memory) -> WorkersSight:
         """Ask every worker of the TPU that was seen last."""
