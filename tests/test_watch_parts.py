@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tpuctl.clock import ManualClock
 from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.models import Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TryAgainError
+from tpuctl.watch.lasting import Awake, Since
 from tpuctl.watch.models import Attempt, Known, Memory, Order, Removing, Running, Silence
 from tpuctl.watch.seeing import see
 from tpuctl.watch.silence import Talk
@@ -73,6 +75,27 @@ def test_a_worker_whose_program_has_ended_has_nothing_more_to_say() -> None:
     talking = talk((0, 10), (1, 10), (0, 400), (1, 400))
     talking.ended(0)
     assert talking.silent(800, after_s=300) == Silence((1,), 400)
+
+
+def test_while_a_laptop_sleeps_nobody_is_silent() -> None:
+    elapsed_s = [100.0]
+    awake = Awake(lambda: elapsed_s[0])
+    for step_s in (0.1, 0.5, 3600.0, 0.4):
+        elapsed_s[0] += step_s
+        awake.seconds()
+    assert awake.seconds() == pytest.approx(2.0)
+
+
+def test_an_hour_in_which_nobody_looked_is_not_an_hour_of_trouble() -> None:
+    clock = ManualClock(NOW)
+    since = Since(clock.now)
+    assert since.seconds(True) == 0.0
+    for passes_s, expected_s in ((30, 30), (30, 60), (3600, 180)):
+        clock.sleep(passes_s)
+        assert since.seconds(True) == expected_s
+    assert since.seconds(False) == 0.0
+    clock.sleep(30)
+    assert since.seconds(True) == 0.0
 
 
 def kind(node: Node, queued: QueuedResource | None = None, **memory: Any) -> str:
@@ -223,7 +246,7 @@ def test_variables_are_not_written_down_and_nobody_else_may_read_the_rest(tmp_pa
     store = Store(API, "t1", tmp_path)
     store.save(MEMORY, ORDER)
     assert "secret" not in store.path.read_text()
-    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "tpuctl-watch/9"}', "\x00"])

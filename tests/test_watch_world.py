@@ -165,7 +165,7 @@ def test_a_worker_that_falls_silent_is_named_and_the_job_begins_again(tmp_path: 
             COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0; [ $TPU_WORKER_ID = 1 ] && sleep 600\n"
             "for n in 1 2 3; do sleep 0.5; echo $n; done; sleep 600"
         )
-        ended = world.watch(wishes=POD, hang_after_s=1500.0)
+        ended = world.watch(wishes=POD, hang_after_s=5.0)
     assert world.causes(ended) == ["crash", "done"]
     assert ended.attempts[0].worker == 1
     assert "hung" in ended.attempts[0].reason

@@ -103,11 +103,12 @@ def watch(
     login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip)
     cloud = opened(project)
     store = Store(cloud.api, name)
+    if dry_run:
+        plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
+        output.show(plan, report.plan)
+        return
     with store.alone():
         plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
-        if dry_run:
-            output.show(plan, report.plan)
-            return
         _announce(plan, yes=yes)
         edge = Edge(cloud, login, sink=workers.sink(), note=output.note, progress=states)
         result = _watch(edge, plan, store, delete_at_end=delete)

@@ -16,8 +16,9 @@ SILENT_S = 900.0
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and how patient to be; all times are the service's.
+    """What to run, and how patient to be.
 
+    `hang_after_s` is counted here, while this program is awake; `bad_host_after_s` by the service.
     `folder` is where the command runs and, with `code`, where that folder is copied to.
     """
 

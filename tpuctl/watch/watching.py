@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 
 from tpuctl.errors import StoppedError, TpuctlError
 from tpuctl.watch.deciding import POLL_S, decide
 from tpuctl.watch.edge import Edge
+from tpuctl.watch.lasting import Since
 from tpuctl.watch.models import Memory, Order, Sight, TpuSight
 from tpuctl.watch.remembering import remember
 from tpuctl.watch.steps import (
@@ -23,20 +23,6 @@ from tpuctl.watch.steps import (
 )
 from tpuctl.watch.store import Store
 from tpuctl.watch.telling import Watched, words
-
-
-class _Since:
-    """For how long something has been so, as often as one looks."""
-
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        self._now = now
-        self._start: datetime | None = None
-
-    def seconds(self, is_so: bool) -> float:
-        """Note whether it is so; the seconds since it began to be."""
-        now = self._now()
-        self._start = (self._start or now) if is_so else None
-        return (now - self._start).total_seconds() if self._start else 0.0
 
 
 def watch(
@@ -64,7 +50,7 @@ class _Watch:
         self._store, self._note = store, note
         self._sight = Sight(TpuSight("unknown"))
         now = edge.clock.now
-        self._trouble, self._failing, self._coming = _Since(now), _Since(now), _Since(now)
+        self._trouble, self._failing, self._coming = Since(now), Since(now), Since(now)
         self._said = ""
 
     def to_the_end(self, *, delete_at_end: bool) -> Watched:
