@@ -10,14 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("asyncssh")
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.workers import running_slice
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.models import Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TryAgainError
+from tpuctl.watch.asking import ask_workers
 from tpuctl.watch.lasting import Awake, Since
 from tpuctl.watch.models import Attempt, Known, Memory, Order, Removing, Running, Silence
 from tpuctl.watch.seeing import see
@@ -284,3 +289,18 @@ def test_two_watches_of_one_name_are_one_too_many(tmp_path: Path) -> None:
 def test_an_odd_name_makes_no_odd_path(tmp_path: Path) -> None:
     assert Store(API, "../../etc/x", tmp_path).path.parent == tmp_path
     assert Store(API, "a_b", tmp_path).path != Store(API, "a.b", tmp_path).path
+
+
+@pytest.mark.slow
+def test_a_worker_that_lets_us_in_and_never_answers_is_as_good_as_gone(tmp_path: Path) -> None:
+    with running_slice(tmp_path, 2) as workers:
+        jobs = workers.folder(1) / ".tpuctl" / "jobs" / "j"
+        jobs.mkdir(parents=True)
+        # To open a pipe that nobody writes to takes for ever, as a file on a dead disk does.
+        os.mkfifo(jobs / "job.json")
+        seen = ask_workers(
+            workers.hosts, workers.access, MEMORY, chips_per_worker=None, answer_s=5.0
+        )
+        assert seen.errors.keys() == {1}
+        assert "did not answer within 5 s" in str(seen.errors[1])
+        os.close(os.open(jobs / "job.json", os.O_RDWR))
