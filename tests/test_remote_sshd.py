@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,19 @@ class Server:
 
 
 @pytest.fixture
-def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def sshd(tmp_path: Path) -> Iterator[Server]:
+    with running_sshd(tmp_path) as server:
+        yield server
+
+
+@contextmanager
+def running_sshd(tmp_path: Path, kind: str = "ssh-ed25519") -> Iterator[Server]:
     if SSHD is None:
         pytest.skip("OpenSSH's sshd is not installed (apt-get install openssh-server)")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    for name in ("host", "key"):
-        new_key(tmp_path / name)
+    new_key(tmp_path / "key")
+    new_key(tmp_path / "host", kind)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     config = tmp_path / "config"
@@ -63,13 +70,16 @@ def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     user = subprocess.check_output(["id", "-un"], text=True).strip()
     option = f"{user}@127.0.0.1:{port}"
     with subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=subprocess.PIPE) as server:
-        assert server.stderr
-        while b"listening" not in (line := server.stderr.readline()):
-            if not line:
-                pytest.skip("sshd does not start on this machine")
-        access = Access((tmp_path / "key",), HostKeys(tmp_path / "known_hosts"), patience=IMPATIENT)
-        yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
-        server.kill()
+        try:
+            assert server.stderr
+            while b"listening" not in (line := server.stderr.readline()):
+                if not line:
+                    pytest.skip("sshd does not start on this machine")
+            keys = HostKeys(tmp_path / "known_hosts")
+            access = Access((tmp_path / "key",), keys, patience=IMPATIENT)
+            yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
+        finally:
+            server.kill()
 
 
 def test_run_passes_words_output_and_exit_code(sshd: Server) -> None:
@@ -79,6 +89,14 @@ def test_run_passes_words_output_and_exit_code(sshd: Server) -> None:
     result = run_command(sshd.hosts, command, sshd.access, sink=heard)
     assert result.exit_code == 9
     assert (heard.out.decode(), heard.err) == ("a 'b' \"c\" $d\nü", b"e")
+
+
+def test_a_server_with_an_rsa_key_alone_is_known_again(tmp_path: Path) -> None:
+    with running_sshd(tmp_path, "ssh-rsa") as server:
+        for _ in range(2):
+            ended = run_command(server.hosts, plan_command(["true"]), server.access, sink=Heard())
+            assert ended.failures == ()
+        assert (server.access.host_keys.find(server.hosts[0]) or "").startswith("ssh-rsa ")
 
 
 def test_a_command_ends_when_its_connection_is_cut(sshd: Server) -> None:
