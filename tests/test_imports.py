@@ -17,7 +17,7 @@ FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets",
-    "training", "bench", "cloud", "emulator", "compile", "demo", "remote",
+    "training", "bench", "cloud", "emulator", "compile", "demo", "remote", "watch",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -40,7 +40,9 @@ ARROWS: dict[str, set[str]] = {
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
-    "demo": SERVICES - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote"},
+    "watch": {"cloud", "hardware", "remote", "storage"},
+    "demo": SERVICES
+    - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote", "watch"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
     "notebook": {"cli", "reporters", "diagnosis", "runtime"},

@@ -70,6 +70,11 @@ CONTENTS = (
     ),
     Entry(
         "Cloud TPUs",
+        "watch",
+        "Run a job and keep it alive: on another TPU when this one is taken away.",
+    ),
+    Entry(
+        "Cloud TPUs",
         "quota",
         "Tell how many chips of which generation your project may have, zone by zone.",
     ),

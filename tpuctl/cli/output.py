@@ -26,6 +26,7 @@ _AFTER_INTERRUPTION = {
     "gc": _FOLLOWS,
     "wait": _FOLLOWS,
     "logs": "The job goes on; tpuctl stop ends it.",
+    "watch": "The job goes on, and nobody looks after it; the same command again does.",
 }
 
 

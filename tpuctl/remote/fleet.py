@@ -27,6 +27,12 @@ class Fleet:
         self.hosts = hosts
         self._ssh, self._found = ssh, found
 
+    @property
+    def unreached(self) -> list[tuple[Host, TpuctlError]]:
+        """Every worker to which there is no connection, and why."""
+        pairs = zip(self.hosts, self._found, strict=True)
+        return [(host, found) for host, found in pairs if isinstance(found, TpuctlError)]
+
     async def each(self, work: Callable[[Connection], Awaitable[T]]) -> list[T | TpuctlError]:
         """Do the work on every worker; what fails, or could not be reached, is a result too."""
 
