@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli import output
-from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.progress import TOLD, OnProgress, Progress, silent
 from tpuctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class _Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, progress: Progress) -> None:
+        if progress.task == TOLD:
+            self._live.console.print(progress.note, highlight=False, markup=False)
+            return
         if progress.task not in self._tasks:
             self._tasks[progress.task] = self._live.add_task(progress.task, amount="", note="")
         self._live.update(
@@ -88,6 +91,8 @@ class _Lines:
         self._finished: set[str] = set()
 
     def __call__(self, progress: Progress) -> None:
+        if progress.task == TOLD:
+            output.note(progress.note)
         finished = progress.total is not None and progress.done >= progress.total
         if finished and progress.task not in self._finished:
             self._finished.add(progress.task)
