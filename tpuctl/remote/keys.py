@@ -9,6 +9,7 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.polling import Polling
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, TryAgainError
+from tpuctl.remote.os_login import has_os_login
 from tpuctl.storage.local import ensure_folder, write_atomically
 
 GOOGLE_KEY = "google_compute_engine"
@@ -17,7 +18,7 @@ _USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 # A server hangs up after six attempts, and the agent's keys want their turn too.
 _OFFERED = 4
 _UPDATE_S = 120.0
-_SSH_KEYS, _OS_LOGIN = "ssh-keys", "enable-oslogin"
+_SSH_KEYS = "ssh-keys"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
 
     With OS Login on, metadata keys are not looked at, so nothing is changed.
     """
-    if node.metadata.get(_OS_LOGIN, "").upper() == "TRUE":
+    if has_os_login(node):
         return False
     wanted, known = f"{user}:{key.public}", node.metadata.get(_SSH_KEYS, "")
     if wanted.split()[:2] in (line.split()[:2] for line in known.splitlines()):
