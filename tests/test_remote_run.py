@@ -22,6 +22,8 @@ from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.hosts import parse_hosts, pick_workers, ranges
 from tpuctl.remote.run import plan_command, run_command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:

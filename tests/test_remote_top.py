@@ -33,6 +33,8 @@ from tpuctl.remote.agent.top import PORTS, _by_chip
 from tpuctl.remote.top import ChipUse, Usage, WorkerUse
 from tpuctl.reporters import top as report
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 
 
