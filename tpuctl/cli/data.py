@@ -1,4 +1,4 @@
-"""`tpuctl data`: presize, cache, verify, show."""
+"""`tpuctl data`: presize, cache, verify, show, serve."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ import typer
 from tpuctl import datasets
 from tpuctl.cli import here, output
 from tpuctl.cli.progress import bars
+from tpuctl.cli.serving import serve
 from tpuctl.datasets.geometry import Fidelity, Mode
 from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size, parse_size_of
 from tpuctl.datasets.places import bucket_of
@@ -178,3 +179,6 @@ def show(
     """Show what a data set holds: totals, labels, sizes, what was left out."""
     drawn = None if sheet is None else str(datasets.write_sheet(dst, sheet))
     output.show(replace(datasets.describe(dst), sheet=drawn), report.show)
+
+
+app.command()(serve)
