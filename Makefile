@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-quick test-torch lint smoke bench golden clean
+.PHONY: setup demo test test-quick test-beam test-torch lint smoke bench golden clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -21,6 +21,12 @@ test: test-quick  ## Everything CI can bear.
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow'
+
+test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants older libraries.
+	$(PYTHON) -m venv $(VENV)-beam
+	$(VENV)-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam,images]' -c constraints-beam.txt \
+		scikit-image scikit-learn pytest pytest-timeout hypothesis
+	$(VENV)-beam/bin/python -m pytest -m beam
 
 test-torch: $(READY)  ## The reader for PyTorch, in an environment of its own (gigabytes).
 	$(PYTHON) -m venv $(VENV)-torch

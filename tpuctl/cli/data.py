@@ -11,7 +11,14 @@ from tpuctl.cli import here, output
 from tpuctl.cli.progress import bars
 from tpuctl.cli.serving import serve
 from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size, parse_size_of
+from tpuctl.datasets.models import (
+    Container,
+    Encode,
+    Engine,
+    parse_shard_bytes,
+    parse_size,
+    parse_size_of,
+)
 from tpuctl.datasets.places import bucket_of
 from tpuctl.errors import UsageError
 from tpuctl.reporters import data as report
@@ -81,6 +88,13 @@ def presize(
             help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
         ),
     ] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="processes of this machine, or beam (see --beam).")
+    ] = "processes",
+    beam: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of Beam: runner=DataflowRunner, ..."),
+    ] = None,
     zone: Annotated[
         str | None, typer.Option(help="Where the TPU is, to warn of buckets elsewhere.")
     ] = None,
@@ -103,6 +117,8 @@ def presize(
         seed,
         dry_run,
         here.zone(zone, src, dst),
+        cast(Engine, engine),
+        tuple(beam or ()),
     )
     part = here.part(hosts, dst)
     with bars() as on_progress:

@@ -14,6 +14,7 @@ from tpuctl.units import MIB, parse_bytes
 
 Encode = Literal["jpeg", "raw", "yuv420", "webp", "png"]
 Container = Literal["tfrecord", "wds", "arrayrecord"]
+Engine = Literal["processes", "beam"]
 
 DEFAULT_MAX_BAD = "auto"
 _LABELS = ("auto", "folder", "none")
@@ -27,7 +28,7 @@ class PresizeOptions:
 
     `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`:
     1 % or 3 files, whichever is more, but always less than half. `zone` is where the machine or
-    its TPU is, to warn of buckets elsewhere.
+    its TPU is, to warn of buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -45,6 +46,8 @@ class PresizeOptions:
     seed: int = 0
     dry_run: bool = False
     zone: str | None = None
+    engine: Engine = "processes"
+    beam: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -52,6 +55,7 @@ class PresizeOptions:
             ("--fidelity", self.fidelity, get_args(Fidelity)),
             ("--encode", self.encode, get_args(Encode)),
             ("--format", self.format, get_args(Container)),
+            ("--engine", self.engine, get_args(Engine)),
         ):
             if value not in known:
                 raise UsageError(f"{name} {value} is not one of: {', '.join(known)}.")

@@ -63,7 +63,7 @@ def presize(
     """
     options = options or PresizeOptions()
     prepared = prepare(src, dst, options, started_s=time.monotonic())
-    if bucket_of(prepared.target) or part is not None:
+    if bucket_of(prepared.target) or part is not None or options.engine == "beam":
         return presize_into_storage(prepared, part or Part(), on_progress=on_progress)
     target = Path(prepared.target)
     previous = manifest.load_previous(target, leniently=options.overwrite)
