@@ -1,8 +1,8 @@
 """Progress bars on stderr."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli import output
 from tpuctl.progress import TOLD, OnProgress, Progress, silent
@@ -53,6 +53,17 @@ def states() -> Iterator[OnProgress]:
             status.update("; ".join(seen.values()))
 
         yield show
+
+
+@contextmanager
+def screen(draw: Callable[[Any], Any]) -> Iterator[Callable[[Any], None]]:
+    """Show something that is drawn anew in its place, as far as the terminal is high."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        yield lambda thing: live.update(draw(thing), refresh=True)
 
 
 class _Bars:
