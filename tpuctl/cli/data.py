@@ -16,8 +16,8 @@ from tpuctl.datasets.models import (
     Encode,
     Engine,
     parse_shard_bytes,
-    parse_size,
     parse_size_of,
+    parse_sizes,
 )
 from tpuctl.datasets.places import bucket_of
 from tpuctl.errors import UsageError
@@ -39,7 +39,13 @@ def presize(
     dst: Annotated[
         str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for shards and manifest.json.")
     ],
-    size: Annotated[str, typer.Option(help="224, or 256x192 for height x width.")] = "224",
+    size: Annotated[
+        str,
+        typer.Option(
+            help="224, or 256x192 for height x width; 224,384 makes both, in DST/224x224 and "
+            "DST/384x384."
+        ),
+    ] = "224",
     mode: Annotated[
         str,
         typer.Option(
@@ -101,8 +107,9 @@ def presize(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only, write nothing.")] = False,
 ) -> None:
     """Decode and shrink pictures once into shards with a manifest and checksums."""
+    sizes = parse_sizes(size)
     options = datasets.PresizeOptions(
-        parse_size(size),
+        sizes[0],
         cast(Mode, mode),
         cast(Fidelity, fidelity),
         cast(Encode, encode),
@@ -119,6 +126,7 @@ def presize(
         here.zone(zone, src, dst),
         cast(Engine, engine),
         tuple(beam or ()),
+        sizes if len(sizes) > 1 else (),
     )
     part = here.part(hosts, dst)
     with bars() as on_progress:
