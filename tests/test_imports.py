@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"storage"},
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"compile", "hardware", "launch", "storage", "usercode"},
-    "datasets": {"storage"},
+    "datasets": {"remote", "storage"},
     "training": {"diagnosis", "launch", "runtime", "storage"},
     "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
