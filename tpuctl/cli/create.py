@@ -17,6 +17,7 @@ from tpuctl.cloud.guard import MOST_BYTES
 from tpuctl.cloud.opening import Cloud
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.searching import plan_with_service, with_traffic, zones_to_try
+from tpuctl.compile.warning import warn_before_create
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters import create as report
 from tpuctl.storage.local import open_regular
@@ -87,6 +88,7 @@ def create(
     plan_create(options)
     cloud = opened(project)
     plan = with_traffic(cloud.api, plan_with_service(cloud.api, options), bucket=bucket)
+    plan = plan.warned(*warn_before_create(plan.accelerator_type))
     if dry_run:
         output.show(plan, report.plan)
     else:
