@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": SERVICES - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
-    "notebook": {"cli", "reporters", "diagnosis", "runtime"},
+    "notebook": {"cli", "reporters", "diagnosis", "pipeline", "runtime"},
 }
 
 

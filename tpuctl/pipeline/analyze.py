@@ -59,7 +59,8 @@ class Case:
     @property
     def own(self) -> float:
         """Our share of the vCPUs that we may use."""
-        return self.free.signals.cpu_s / (self.free.wall_s * self.free.signals.vcpus_usable)
+        signals = self.free.signals
+        return signals.cpu_s / (signals.wall_s * signals.vcpus_usable)
 
     @property
     def others(self) -> float:
@@ -69,26 +70,28 @@ class Case:
     @property
     def throttled(self) -> float:
         """The share of the window in which the quota held us back."""
-        return (self.free.signals.throttled_s or 0.0) / self.free.wall_s
+        return (self.free.signals.throttled_s or 0.0) / self.free.signals.wall_s
 
     @property
     def run_delay(self) -> float | None:
         """Seconds that our threads waited for a vCPU, per usable vCPU and second."""
         delay_s = self.free.signals.run_delay_s
-        wall = self.free.wall_s * self.free.signals.vcpus_usable
+        wall = self.free.signals.wall_s * self.free.signals.vcpus_usable
         return None if delay_s is None else delay_s / wall
 
     @property
     def blocked(self) -> float:
         """The share of the stages' time that was neither CPU nor waiting for one."""
-        active_s = sum(node.active_s for node in self.free.nodes)
+        active_s = self.in_flight * self.free.signals.wall_s
         known_s = self.free.signals.cpu_s + (self.free.signals.run_delay_s or 0.0)
         return max(0.0, 1 - known_s / active_s) if active_s else 0.0
 
     @property
     def in_flight(self) -> float:
         """How many calls into stages were active at a time."""
-        return sum(node.active_s for node in self.free.nodes) / self.free.wall_s
+        active_s = sum(node.active_s for node in self.free.nodes)
+        counted_s = sum(cost.wall_s for cost in self.free.costs)
+        return (active_s + counted_s) / self.free.signals.wall_s
 
 
 Rule = Callable[[Case], Finding | None]
@@ -98,7 +101,7 @@ def taken_by_others(phase: Phase) -> float:
     """The share of the visible vCPUs that other processes and other machines took."""
     signals = phase.signals
     taken_s = (signals.other_cpu_s or 0.0) + (signals.steal_s or 0.0)
-    return taken_s / (phase.wall_s * signals.vcpus_visible)
+    return taken_s / (signals.wall_s * signals.vcpus_visible)
 
 
 def build_case(measured: Measurement, parts: Attribution, limits: Thresholds | None = None) -> Case:
@@ -178,6 +181,8 @@ def _bursty(case: Case) -> Finding | None:
 
 def _runs_ahead(case: Case) -> bool:
     """Whether the end of the pipeline works while the loop does something else."""
+    if case.measured.runs_ahead is not None:
+        return case.measured.runs_ahead
     outer = (node.path[-1] for node in case.free.nodes[:3])
     return any("Prefetch" in name or "Parallel" in name or "MapAndBatch" in name for name in outer)
 
@@ -282,7 +287,7 @@ def _waiting(case: Case) -> Finding | None:
         f"{stage.name} takes {stage.active_ms_per_example:.1f} ms per example, "
         f"{stage.cpu_ms_per_example:.2f} ms of it on a vCPU",
     ]
-    capped = case.in_flight >= case.limits.pool_full * pool
+    capped = bool(pool) and case.in_flight >= case.limits.pool_full * pool
     if capped and (stage.parallelism or 1) > pool:
         line = f"{stage.parallelism} calls are allowed and the thread pool has {pool} threads"
         return Finding("threadpool", 0.85, (*lines, line), bottleneck=slow)
@@ -331,7 +336,7 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
     device is an interval, so is the answer.
     """
     signals = case.free.signals
-    used = signals.cpu_s / case.free.wall_s
+    used = signals.cpu_s / signals.wall_s
 
     def refused(why: str) -> Vcpus:
         return Vcpus(signals.vcpus_usable, used, None, None, None, why)

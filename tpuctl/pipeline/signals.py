@@ -5,6 +5,7 @@ None and its name is in `missing`. Fields are documented in proc(5), cgroups(7) 
 Documentation/accounting/psi.rst and Documentation/admin-guide/cgroup-v2.rst.
 """
 
+import contextlib
 import os
 import resource
 import time
@@ -13,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tpuctl.pipeline import cgroup
+from tpuctl.pipeline import cgroup, tree
 from tpuctl.pipeline.models import Signals
 
 Value = TypeVar("Value")
@@ -43,9 +44,12 @@ def usable_cpus() -> tuple[int, ...]:
 
 
 def process_cpu_s() -> float:
-    """CPU seconds of all threads of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    """CPU seconds of all threads of this process, and of its workers, so far."""
+    total_s = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total_s += usage.ru_utime + usage.ru_stime
+    return total_s + sum(tree.cpu_s(worker) for worker in tree.workers())
 
 
 def read(root: Path = Path("/")) -> Reading:
@@ -119,9 +123,13 @@ def attempt(source: Callable[[], Value]) -> Value | None:
 
 
 def _run_delay_s(root: Path) -> float:
-    """Seconds that threads of this process were ready to run and had no CPU."""
+    """Seconds that threads, our workers' too, were ready to run and had no CPU."""
     total_ns = 0
-    for task in os.scandir(root / "proc/self/task"):
+    tasks = list(os.scandir(root / "proc/self/task"))
+    for worker in tree.workers(root):
+        with contextlib.suppress(OSError):
+            tasks += os.scandir(worker / "task")
+    for task in tasks:
         counters = attempt(Path(task.path, "schedstat").read_text)
         total_ns += int(counters.split()[1]) if counters else 0
     return total_ns / 1e9
