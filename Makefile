@@ -17,7 +17,7 @@ demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, prof
 	$(BIN)/tpuctl demo
 
 test: test-quick  ## Everything CI can bear.
-	$(BIN)/python -m pytest -m 'tf or aot or slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'tf or aot or slow'
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow'

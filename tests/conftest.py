@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,14 @@ hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_configure() -> None:
+    # A shell's background jobs are deaf to Ctrl-C, nohup's to SIGHUP, and so is all they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

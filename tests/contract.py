@@ -68,6 +68,12 @@ LEFTOVERS: Shape = {
     "[found]": keys("kind name zone reason usd_per_hour chips action"),
     **keys("freed_chips saved_usd_per_hour"),
 }
+TOP: Shape = {
+    "[workers]": {
+        **keys("index vcpu_percent memory_used_bytes"),
+        "[chips]": keys("index duty_cycle_percent hbm_used_bytes holder_pid why_null"),
+    }
+}
 FIT: Shape = {
     **keys(
         "accelerator_type batch_size per_chip_batch fits hbm_needed_bytes hbm_available_bytes"

@@ -6,7 +6,8 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,22 @@ def phases(here: CloudWorld, journal: Journal) -> list[str]:
     return [entry.phase for entry in journal.entries(here.api)]
 
 
+@contextmanager
+def creating(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """A create without a terminal, which does not outlive its test."""
+    with subprocess.Popen(
+        [*CREATE, *PATIENT, *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -48,17 +65,11 @@ def test_without_a_terminal_what_is_given_up_is_cancelled(
     world: Worlds, journal: Journal, options: list[str], number: signal.Signals, exit_code: int
 ) -> None:
     here = world(SLOW, real_time=True)
-    process = subprocess.Popen(
-        [*CREATE, *PATIENT, *options],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr
-    said = next(line for line in process.stderr if line.startswith("t1 in"))
-    process.send_signal(number)
-    _, rest = process.communicate(timeout=60)
+    with creating(*options) as process:
+        assert process.stderr
+        said = next(line for line in process.stderr if line.startswith("t1 in"))
+        process.send_signal(number)
+        _, rest = process.communicate(timeout=60)
     assert process.returncode == exit_code, said + rest
     assert "Interrupted; t1 in" in rest
     assert "was cancelled" in rest
@@ -68,16 +79,11 @@ def test_without_a_terminal_what_is_given_up_is_cancelled(
 
 def test_in_json_it_is_one_document_that_says_so(world: Worlds, journal: Journal) -> None:
     here = world(SLOW, real_time=True)
-    process = subprocess.Popen(
-        [*CREATE, *PATIENT, "--zone", A, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not here.requests["get_operation"]:
-        os.sched_yield()
-    process.send_signal(signal.SIGINT)
-    document = json.loads(process.communicate(timeout=60)[0])
+    with creating("--zone", A, "--json") as process:
+        while not here.requests["get_operation"]:
+            os.sched_yield()
+        process.send_signal(signal.SIGINT)
+        document = json.loads(process.communicate(timeout=60)[0])
     assert process.returncode == 130
     assert document["errors"][0]["code"] == "interrupted"
     assert things(here) == 0

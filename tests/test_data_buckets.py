@@ -13,8 +13,14 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import fill
 from tpuctl.datasets import PresizeOptions, presize, verify
-from tpuctl.datasets.buckets import publish
+from tpuctl.datasets.building import build_missing
+from tpuctl.datasets.commits import commit
+from tpuctl.datasets.parts import conclude
+from tpuctl.datasets.preparing import Prepared, prepare
+from tpuctl.datasets.state import Finished, Work
 from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
+from tpuctl.progress import silent
+from tpuctl.storage.local import locked
 from tpuctl.storage.port import Storage, open_storage
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
@@ -91,7 +97,7 @@ def test_nothing_is_a_data_set_before_its_manifest(bucket: Bucket, photos: Path)
         presize(photos, ADDRESS, SMALL)
     with pytest.raises(NotFoundError, match="is no data set"):
         verify(ADDRESS)
-    shards = content(storage)
+    shards = {name: data for name, data in content(storage).items() if name.startswith("train-")}
     assert shards
     result = presize(photos, ADDRESS, SMALL)
     assert result.resumed
@@ -99,27 +105,38 @@ def test_nothing_is_a_data_set_before_its_manifest(bucket: Bucket, photos: Path)
     assert verify(ADDRESS).damage == ()
 
 
+def build_into(storage: Storage, run: Prepared, folder: Path) -> list[Finished]:
+    work = Work(folder)
+    work.create()
+    with locked(work.lock, wait_s=1, busy="busy") as lock:
+        shards = list(build_missing(run, work, run.plan.jobs, lock, silent))
+    for shard in shards:
+        commit(storage, shard, work.shard(shard.job))
+    return shards
+
+
 @pytest.mark.parametrize("sizes", [(32, 32), (32, 16)])
 def test_of_two_writers_at_once_comes_one_data_set(
     bucket: Bucket, photos: Path, tmp_path: Path, sizes: tuple[int, int]
 ) -> None:
-    bucket()
-    folders = [tmp_path / f"machine-{number}" for number in range(2)]
-    for folder, size in zip(folders, sizes, strict=True):
-        presize(photos, folder, replace(SMALL, size=(size, size)))
+    storage = bucket()
+    prepared = [
+        prepare(photos, ADDRESS, replace(SMALL, size=(size, size)), started_s=0.0) for size in sizes
+    ]
+    shards = [build_into(storage, run, tmp_path / f"m{n}") for n, run in enumerate(prepared)]
     barrier = threading.Barrier(2)
     outcomes: list[str] = []
 
-    def write(folder: Path) -> None:
+    def write(number: int) -> None:
         storage = open_storage(ADDRESS)
         barrier.wait()
         try:
-            publish(folder, storage, None)
+            conclude(prepared[number], storage, shards[number], None)
             outcomes.append("published")
         except AlreadyExistsError:
             outcomes.append("refused")
 
-    threads = [threading.Thread(target=write, args=(folder,)) for folder in folders]
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -99,8 +99,6 @@ def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        # A shell starts its background jobs deaf to Ctrl-C, and so their children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as day:
         assert day.stderr is not None
         for line in day.stderr:

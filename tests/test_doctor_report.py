@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import tpuctl
+from tests.conftest import Tpuctl
 from tests.machines import chips, diagnosed
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.diagnosis.catalogue import failures
@@ -105,3 +106,12 @@ def test_the_search_for_commands_finds_one_that_does_not_exist() -> None:
         "pods",
         "doctor",
     ]
+
+
+def test_a_narrow_terminal_cuts_no_line_that_is_to_be_copied(
+    tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    snippet = tpuctl("doctor", "--json").data["recommended"]["snippet"]
+    assert any(len(line) > 40 for line in snippet.splitlines())
+    assert snippet.rstrip() in tpuctl("doctor").stdout

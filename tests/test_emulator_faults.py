@@ -212,7 +212,7 @@ def test_a_worker_whose_chips_are_taken_looks_healthy_from_outside(practice: Any
     world.clock.sleep(120)
     assert world.node("t1").health.name == "HEALTHY"
     (node,) = world.emulator.state.nodes.values()
-    assert node.busy_workers == {0}
+    assert node.busy_workers == {0: None}
 
 
 def test_a_suspended_queued_resource_has_lost_its_node(practice: Any) -> None:

@@ -94,7 +94,7 @@ def test_the_exit_code_is_that_of_the_first_failing_worker_by_number(shared: Sli
     assert result.status == "partial"
     (failure,) = result.failures
     assert "ended with exit code 7 on worker 1" in str(failure)
-    assert "It failed on workers 2-3 too, otherwise." in str(failure)
+    assert "It failed on workers 2-3 too, in another way." in str(failure)
 
 
 def test_stdin_is_closed(shared: Slice) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("asyncssh")
 
+import tpuctl
 from tests.workers import IMPATIENT, Heard, alive, new_key, wait_until
 from tpuctl.errors import UsageError
 from tpuctl.remote import agent
@@ -26,7 +27,7 @@ from tpuctl.remote.host_keys import HostKeys
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.logs import read_logs
-from tpuctl.remote.payload import COMMAND, opening
+from tpuctl.remote.payload import COMMAND, opening, shared_modules
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.remote.shell import plan_shell
 
@@ -151,7 +152,11 @@ def test_a_shell_needs_one_worker(sshd: Server) -> None:
         plan_shell(sshd.hosts * 2, sshd.access)
 
 
-AGENT = sorted(Path(agent.__file__ or "").parent.glob("*.py"))
+ROOT = Path(tpuctl.__file__).parents[1]
+AGENT = [
+    *sorted(Path(agent.__file__ or "").parent.glob("*.py")),
+    *(ROOT / f"{name.replace('.', '/')}.py" for name in shared_modules()),
+]
 
 
 @pytest.mark.parametrize("path", AGENT, ids=lambda path: path.name)
@@ -170,7 +175,7 @@ def test_the_agent_is_python_3_8_and_imports_only_the_standard_library(path: Pat
     }
     assert modules - {"tpuctl"} <= set(sys.stdlib_module_names)
     assert all(
-        (node.module or "").startswith("tpuctl.remote.agent")
+        (node.module or "").startswith(("tpuctl.remote.agent", *shared_modules()))
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tpuctl")
     )

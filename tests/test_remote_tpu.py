@@ -260,3 +260,26 @@ def test_a_chip_that_somebody_holds_keeps_a_job_from_starting(
         assert "held by process" in refused.stderr
         assert alive("infinity")
     wait_until(lambda: not alive("infinity"))
+
+
+def test_a_tpu_whose_chips_somebody_uses_is_seen_by_top_and_freed(
+    tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", "")
+    monkeypatch.setenv("TPUCTL_PROJECT", "p")
+    fault = {"on": "node", "name": "t1", "event": "worker_busy", "worker": 2}
+    with practising(tmp_path / "machines", {**fault, "duty_cycle_percent": 87.5}) as practice:
+        practice.create()
+        where = ("t1", "--zone", ZONE, "--worker", "1-2")
+
+        def chips() -> list[dict[str, Any]]:
+            return tpuctl("top", *where, "--json").data["workers"][1]["chips"]  # type: ignore[no-any-return]
+
+        wait_until(lambda: chips()[0]["duty_cycle_percent"] is not None)
+        assert [chip["duty_cycle_percent"] for chip in chips()] == [87.5] * 4
+        assert [chip["hbm_bytes"] for chip in chips()] == [16 << 30] * 4
+        freed = tpuctl("free", *where, "--yes", "--json")
+        assert freed.exit_code == 0
+        assert [len(worker["holders"]) for worker in freed.data["workers"]] == [0, 1]
+        assert [chip["holder_pid"] for chip in chips()] == [None] * 4
+        assert "worker 1-2: all chips are free" in tpuctl("free", *where, "--dry-run").stdout

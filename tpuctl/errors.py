@@ -187,6 +187,12 @@ class WorkerUnfitError(WorkerError):
     code = "worker_unfit"
 
 
+class ChipsHeldError(WorkerError):
+    """A process still has chips of a worker, and could not or must not be ended."""
+
+    code = "chips_held"
+
+
 class JobLostError(WorkerError):
     """A job is gone and left no exit code: its machine was restarted, or its supervisor killed."""
 

@@ -15,6 +15,15 @@ class Progress:
     note: str = ""
 
 
+TOLD = "told"
+"""The task of a sentence that is no progress, but to be read before the work begins."""
+
+
+def told(sentence: str) -> Progress:
+    """Say something once."""
+    return Progress(TOLD, 0, None, "", sentence)
+
+
 OnProgress = Callable[[Progress], None]
 
 

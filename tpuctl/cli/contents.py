@@ -70,6 +70,11 @@ CONTENTS = (
     ),
     Entry(
         "Cloud TPUs",
+        "watch",
+        "Run a job and keep it alive: on another TPU when this one is taken away.",
+    ),
+    Entry(
+        "Cloud TPUs",
         "quota",
         "Tell how many chips of which generation your project may have, zone by zone.",
     ),
@@ -92,6 +97,16 @@ CONTENTS = (
         "Workers",
         "stop",
         "End a detached job with every process it has started, on every worker.",
+    ),
+    Entry(
+        "Workers",
+        "free",
+        "Show who has the chips of every worker, and end those processes after a question.",
+    ),
+    Entry(
+        "Workers",
+        "top",
+        "Show what every worker does: vCPUs, memory, and each chip's duty cycle, HBM and holder.",
     ),
     Entry("Workers", "ssh", "Open a shell on one worker with the system's ssh."),
     Entry(

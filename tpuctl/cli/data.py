@@ -7,10 +7,12 @@ from typing import Annotated, cast
 import typer
 
 from tpuctl import datasets
-from tpuctl.cli import output
+from tpuctl.cli import here, output
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size
+from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size, parse_size_of
+from tpuctl.datasets.places import bucket_of
+from tpuctl.errors import UsageError
 from tpuctl.reporters import data as report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -23,7 +25,9 @@ def data() -> None:
 
 @app.command()
 def presize(
-    src: Annotated[str, typer.Argument(help="Folder of pictures, at any depth.")],
+    src: Annotated[
+        str, typer.Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")
+    ],
     dst: Annotated[
         str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for shards and manifest.json.")
     ],
@@ -70,6 +74,15 @@ def presize(
         bool, typer.Option("--overwrite", help="Replace another data set in DST.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
+        ),
+    ] = "auto",
+    zone: Annotated[
+        str | None, typer.Option(help="Where the TPU is, to warn of buckets elsewhere.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only, write nothing.")] = False,
 ) -> None:
     """Decode and shrink pictures once into shards with a manifest and checksums."""
@@ -88,18 +101,30 @@ def presize(
         overwrite,
         seed,
         dry_run,
+        here.zone(zone, src, dst),
     )
+    part = here.part(hosts, dst)
     with bars() as on_progress:
-        result = datasets.presize(src, dst, options, on_progress=on_progress)
+        result = datasets.presize(src, dst, options, part=part, on_progress=on_progress)
     output.show(result, report.presize)
 
 
 @app.command()
 def cache(
     target: Annotated[
-        str, typer.Argument(help="module:function or path.py:function that returns a pipeline.")
+        str,
+        typer.Argument(
+            help="module:function or path.py:function that returns a pipeline; or a data set, "
+            "gs://BUCKET/FOLDER, to copy here."
+        ),
     ],
-    dst: Annotated[str, typer.Argument(help="Folder for shards and manifest.json.")],
+    dst: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder for shards and manifest.json; of a bucket by default one that all "
+            "processes share.",
+        ),
+    ] = None,
     variants: Annotated[int, typer.Option(help="Run it this often, each with its own seed.")] = 1,
     elements: Annotated[int | None, typer.Option(help="Keep so many elements, not all.")] = None,
     shard_size: Annotated[str, typer.Option(help="Size to aim at.")] = "128MiB",
@@ -108,8 +133,22 @@ def cache(
         bool, typer.Option("--overwrite", help="Replace another data set in DST.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Sample and predict only.")] = False,
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Largest size of all shared copies; the least recently used go."),
+    ] = None,
 ) -> None:
-    """Run an input pipeline once, random augmentation included, and keep what it gave."""
+    """Run an input pipeline once and keep what it gave; or keep a data set of a bucket here."""
+    if address := bucket_of(target):
+        limit_bytes = parse_size_of("--limit", limit) if limit else None
+        with bars() as on_progress:
+            copied = datasets.copy_data_set(
+                address, dst, limit_bytes=limit_bytes, overwrite=overwrite, on_progress=on_progress
+            )
+        output.show(copied, report.copied)
+        return
+    if dst is None:
+        raise UsageError("Where to? Give a folder after the pipeline.")
     options = datasets.CacheOptions(
         variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
     )

@@ -26,6 +26,7 @@ _AFTER_INTERRUPTION = {
     "gc": _FOLLOWS,
     "wait": _FOLLOWS,
     "logs": "The job goes on; tpuctl stop ends it.",
+    "watch": "The job goes on, and nobody looks after it; the same command again does.",
 }
 
 
@@ -85,7 +86,8 @@ def _print(report: Any) -> None:
     else:
         from rich.console import Console
 
-        Console(highlight=False).print(report)
+        # A command or a snippet may be longer than a line: it is to be copied, so never cut.
+        Console(highlight=False).print(report, crop=False)
 
 
 def note(message: str) -> None:

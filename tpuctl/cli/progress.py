@@ -1,11 +1,11 @@
 """Progress bars on stderr."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli import output
-from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.progress import TOLD, OnProgress, Progress, silent
 from tpuctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -55,12 +55,26 @@ def states() -> Iterator[OnProgress]:
         yield show
 
 
+@contextmanager
+def screen(draw: Callable[[Any], Any]) -> Iterator[Callable[[Any], None]]:
+    """Show something that is drawn anew in its place, as far as the terminal is high."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        yield lambda thing: live.update(draw(thing), refresh=True)
+
+
 class _Bars:
     def __init__(self, live: "Bars") -> None:
         self._live = live
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, progress: Progress) -> None:
+        if progress.task == TOLD:
+            self._live.console.print(progress.note, highlight=False, markup=False)
+            return
         if progress.task not in self._tasks:
             self._tasks[progress.task] = self._live.add_task(progress.task, amount="", note="")
         self._live.update(
@@ -77,6 +91,8 @@ class _Lines:
         self._finished: set[str] = set()
 
     def __call__(self, progress: Progress) -> None:
+        if progress.task == TOLD:
+            output.note(progress.note)
         finished = progress.total is not None and progress.done >= progress.total
         if finished and progress.task not in self._finished:
             self._finished.add(progress.task)

@@ -14,10 +14,17 @@ from tpuctl.cloud.opening import chosen_zone
 from tpuctl.errors import UsageError
 from tpuctl.remote.access import Access, open_access, open_access_to
 from tpuctl.remote.find import find_node, split_user, workers_of
-from tpuctl.remote.hosts import Host, parse_hosts, pick_workers
+from tpuctl.remote.hosts import LOCAL, Host, parse_hosts, pick_workers, this_machine
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")
+]
+NameOrLocal = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME|local]", help="A TPU of yours, or local for this machine."),
+]
+Sudo = Annotated[
+    bool, typer.Option("--sudo", help="Look and act as root, where sudo asks no password.")
 ]
 Hosts = Annotated[
     str | None,
@@ -66,6 +73,12 @@ class Where:
         node = find_node(api, name, chosen_zone(self.zone))
         workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
         return workers, open_access_to(api, node, user, key=self.key, jump=jump)
+
+    def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
+        """The same, or this machine alone, for which there is no access."""
+        if self.name == LOCAL and not self.hosts:
+            return (this_machine(),), None
+        return self.reach()
 
 
 def split_words(words: list[str], hosts: str | None) -> tuple[str | None, list[str]]:

@@ -48,7 +48,7 @@ def segment(kind: str, text: str) -> str:
 
 def node_of(node: Any) -> models.Node:
     """Read a node."""
-    scheduling = node.scheduling_config
+    scheduling, network = node.scheduling_config, _network(node)
     return models.Node(
         name=last(node.name),
         zone=zone_of(node.name),
@@ -67,6 +67,11 @@ def node_of(node: Any) -> models.Node:
         metadata=dict(node.metadata),
         data_disks=tuple(disk.source_disk for disk in node.data_disks),
         symptoms=tuple(_symptom(symptom) for symptom in node.symptoms),
+        network=network.network or None,
+        subnetwork=network.subnetwork or None,
+        external_ips=network.enable_external_ips,
+        service_account=node.service_account.email or None,
+        tags=tuple(node.tags),
     )
 
 
@@ -163,6 +168,11 @@ def _node_names(spec: Any, queued_name: str) -> list[str]:
     params = spec.multislice_params
     prefix = params.node_id_prefix or queued_name
     return [f"{prefix}-{i}" for i in range(params.node_count)]
+
+
+def _network(node: Any) -> Any:
+    """The network of a node: one, or the first of several."""
+    return node.network_configs[0] if node.network_configs else node.network_config
 
 
 def _endpoint(endpoint: Any) -> models.Endpoint:

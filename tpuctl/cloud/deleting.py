@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.groups import group_all, group_of
-from tpuctl.cloud.journal import Entry, Journal
+from tpuctl.cloud.journal import COLLECTED, DELETED, Entry, Journal
 from tpuctl.cloud.looking import find, look
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.removing import (
@@ -151,6 +151,6 @@ def _remembered(entries: Sequence[Entry], name: str, zone: str | None) -> list[G
         entry
         for entry in entries
         if entry.name == name and zone in (None, entry.zone)
-        if entry.phase == "ready" or entry.outcome == "deleted"
+        if entry.phase == "ready" or entry.outcome in (COLLECTED, DELETED)
     )
     return [Gone(name, each) for each in dict.fromkeys(entry.zone for entry in existed)]

@@ -1,6 +1,7 @@
 """The guard that a TPU carries: a startup script which deletes the TPU when its time is over."""
 
 import base64
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,16 @@ def startup_script(guarded: Guarded | None, own: bytes | None) -> str | None:
             hint="Put the large part into a bucket, and let a short script fetch it.",
         )
     return text
+
+
+def own_script(text: str | None) -> bytes | None:
+    """The user's own part of a startup script that `startup_script` wrote, or somebody else."""
+    if not text:
+        return None
+    if not text.startswith(_HEAD):
+        return text.encode()
+    packed = re.search(re.escape(_UNPACK % ("startup-script", "@")).replace("@", "([^']*)"), text)
+    return base64.b64decode(packed[1]) if packed else None
 
 
 def _as_text(own: bytes) -> str | None:

@@ -25,6 +25,12 @@ Phase = Literal["intended", "accepted", "ready", "abandoned", "closed"]
 SCHEMA = "tpuctl-create/1"
 KEEP_CLOSED = timedelta(days=30)
 
+DELETED = "deleted"
+"""The outcome of an entry whose TPU somebody has deleted while it was alive."""
+
+COLLECTED = "collected"
+"""The outcome of one whose TPU was dead already when it was deleted, or gone."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -11,3 +11,6 @@ TTL_S = "tpuctl-ttl-s"
 
 MAX_USD_CENTS = "tpuctl-max-usd-cents"
 """The budget from which the life time was derived, if there was one."""
+
+WATCH = "tpuctl-watch"
+"""The id of the watch that made it, and may replace it."""

@@ -47,6 +47,11 @@ class Node:
     metadata: dict[str, str] = field(default_factory=dict)
     data_disks: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
+    network: str | None = None
+    subnetwork: str | None = None
+    external_ips: bool = True
+    service_account: str | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def is_dead(self) -> bool:

@@ -17,14 +17,20 @@ from tpuctl.units import format_duration
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-_MOST_LABELS = 61  # 64 for the service; three may be ours
+_MOST_LABELS = 60  # 64 for the service; four may be ours
 _SHORT_TTL_S = 600
-_STARTUP_SCRIPT = "startup-script"
+
+STARTUP_SCRIPT = "startup-script"
+"""The metadata that a VM runs when it starts."""
 
 
 @dataclass(frozen=True)
 class CreateOptions:
-    """What somebody wants. No zones means: find one."""
+    """What somebody wants. No zones means: find one.
+
+    `watch` is the id of the watch that makes it, which it carries as a label; `metadata` is what
+    its VMs are told besides the startup script.
+    """
 
     name: str
     accelerator_type: str
@@ -42,6 +48,8 @@ class CreateOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     startup_script: bytes | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    watch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +181,7 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         limits[labels.TTL_S] = str(offer.ttl_s)
     if plan.max_usd is not None:
         limits[labels.MAX_USD_CENTS] = str(round(plan.max_usd * 100))
+    watched = {labels.WATCH: options.watch} if options.watch else {}
     script = guard.startup_script(
         guard.Guarded(project, offer.zone, plan.name, create_id) if limits else None,
         options.startup_script,
@@ -189,8 +198,8 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         subnetwork=options.subnetwork,
         external_ips=not options.internal_ip,
         service_account=options.service_account,
-        labels={**options.labels, **limits, labels.CREATE_ID: create_id},
-        metadata={_STARTUP_SCRIPT: script} if script else {},
+        labels={**options.labels, **limits, **watched, labels.CREATE_ID: create_id},
+        metadata={**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
         tags=options.tags,
     )
 

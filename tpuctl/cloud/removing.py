@@ -9,7 +9,7 @@ from typing import Literal
 from tpuctl.cloud import labels
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.groups import Group, is_replaced, read_again
-from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.journal import COLLECTED, DELETED, Journal
 from tpuctl.cloud.models import Operation
 from tpuctl.cloud.parallel import attempt_all
 from tpuctl.cloud.polling import Polling
@@ -151,8 +151,9 @@ def _failed(removal: Removal, error: TpuctlError) -> Removal:
 
 
 def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
+    lived = ended.outcome == "deleted" and any(not thing.is_dead for thing in ended.group.things)
     for create_id in {thing.labels.get(labels.CREATE_ID) for thing in ended.group.things}:
-        journal.close(create_id, "deleted", at=at)
+        journal.close(create_id, DELETED if lived else COLLECTED, at=at)
 
 
 class _Deletion:

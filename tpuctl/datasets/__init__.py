@@ -5,9 +5,11 @@ from tpuctl.datasets.batches import Batches as Batches
 from tpuctl.datasets.batches import open_batches as open_batches
 from tpuctl.datasets.cache_models import CacheOptions as CacheOptions
 from tpuctl.datasets.cache_models import CacheResult as CacheResult
+from tpuctl.datasets.cache_models import CopyResult as CopyResult
 from tpuctl.datasets.cached import Cache as Cache
 from tpuctl.datasets.cached import open_cache as open_cache
 from tpuctl.datasets.caching import cache as cache
+from tpuctl.datasets.copies import copy_data_set as copy_data_set
 from tpuctl.datasets.describing import describe as describe
 from tpuctl.datasets.describing import write_sheet as write_sheet
 from tpuctl.datasets.models import Description as Description

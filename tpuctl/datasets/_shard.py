@@ -16,19 +16,12 @@ from tpuctl.datasets.example import Feature, decode_example, encode_example
 from tpuctl.datasets.flags import Flag
 from tpuctl.datasets.geometry import Fidelity, Mode
 from tpuctl.datasets.memory import Admit
+from tpuctl.datasets.originals import Originals
 from tpuctl.datasets.plan import Entry, ShardJob
-from tpuctl.datasets.quarantine import BadImageError, Quarantined, readable
+from tpuctl.datasets.quarantine import BadImageError, Quarantined
 from tpuctl.datasets.state import Finished, Work, read_lines
 from tpuctl.errors import InvalidInputError
-from tpuctl.storage.local import open_regular, translated_write_errors
-
-MAX_FILE_BYTES = 1 << 30
-
-
-class SourceChangedError(InvalidInputError):
-    """A picture is not the one any more that the plan was made for."""
-
-    code = "source_changed"
+from tpuctl.storage.local import translated_write_errors
 
 
 @dataclass(frozen=True)
@@ -78,9 +71,9 @@ class ShardBuilder:
     """Builds one shard in the work folder; `tell` hears of each picture before it is touched."""
 
     def __init__(
-        self, job: ShardJob, *, source: Path, work: Work, recipe: Recipe, admit: Admit
+        self, job: ShardJob, *, originals: Originals, work: Work, recipe: Recipe, admit: Admit
     ) -> None:
-        self._job, self._source, self._work = job, source, work
+        self._job, self._originals, self._work = job, originals, work
         self._recipe, self._admit = recipe, admit
         self._left_out: dict[int, Quarantined] = {}
         self._tally = _Tally()
@@ -93,7 +86,11 @@ class ShardBuilder:
         with translated_write_errors(part), part.open("a+b") as file:
             writer = RecordWriter(file)
             self._recover(file, writer)
-            for index in range(self._tally.position, len(self._job.entries)):
+            missing = range(self._tally.position, len(self._job.entries))
+            self._originals.begin(
+                [self._job.entries[index] for index in missing if index not in crashed]
+            )
+            for index in missing:
                 tell(index)
                 self._add(index, writer, crashed.get(index))
             tell(len(self._job.entries))
@@ -166,7 +163,7 @@ class ShardBuilder:
         try:
             if crash is not None:
                 raise BadImageError("crashed_worker", crash)
-            data = self._read(entry)
+            data = self._originals.read(entry)
             record, flags = self._make_record(entry, data)
         except BadImageError as bad:
             self._leave_out(index, entry, data, bad)
@@ -181,29 +178,6 @@ class ShardBuilder:
             file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
         self._left_out[index] = line
         self._tally.position += 1
-
-    def _read(self, entry: Entry) -> bytes:
-        """Read a file that must still be the one of the plan."""
-        path = self._source / entry.key
-        if entry.bytes > MAX_FILE_BYTES:
-            raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
-        try:
-            with open_regular(path) as file:
-                state = os.fstat(file.fileno())
-                data = file.read() if entry.readable else b""
-        except FileNotFoundError as error:
-            if entry.readable:
-                raise _changed(path, "it is gone") from error
-            raise BadImageError("read_error", "a link that leads nowhere") from error
-        except OSError as error:
-            raise BadImageError("read_error", error.strerror or str(error)) from error
-        if not entry.readable:
-            raise _changed(path, "it can be read now")
-        if (state.st_size, state.st_mtime_ns) != (entry.bytes, entry.mtime_ns):
-            raise _changed(path, "its size or time is another now")
-        if len(data) != entry.bytes:
-            raise _changed(path, f"{len(data)} bytes could be read of {entry.bytes}")
-        return data
 
     def _make_record(self, entry: Entry, data: bytes) -> tuple[bytes, int]:
         recipe = self._recipe
@@ -222,10 +196,3 @@ class ShardBuilder:
             "image": encode_picture(small.pixels, recipe.encode, recipe.quality),
         }
         return encode_example(features), small.flags
-
-
-def _changed(path: Path, what: str) -> SourceChangedError:
-    return SourceChangedError(
-        f"{readable(str(path))} changed while its folder was being presized: {what}.",
-        hint="Let the folder rest, then run the same command again; finished shards are kept.",
-    )

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
+from tpuctl.datasets.copies import local_data_set
 from tpuctl.datasets.models import DataSet
 from tpuctl.datasets.order import Order
-from tpuctl.datasets.places import local_data_set
 from tpuctl.datasets.reading import Record, need_images_extra, read_shard
 from tpuctl.errors import InvalidInputError, UsageError
 

@@ -68,3 +68,19 @@ class CacheResult(Outcome):
                 "from the global generators of random, NumPy, TensorFlow or torch.",
             )
         return ()
+
+
+@dataclass(frozen=True)
+class CopyResult(Outcome):
+    """A data set of a bucket that is on this machine now, and what had to go for it."""
+
+    address: str
+    path: str
+    plan_id: str
+    shards: int
+    records: int
+    bytes: int
+    fetched_bytes: int
+    evicted: tuple[str, ...]
+    seconds: float
+    format: str = field(default="tfrecord", metadata={"internal": True})

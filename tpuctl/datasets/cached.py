@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.containers import DamagedRecordError, open_container
+from tpuctl.datasets.copies import local_data_set
 from tpuctl.datasets.example import decode_example
 from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.order import Order
-from tpuctl.datasets.places import local_data_set
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:

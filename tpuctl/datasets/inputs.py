@@ -25,21 +25,30 @@ _NOT_FOLLOWED = "link to a folder around the source or the target"
 
 @dataclass(frozen=True)
 class Input:
-    """A picture below the source; `bytes` is `UNREADABLE` when its state cannot be read."""
+    """A picture below the source; `bytes` is `UNREADABLE` when its state cannot be read.
+
+    `version` tells it from what may come in its place: its time in ns in a folder, its generation
+    in a bucket.
+    """
 
     key: str
     bytes: int
-    mtime_ns: int
+    version: int
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """All pictures, sorted by key, how many files of which kind were ignored, and what to say."""
+    """All pictures, sorted by key, how many files of which kind were ignored, and what to say.
 
-    folder: Path
+    `lists` and `looks` count the requests that it took to find them in a bucket.
+    """
+
+    source: str
     pictures: tuple[Input, ...]
     ignored: dict[str, int]
     notes: tuple[str, ...] = ()
+    lists: int = 0
+    looks: int = 0
 
 
 @dataclass
@@ -71,12 +80,12 @@ def scan(folder: Path, target: Path | None = None) -> Inputs:
         found = [_look(path) for path in _files(walk)]
         for path, is_picture in found:
             if not is_picture:
-                ignored[_sort_of(path.name)] += 1
+                ignored[sort_of(path.name)] += 1
         pictures = [_state(folder, path) for path, is_picture in found if is_picture]
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return Inputs(folder, tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
+    return Inputs(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
 
 
 def _files(walk: _Walk) -> Iterator[Path]:
@@ -151,7 +160,8 @@ def _look(path: Path) -> tuple[Path, bool]:
         return path, False
 
 
-def _sort_of(name: str) -> str:
+def sort_of(name: str) -> str:
+    """Name the kind of a file that is passed by."""
     return readable(Path(name).suffix.lower()) or "no suffix"
 
 

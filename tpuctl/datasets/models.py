@@ -26,7 +26,8 @@ class PresizeOptions:
     """Everything that can be asked of `presize`; raises UsageError for what makes no sense.
 
     `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`:
-    1 % or 3 files, whichever is more, but always less than half.
+    1 % or 3 files, whichever is more, but always less than half. `zone` is where the machine or
+    its TPU is, to warn of buckets elsewhere.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -43,6 +44,7 @@ class PresizeOptions:
     overwrite: bool = False
     seed: int = 0
     dry_run: bool = False
+    zone: str | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -87,12 +89,16 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def parse_shard_bytes(text: str) -> int:
     """Read the size to aim at for a shard; raises UsageError."""
+    return parse_size_of("--shard-size", text)
+
+
+def parse_size_of(flag: str, text: str) -> int:
+    """Read the bytes that a flag gives; raises UsageError."""
     try:
         return parse_bytes(text)
     except (InvalidInputError, OverflowError) as error:
         raise UsageError(
-            f"--shard-size {text} is not a size.",
-            hint="Write --shard-size 128MiB or --shard-size 2GB.",
+            f"{flag} {text} is not a size.", hint=f"Write {flag} 128MiB or {flag} 2GB."
         ) from error
 
 
@@ -111,7 +117,10 @@ def allowed_bad(limit: str, inputs: int) -> int:
 
 @dataclass(frozen=True)
 class PresizeResult(Outcome):
-    """What one `presize` did: `images` = `written` + `skipped` + the number of `quarantined`."""
+    """What one `presize` did: `images` = `written` + `skipped` + the number of `quarantined`.
+
+    Unless `shards_missing` shards are still to come from other machines than number `host`.
+    """
 
     plan_id: str
     images: int
@@ -129,17 +138,29 @@ class PresizeResult(Outcome):
     classes: tuple[str, ...]
     ignored: dict[str, int]
     dry_run: bool = False
+    host: int = 0
+    hosts: int = 1
+    shards_missing: int = 0
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
         """A finished data set that lacks some of its inputs deserves a look."""
+        if self.shards_missing:
+            return "partial"
         return "attention" if self.quarantined else "ok"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the run noticed by the way."""
-        return self.notes
+        """What the run noticed by the way, and what other machines have still to do."""
+        if not self.shards_missing:
+            return self.notes
+        shards = "1 shard is" if self.shards_missing == 1 else f"{self.shards_missing} shards are"
+        return (
+            *self.notes,
+            f"{shards} still to come from other machines; the last of them writes "
+            f"{self.manifest}. The same command there goes on; here --hosts 0/1 does it all.",
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where pictures come from and data sets go to: folders of this machine."""
+"""Where pictures come from and data sets go to: folders of this machine, and buckets."""
 
 import os
 import re
@@ -9,18 +9,14 @@ from tpuctl.errors import InvalidInputError, UsageError, WriteError
 _BUCKET = re.compile(r"gs:/+")
 
 
-def check_places(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
-    """Return both folders free of links.
+def check_places(src: str | Path, dst: str | Path) -> tuple[str, str]:
+    """Return both: folders free of links, addresses of buckets in full.
 
-    Raises InvalidInputError for a bucket, UsageError and WriteError for a target that cannot be.
+    Raises UsageError and WriteError for a target that cannot be.
     """
-    if bucket := bucket_of(src):
-        raise InvalidInputError(
-            f"presize cannot read {bucket}: SRC has to be a folder on this machine.",
-            hint=f"Copy the pictures here first: gcloud storage cp -r {bucket} .",
-        )
-    source, target = Path(os.path.realpath(src)), local_target(dst)
-    if target == source or source in target.parents:
+    source = bucket_of(src) or os.path.realpath(src)
+    target = bucket_of(dst) or str(local_target(dst))
+    if f"{target}/".startswith(f"{source.rstrip('/')}/"):
         raise UsageError(
             f"The target {dst} lies inside the source {src}: the next run would read its results.",
             hint="Choose a target beside the source.",
@@ -41,17 +37,7 @@ def local_target(dst: str | Path) -> Path:
     return target
 
 
-def local_data_set(dst: str | Path) -> Path:
-    """Return the folder of a data set; raises InvalidInputError for a bucket."""
-    if bucket := bucket_of(dst):
-        raise InvalidInputError(
-            f"Data sets can be read on this machine only, not in {bucket}.",
-            hint=f"Copy it here first: gcloud storage cp -r {bucket} .",
-        )
-    return Path(dst)
-
-
 def bucket_of(place: str | Path) -> str | None:
     """Return the address of a bucket in full, since a Path keeps one slash of two; else None."""
     text = str(place)
-    return _BUCKET.sub("gs://", text, count=1) if _BUCKET.match(text) else None
+    return _BUCKET.sub("gs://", text, count=1).rstrip("/") if _BUCKET.match(text) else None

@@ -30,7 +30,7 @@ class Entry:
 
     key: str
     bytes: int
-    mtime_ns: int
+    version: int
     label: int
 
     @property
@@ -83,7 +83,7 @@ def plan_presize(
     labelling = assign_labels(pictures, options.labels)
     classes = labelling.classes
     entries = [
-        Entry(picture.key, picture.bytes, picture.mtime_ns, label)
+        Entry(picture.key, picture.bytes, picture.version, label)
         for picture, label in zip(pictures, labelling.labels, strict=True)
     ]
     recipe = _recipe(options, labelling.source)
@@ -177,7 +177,7 @@ def _job(base: bytes, index: int, count: int, entries: Sequence[Entry]) -> Shard
 
 
 def _line(entry: Entry) -> bytes:
-    return _canonical([entry.key, entry.bytes, entry.mtime_ns, entry.label])
+    return _canonical([entry.key, entry.bytes, entry.version, entry.label])
 
 
 def digest_of(recipe: Mapping[str, Any]) -> str:

@@ -17,9 +17,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import tpuctl
+from tpuctl.datasets.originals import SourceChangedError
 from tpuctl.datasets.plan import ShardJob
 from tpuctl.datasets.state import Finished
-from tpuctl.errors import InvalidInputError, TpuctlError, WriteError
+from tpuctl.errors import (
+    InvalidInputError,
+    NotFoundError,
+    NotLoggedInError,
+    PermissionDeniedError,
+    RateLimitedError,
+    TpuctlError,
+    UnavailableError,
+    WriteError,
+)
 
 WORKER = (sys.executable, "-m", "tpuctl.datasets.worker")
 
@@ -30,7 +40,17 @@ SILENCE_S = 300.0
 _FATAL_STRIKES = 2
 _FAILED_STARTS = 3
 _ERRORS: dict[str, type[TpuctlError]] = {
-    error.__name__: error for error in (InvalidInputError, WriteError)
+    error.__name__: error
+    for error in (
+        InvalidInputError,
+        NotFoundError,
+        NotLoggedInError,
+        PermissionDeniedError,
+        RateLimitedError,
+        SourceChangedError,
+        UnavailableError,
+        WriteError,
+    )
 }
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.containers import DamagedRecordError, open_container
+from tpuctl.datasets.copies import local_data_set
 from tpuctl.datasets.example import Feature, decode_example
 from tpuctl.datasets.models import DataSet, Shard
-from tpuctl.datasets.places import local_data_set
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """What of an earlier run is still good: whatever the plan still asks for, and its bytes confirm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.models import DataSet, PresizeOptions, Shard
-from tpuctl.datasets.plan import Plan
+from tpuctl.datasets.plan import Plan, ShardJob
+from tpuctl.datasets.quarantine import Quarantined
 from tpuctl.datasets.state import Finished, Work, quarantine_of
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 
@@ -31,8 +32,15 @@ def _published(folder: Path) -> Iterator[Finished]:
         data_set = manifest.load_if_there(folder)
     except InvalidInputError:
         return
-    left_out = quarantine_of(folder) if data_set else {}
-    for shard in data_set.shards if data_set else ():
+    if data_set is not None:
+        yield from finished_of(data_set, quarantine_of(folder))
+
+
+def finished_of(
+    data_set: DataSet, left_out: Mapping[str, Sequence[Quarantined]]
+) -> Iterator[Finished]:
+    """Yield the shards of a data set as they were when they were finished."""
+    for shard in data_set.shards:
         missing = tuple(left_out.get(shard.job, ()))
         if shard.job and len(missing) == shard.quarantined:
             yield Finished(
@@ -48,6 +56,17 @@ def _published(folder: Path) -> Iterator[Finished]:
                 bytes_in=shard.bytes_in,
                 left_out=missing,
             )
+
+
+def usable(work: Work, jobs: Sequence[ShardJob], *, retry: bool) -> tuple[Finished, ...]:
+    """Return the shards of these jobs that are finished in the work folder, and still right."""
+    known = {shard.job: shard for shard in work.finished()}
+    found = (known[job.id] for job in jobs if job.id in known)
+    return tuple(
+        shard
+        for shard in found
+        if not (retry and shard.left_out) and is_whole(work.folder, work, shard)
+    )
 
 
 def is_whole(folder: Path, work: Work, shard: Finished | Shard) -> bool:

@@ -138,6 +138,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         text = path.read_bytes()
     except OSError:
         return
+    yield from parse_lines(text)
+
+
+def parse_lines(text: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a text, one per line, skipping what is torn."""
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
             document = json.loads(line)
@@ -157,8 +162,16 @@ def quarantine_text(shards: Iterable[Finished]) -> str:
 
 def quarantine_of(folder: Path) -> dict[str, list[Quarantined]]:
     """Read the published list of left-out files, by the shard they are missing from."""
+    try:
+        return read_quarantine((folder / QUARANTINE).read_bytes())
+    except OSError:
+        return {}
+
+
+def read_quarantine(text: bytes) -> dict[str, list[Quarantined]]:
+    """Understand a list of left-out files, by the shard they are missing from."""
     listed: dict[str, list[Quarantined]] = {}
-    for document in read_lines(folder / QUARANTINE):
+    for document in parse_lines(text):
         with contextlib.suppress(KeyError, TypeError):
             job, key = document.pop("job"), document.pop("key")
             listed.setdefault(job, []).append(Quarantined(path=key, **document))

@@ -27,13 +27,14 @@ def main() -> None:
     from tpuctl.datasets import _images
     from tpuctl.datasets._shard import Recipe
     from tpuctl.datasets.memory import Admission
+    from tpuctl.datasets.originals import open_originals
     from tpuctl.datasets.state import Work
 
     _images.prepare_decoders()
     work = Work(Path(setup["work"]))
     serve = _Server(
         reports,
-        source=Path(setup["source"]),
+        originals=open_originals(setup["source"]),
         work=work,
         recipe=Recipe.from_options(setup["options"]),
         admit=Admission(work.folder, budget_bytes=setup["budget_bytes"], workers=setup["workers"]),

@@ -4,20 +4,20 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tpuctl.emulator.busy import DEVICES, HBM_BYTES, PORTS
 from tpuctl.emulator.records import Node
 from tpuctl.emulator.remains import MARK, kill_everything
 from tpuctl.emulator.world import World
 from tpuctl.errors import UnavailableError
 from tpuctl.storage.local import write_atomically
-
-DEVICES = "TPUCTL_EMULATED_DEVICES"
-"""Tells a worker the folder that stands for /dev, with a file for each chip."""
+from tpuctl.units import GIB
 
 RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
@@ -44,6 +44,7 @@ class Machines:
         self._servers = WorkerServers()
         self._running: dict[_Machine, Any] = {}
         self._busy: dict[_Machine, subprocess.Popen[bytes]] = {}
+        self._metrics: dict[_Machine, dict[str, str]] = {}
         self.port = _free_port(folder / "port")
 
     def match(self, world: World) -> None:
@@ -65,7 +66,7 @@ class Machines:
             self._start(machine, wanted[machine])
         for machine in [*wanted.keys() - self._busy.keys()]:
             if machine.worker in wanted[machine].busy_workers:
-                self._keep_busy(machine)
+                self._keep_busy(machine, wanted[machine].busy_workers[machine.worker])
         for node in world.nodes.values():
             node.ssh_port = self.port
         self._forget({str(node.id) for node in world.nodes.values()})
@@ -82,18 +83,32 @@ class Machines:
         devices.mkdir(parents=True, exist_ok=True)
         for chip in range(node.spec.type.chips_per_worker):
             (devices / str(chip)).touch()
+        env = {**self._environment(node, machine.worker), DEVICES: str(devices.parent)}
+        self._metrics[machine] = {name: env[name] for name in (DEVICES, HBM_BYTES, PORTS)}
         self._running[machine] = self._servers.start(
             [address for address in node.addresses[machine.worker] if address],
             self.port,
             folder=place / "home",
-            env={**self._environment(node, machine.worker), DEVICES: str(devices.parent)},
+            env=env,
             host_key=place / "host_key",
             authorized_keys=lambda user: ssh_keys(node, user),
         )
 
-    def _keep_busy(self, machine: _Machine) -> None:
-        """Let a process hold the first chip of a machine, as somebody's forgotten one does."""
+    def _keep_busy(self, machine: _Machine, duty_cycle_percent: float | None) -> None:
+        """Let a process hold the first chip of a machine, as somebody's forgotten one does.
+
+        With a duty cycle it holds them all, and serves metrics as libtpu does.
+        """
         place = self._place(machine)
+        if duty_cycle_percent is not None:
+            module = [sys.executable, "-m", "tpuctl.emulator.busy"]
+            self._busy[machine] = subprocess.Popen(
+                [*module, "--duty-cycle-percent", str(duty_cycle_percent)],
+                env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            return
         with (place / "dev" / "vfio" / "0").open("rb") as chip:
             self._busy[machine] = subprocess.Popen(
                 ["sleep", "infinity"],
@@ -113,6 +128,8 @@ class Machines:
             "TPU_WORKER_HOSTNAMES": hostnames,
             "TPU_NAME": name,
             "TPU_ACCELERATOR_TYPE": node.spec.type.accelerator_type,
+            HBM_BYTES: str(int((node.spec.type.hbm_gib_per_chip or 16) * GIB)),
+            PORTS: str(_any_free_port()),
             "TPUCTL_METADATA_URL": f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}",
         }
 
@@ -148,6 +165,13 @@ def ticking(tick: Callable[[], object]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def _any_free_port() -> int:
+    """A port of loopback on which nobody listens; a real machine has its ports to itself."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def _free_port(kept: Path) -> int:

@@ -270,7 +270,7 @@ def _worker_down(world: World, node: Node, event: NodeEvent) -> None:
 
 
 def _worker_busy(world: World, node: Node, event: NodeEvent) -> None:
-    node.busy_workers.add(event.worker % node.spec.type.workers)
+    node.busy_workers[event.worker % node.spec.type.workers] = event.duty_cycle_percent
 
 
 _AT_ONCE = ("preempt", "vanish", "suspend")

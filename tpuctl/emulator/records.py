@@ -71,7 +71,7 @@ class Node:
     addresses: tuple[tuple[str, str], ...] = ()
     symptoms: list[Document] = field(default_factory=list)
     down_workers: set[int] = field(default_factory=set)
-    busy_workers: set[int] = field(default_factory=set)
+    busy_workers: dict[int, float | None] = field(default_factory=dict)
     guest_attributes: dict[int, dict[str, str]] = field(default_factory=dict)
     waiting: list[NodeEvent] = field(default_factory=list)
     operation: Operation | None = None

@@ -75,6 +75,7 @@ class NodeEvent:
     every: bool
     worker: int
     for_s: float
+    duty_cycle_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def _fault(fault: Reader) -> CallFault | NodeEvent | StorageFault:
 
 
 def _node_event(fault: Reader) -> NodeEvent:
-    fault.allow("on zone name nth every event at_s worker for_s")
+    fault.allow("on zone name nth every event at_s worker for_s duty_cycle_percent")
     return NodeEvent(
         zone=fault.text("zone", "*") or "*",
         name=fault.text("name", "*") or "*",
@@ -227,6 +228,9 @@ def _node_event(fault: Reader) -> NodeEvent:
         every=fault.flag("every"),
         worker=fault.count("worker", 0),
         for_s=fault.number("for_s", 600.0),
+        duty_cycle_percent=fault.number("duty_cycle_percent", 0.0, most=100)
+        if fault.has("duty_cycle_percent")
+        else None,
     )
 
 

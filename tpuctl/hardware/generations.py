@@ -39,6 +39,12 @@ def generations() -> tuple[Generation, ...]:
     )
 
 
+@cache
+def known_chips() -> dict[str, int]:
+    """The PCI ids of TPU chips, and how many devices libtpu counts on each such chip."""
+    return {item.pci_device: item.devices_per_chip for item in generations()}
+
+
 def generation(name: str) -> Generation | None:
     """The generation with that name, if it is known."""
     return next((item for item in generations() if item.name == name), None)

@@ -1,6 +1,6 @@
 """How workers are reached: keys, host keys, a machine to jump over, and how long to wait."""
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +9,7 @@ from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
 from tpuctl.remote.connection import Connection, Patience
+from tpuctl.remote.here import HereConnector
 from tpuctl.remote.host_keys import HostKeys
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.keys import ensure_key, key_for_tpus, private_keys
@@ -54,8 +55,13 @@ def open_access_to(
     return Access((pair.path,), host_keys, jump, Patience(new_key_s=wait_s))
 
 
-def connector(access: Access, workers: int) -> AbstractAsyncContextManager[Connector]:
-    """Open SSH for so many workers; raises MissingExtraError without asyncssh."""
+def connector(access: Access | None, workers: int) -> AbstractAsyncContextManager[Connector]:
+    """Open SSH for so many workers; raises MissingExtraError without asyncssh.
+
+    Without an access the only worker is this machine.
+    """
+    if access is None:
+        return nullcontext(HereConnector())
     from tpuctl.remote._ssh import open_ssh
 
     return open_ssh(access, workers)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tpuctl.errors import TpuctlError, WorkerUnfitError
+from tpuctl.hardware.generations import known_chips
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connection, ask
@@ -87,7 +88,9 @@ async def probe_fleet(fleet: Fleet, chips_per_worker: int | None) -> Fitness:
 
 async def _probe(connection: Connection) -> Probe:
     host = connection.host
-    async with ask(connection, "probe.probe", packages=PACKAGES) as conversation:
+    async with ask(
+        connection, "probe.probe", packages=PACKAGES, known=known_chips()
+    ) as conversation:
         now_s = (await conversation.answer())["now_s"]
         clock_s = now_s - time.time()
         answer = await conversation.answer()

@@ -18,7 +18,7 @@ from tpuctl.errors import (
 )
 from tpuctl.remote.agent import wire
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.payload import COMMAND, opening
+from tpuctl.remote.payload import COMMAND, ROOT_COMMAND, opening
 
 HEARTBEAT_S = 10.0
 LEASE_S = 120.0
@@ -170,17 +170,24 @@ class Conversation:
         said = (await self._channel.complaint()).strip()
         last = said.splitlines()[-1] if said else "it said nothing"
         hint = f"Look yourself: ssh {self.host.user}@{self.host.address} -p {self.host.port}"
-        if "python3" in said:
+        if self.host.is_here:
+            hint = "Look yourself: python3 --version"
+        if "sudo" in last:
+            hint = "Let that user use sudo without a password, or leave --sudo out."
+        elif "python3" in said:
             hint = "Install Python 3.8 or newer there (apt-get install python3)."
         raise WorkerError(f"Could not start our agent on {self.host.label}: {last}", hint=hint)
 
 
 @asynccontextmanager
 async def ask(
-    connection: Connection, operation: str, **request: object
+    connection: Connection, operation: str, as_root: bool = False, /, **request: object
 ) -> AsyncIterator[Conversation]:
-    """Begin a conversation with the worker's agent, and end it whatever happens."""
-    channel = await connection.open(COMMAND)
+    """Begin a conversation with the worker's agent, and end it whatever happens.
+
+    With `as_root` the agent is root, by sudo; WorkerError where that wants a password.
+    """
+    channel = await connection.open(ROOT_COMMAND if as_root else COMMAND)
     conversation = Conversation(connection.host, channel)
     try:
         await conversation.send(opening(operation, **request))

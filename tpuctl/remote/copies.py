@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.remote.ends import Ends, WorkerEnd
-from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.hosts import Host, name_workers
 
 _REMOTE = re.compile(r"(?P<name>[^/:]*):(?P<path>.*)", re.DOTALL)
 _NAMED = 3
@@ -50,9 +50,9 @@ class Copied(Ends):
         messy = [worker for worker in self.workers if worker.changed]
         if messy:
             names = sorted({name for worker in messy for name in worker.changed})
-            where = ranges([worker.index for worker in messy])
+            where = name_workers(worker.index for worker in messy)
             said.append(
-                f"Could not be read whole, so not copied (worker {where}): {_some(names)}. "
+                f"Could not be read whole, so not copied ({where}): {_some(names)}. "
                 "If it was written meanwhile, the same command again takes it."
             )
         return tuple(said)

@@ -14,7 +14,7 @@ from tpuctl.errors import (
     WorkerDiskFullError,
 )
 from tpuctl.outcome import Outcome, Status
-from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.hosts import Host, name_workers, ranges
 
 _FULL_BYTES = 1 << 20
 _WORKER = re.compile(r"worker \d+ \(.*?\)")
@@ -38,6 +38,41 @@ class WorkerEnd:
         if self.exit_code is not None:
             return self.exit_code
         return self.failure.exit_code if self.failure else 0
+
+
+@dataclass(frozen=True)
+class WorkerAnswer:
+    """What one worker said, or why it did not."""
+
+    index: int
+    address: str
+    error: str | None
+    failure: TpuctlError | None = field(default=None, metadata={"internal": True})
+
+
+@dataclass(frozen=True)
+class Answers(Outcome):
+    """What several workers said, in the order of their numbers."""
+
+    workers: tuple[WorkerAnswer, ...]
+
+    @property
+    def status(self) -> Status:
+        """Partial when only some workers answered as they should."""
+        failed = [worker for worker in self.workers if worker.failure]
+        if not failed:
+            return "ok"
+        return "error" if len(failed) == len(self.workers) else "partial"
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first worker that failed, by number."""
+        return next((one.failure.exit_code for one in self.workers if one.failure), 0)
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """One sentence for each kind of failure, however many workers it met."""
+        return summarize([(worker.index, worker.failure) for worker in self.workers])
 
 
 @dataclass(frozen=True)
@@ -74,7 +109,7 @@ class Ends(Outcome):
         if not messy:
             return ()
         return (
-            f"On worker {ranges(messy)} the command left processes behind; they were ended "
+            f"On {name_workers(messy)} the command left processes behind; they were ended "
             "with it. What shall outlive a command is started with --detach.",
         )
 
@@ -88,7 +123,7 @@ class Ends(Outcome):
         if not idle:
             return said
         hint = f"Leave out what cannot be reached: --worker {ranges(idle)}"
-        return (*said, NotStartedError(f"Nothing was started on worker {ranges(idle)}.", hint=hint))
+        return (*said, NotStartedError(f"Nothing was started on {name_workers(idle)}.", hint=hint))
 
 
 def summarize(
@@ -107,8 +142,8 @@ def _say_once(same: list[tuple[int, TpuctlError]]) -> TpuctlError:
     if not others:
         return first
     alike = len({_WORKER.sub("", str(error)) for _, error in same}) == 1
-    also = f"worker {others[0]}" if len(others) == 1 else f"workers {ranges(others)}"
-    rest = f"The same on {also}." if alike else f"It failed on {also} too, otherwise."
+    also = name_workers(others)
+    rest = f"The same on {also}." if alike else f"It failed on {also} too, in another way."
     return type(first)(f"{first} {rest}", hint=first.hint)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tpuctl.errors import NotStartedError, TpuctlError
 from tpuctl.remote.access import Access, Connector, connector
 from tpuctl.remote.connection import Connection
-from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.hosts import Host, name_workers
 
 T = TypeVar("T")
 
@@ -27,6 +27,12 @@ class Fleet:
         self.hosts = hosts
         self._ssh, self._found = ssh, found
 
+    @property
+    def unreached(self) -> list[tuple[Host, TpuctlError]]:
+        """Every worker to which there is no connection, and why."""
+        pairs = zip(self.hosts, self._found, strict=True)
+        return [(host, found) for host, found in pairs if isinstance(found, TpuctlError)]
+
     async def each(self, work: Callable[[Connection], Awaitable[T]]) -> list[T | TpuctlError]:
         """Do the work on every worker; what fails, or could not be reached, is a result too."""
 
@@ -40,6 +46,10 @@ class Fleet:
                 return error
 
         return await _all(on_one(place) for place in range(len(self.hosts)))
+
+    def found(self, host: Host) -> Connection | TpuctlError:
+        """The connection to a worker, or why there is none."""
+        return self._found[self.hosts.index(host)]
 
     async def reconnect(self, host: Host) -> Connection:
         """Open another connection in place of a worker's broken one."""
@@ -55,9 +65,9 @@ class Fleet:
 
 @asynccontextmanager
 async def open_fleet(
-    hosts: tuple[Host, ...], access: Access, *, together: bool = False
+    hosts: tuple[Host, ...], access: Access | None, *, together: bool = False
 ) -> AsyncIterator[Fleet]:
-    """Connect to every worker at once.
+    """Connect to every worker at once; without an access, to this machine.
 
     With `together`, nobody takes part when one cannot be reached, for a program for a slice would
     wait for it for ever; the others' result is then NotStartedError.
@@ -110,7 +120,7 @@ def _not_started(
 ) -> Connection | TpuctlError:
     if isinstance(found, TpuctlError):
         return found
-    them = f"worker {missing[0]}" if len(missing) == 1 else f"workers {ranges(missing)}"
+    them = name_workers(missing)
     return NotStartedError(f"Nothing was started on {host.label}, for {them} cannot be reached.")
 
 

@@ -20,7 +20,8 @@ class Host:
     """A worker and how to reach it.
 
     `target` is how a command line names its whole slice; `key_alias` is the name under which its
-    host key is kept; `is_own` is a machine that the user named, whose `~/.ssh/config` counts.
+    host key is kept; `is_own` is a machine that the user named, whose `~/.ssh/config` counts;
+    `is_here` is this very machine, reached without SSH.
     """
 
     index: int
@@ -30,16 +31,28 @@ class Host:
     target: str = "NAME"
     key_alias: str = ""
     is_own: bool = False
+    is_here: bool = False
 
     @property
     def label(self) -> str:
         """The worker's number and address, as errors name it."""
+        if self.is_here:
+            return "this machine"
         return f"worker {self.index} ({self.place})"
 
     @property
     def place(self) -> str:
         """Address and port, as `known_hosts` files write them."""
         return self.address if self.port == SSH_PORT else f"[{self.address}]:{self.port}"
+
+
+LOCAL = "local"
+"""The name that stands for this machine, where a TPU's name is asked for."""
+
+
+def this_machine() -> Host:
+    """The machine that we run on, as a worker."""
+    return Host(0, "localhost", getpass.getuser(), target=LOCAL, is_here=True)
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
@@ -94,3 +107,9 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([number, number])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def name_workers(numbers: Iterable[int]) -> str:
+    """Name workers in a sentence: `worker 3`, `workers 0-3,7`."""
+    numbers = list(numbers)
+    return f"worker{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"

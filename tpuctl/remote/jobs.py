@@ -135,12 +135,13 @@ async def find_job(fleet: Fleet, job: str | None) -> str | None:
     """The job of that name, or the one that any of the workers has started last."""
     if job is not None:
         return job
-    found = [answer for answer in await fleet.each(_jobs_of) if not isinstance(answer, TpuctlError)]
+    found = [answer for answer in await fleet.each(jobs_of) if not isinstance(answer, TpuctlError)]
     everything = [entry for entries in found for entry in entries]
     return max(everything, key=_age)["job"] if everything else None
 
 
-async def _jobs_of(connection: Connection) -> list[dict[str, Any]]:
+async def jobs_of(connection: Connection) -> list[dict[str, Any]]:
+    """Every job of a worker as its agent describes it, the oldest first."""
     async with ask(connection, "jobs.show") as conversation:
         return list((await conversation.answer())["jobs"])
 
@@ -247,7 +248,7 @@ async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> S
 
 async def _list(hosts: tuple[Host, ...], access: Access) -> Jobs:
     async with open_fleet(hosts, access) as fleet:
-        answers = await fleet.each(_jobs_of)
+        answers = await fleet.each(jobs_of)
     entries: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     failed = []
     for host, answer in zip(hosts, answers, strict=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,25 +57,79 @@ def read_logs(
     A connection that breaks is opened again where it broke, without losing or repeating a byte;
     `note` hears of it. Followed to its end, the result carries the job's exit code.
     """
-    reading = _Reading(access, Output(tuple(host.index for host in hosts), sink), note)
+    output = Output(tuple(host.index for host in hosts), sink)
+    reading = _Reading(access, output, note, Listener(), {})
     return drive(reading.on_all(hosts, check_job(job), follow=follow, tail=tail))
 
 
+class Listener:
+    """Hears, worker by worker, how the following of a log goes; this one does not care."""
+
+    def heard(self, worker: int, offset_bytes: int) -> None:
+        """It has said something; its log is handed on up to there."""
+
+    def lost(self, worker: int, error: TpuctlError) -> None:
+        """Its connection broke, and is being opened again."""
+
+    def back(self, worker: int) -> None:
+        """Its connection is there again."""
+
+    def ended(self, worker: int, end: "LogEnd | TpuctlError") -> None:
+        """There is nothing more to read there."""
+
+
+async def follow_log(
+    hosts: tuple[Host, ...],
+    access: Access,
+    *,
+    sink: Sink,
+    note: Callable[[str], None],
+    job: str,
+    listener: Listener,
+    offsets: Mapping[int, int],
+    tail: int | None,
+    follow: bool = True,
+) -> Logs:
+    """Follow a job's log until it has ended everywhere; may be cancelled at any moment.
+
+    Without `follow` only what there is now. A worker that has an offset (bytes) is read on from
+    there, others from their last `tail` lines.
+    """
+    output = Output(tuple(host.index for host in hosts), sink)
+    reading = _Reading(access, output, note, listener, offsets)
+    return await reading.on_all(hosts, job, follow=follow, tail=tail)
+
+
 class _Reading:
-    def __init__(self, access: Access, output: Output, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        access: Access,
+        output: Output,
+        note: Callable[[str], None],
+        listener: Listener,
+        offsets: Mapping[int, int],
+    ) -> None:
         self._patience, self._access = access.patience, access
-        self._output, self._note = output, note
+        self._output, self._note, self._listener = output, note, listener
+        self._offsets = offsets
 
     async def on_all(
         self, hosts: tuple[Host, ...], job: str | None, *, follow: bool, tail: int | None
     ) -> Logs:
         async with self._output, open_fleet(hosts, self._access) as fleet:
             name = await find_job(fleet, job)
+            for host, error in fleet.unreached:
+                self._listener.ended(host.index, error)
 
             async def read(connection: Connection) -> LogEnd:
-                log = _WorkerLog(connection.host, name, follow=follow, tail=tail)
+                start = self._offsets.get(connection.host.index)
+                log = _WorkerLog(connection.host, name, self._listener, follow=follow)
+                log.begin(start, tail)
                 try:
                     return await self._to_the_end(fleet, connection, log)
+                except TpuctlError as error:
+                    self._listener.ended(log.host.index, error)
+                    raise
                 finally:
                     await self._output.end(log.host.index)
 
@@ -91,12 +145,16 @@ class _Reading:
     async def _to_the_end(self, fleet: Fleet, connection: Connection, log: "_WorkerLog") -> LogEnd:
         while True:
             try:
-                return log.end(await log.read(connection, self._output))
+                end = log.end(await log.read(connection, self._output))
+                self._listener.ended(log.host.index, end)
+                return end
             except WorkerLostError as error:
                 if not log.follow:
                     raise
                 self._note(f"{error} Trying again where it broke.")
+                self._listener.lost(log.host.index, error)
                 connection = await self._reconnect(fleet, log.host)
+                self._listener.back(log.host.index)
 
     async def _reconnect(self, fleet: Fleet, host: Host) -> Connection:
         """Try again, ever less often; raises WorkerUnreachableError in the end."""
@@ -114,10 +172,16 @@ class _Reading:
 class _WorkerLog:
     """One worker's log, and how far we are in it."""
 
-    def __init__(self, host: Host, job: str | None, *, follow: bool, tail: int | None) -> None:
+    def __init__(self, host: Host, job: str | None, listener: Listener, *, follow: bool) -> None:
         self.host, self.follow = host, follow
-        self._job, self._tail = job, tail
+        self._job, self._listener = job, listener
         self._offset = 0
+        self._tail: int | None = None
+
+    def begin(self, offset: int | None, tail: int | None) -> None:
+        """Say where to begin: at an offset, else with the last lines, else at the beginning."""
+        self._offset = offset or 0
+        self._tail = tail if offset is None else None
 
     async def read(self, connection: Connection, output: Output) -> dict[str, Any]:
         """Read on from where we are; the job's state at the end."""
@@ -128,6 +192,7 @@ class _WorkerLog:
                     data = wire.read_block(kind, payload)
                     await output.take(self.host.index, 1, data)
                     self._offset += len(data)
+                    self._listener.heard(self.host.index, self._offset)
                     continue
                 note = wire.read_note(payload)
                 if "ended" in note:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.datasets.cache_models import CacheResult, Prediction
+from tpuctl.datasets.cache_models import CacheResult, CopyResult, Prediction
 from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
 from tpuctl.units import format_bytes, format_duration, format_rate
 
@@ -77,6 +77,21 @@ def cache(result: CacheResult) -> Group:
     folder = result.manifest.rpartition("/")[0]
     lines.append(Text(f"Next: tpuctl.datasets.open_cache({folder!r}).epoch(0)", style="dim"))
     return Group(*lines)
+
+
+def copied(result: CopyResult) -> Group:
+    """Say where the copy is, what had to go for it, and how to read it."""
+    what = f"{_count(result.records, 'record')}, {format_bytes(result.bytes)}"
+    if not result.fetched_bytes:
+        lines = [Text(f"Nothing to do: {what} of {result.address}: {result.path}")]
+    else:
+        fetched = f"{format_bytes(result.fetched_bytes)} in {format_duration(result.seconds)}"
+        lines = [Text(f"Copied {what} of {result.address} ({fetched}): {result.path}")]
+    if result.evicted:
+        lines.append(Text(f"Deleted to make room: {_shortened(result.evicted)}"))
+    reader = "open_tf_dataset" if result.format == "tfrecord" else "open_batches"
+    next_ = f"Next: tpuctl.datasets.{reader}({result.address!r}, 64) reads the copy"
+    return Group(*lines, Text(next_, style="dim"))
 
 
 def _prediction(predicted: Prediction) -> Text:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from tpuctl.remote.copies import Copied
 from tpuctl.remote.ends import Ends
-from tpuctl.remote.hosts import ranges
+from tpuctl.remote.hosts import name_workers, ranges
 from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
 from tpuctl.remote.shell import Shell
 from tpuctl.units import format_bytes, format_duration
@@ -39,9 +39,9 @@ def stopped(result: StoppedJob) -> str | None:
         if not worker.failure:
             was.setdefault(f"{worker.was}", []).append(worker.index)
     lines = [
-        f"Job {result.job} was stopped on worker {ranges(workers)}."
+        f"Job {result.job} was stopped on {name_workers(workers)}."
         if state == "running"
-        else f"Job {result.job} was not running on worker {ranges(workers)}: {state} already."
+        else f"Job {result.job} was not running on {name_workers(workers)}: {state} already."
         for state, workers in was.items()
     ]
     return "\n".join(lines) or None

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from tpuctl.hardware.generations import Generation, generation_of_type, generations, load_data
 from tpuctl.runtime.machine import Machine, PciDevice, variable
+from tpuctl.runtime.nodes import device_nodes
 from tpuctl.runtime.tpu_env import tpu_env
 
-_ACCEL = re.compile(r"accel[0-9]+")
-_VFIO = re.compile(r"[0-9]{1,9}")
 _NVIDIA = re.compile(r"nvidia[0-9]+")
 
 
@@ -56,7 +55,7 @@ def find_chips(machine: Machine) -> Chips:
     for device in tpus:
         slots.setdefault(device.slot, []).append(device)
     kind, doubt = _kind(machine, [functions[0] for functions in slots.values()])
-    nodes = _nodes(machine, tpus)
+    nodes = device_nodes(machine, tpus)
     count = len(slots)
     bound = any(device.driver for device in tpus)
     first = tpus[0]
@@ -130,18 +129,6 @@ def type_name(machine: Machine) -> str:
         or machine.metadata("instance/attributes/accelerator-type")
         or ""
     )
-
-
-def _nodes(machine: Machine, tpus: list[PciDevice]) -> tuple[str, ...]:
-    """The device nodes of chips: never the control node, a folder or another device's group."""
-    accel = [f"/dev/{name}" for name in machine.names("/dev") if _ACCEL.fullmatch(name)]
-    groups = {device.iommu_group for device in tpus}
-    vfio = [
-        f"/dev/vfio/{name}"
-        for name in machine.names("/dev/vfio")
-        if _VFIO.fullmatch(name) and (None in groups or int(name) in groups)
-    ]
-    return tuple(sorted(path for path in accel + vfio if machine.is_device(path)))
 
 
 def _chips_with_node(machine: Machine, slots: list[list[PciDevice]], nodes: tuple[str, ...]) -> int:

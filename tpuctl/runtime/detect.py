@@ -71,7 +71,7 @@ def detect(machine: Machine) -> Detection:
         gpus=gpus,
         topology=topology,
         frameworks=find_frameworks(machine, platform.runtime, has_chips=chips.count > 0),
-        state=find_state(machine, chips),
+        state=find_state(machine, chips.nodes) if chips.count else State(),
         container=in_container(machine),
     )
 

@@ -1,15 +1,27 @@
-"""Who has the TPU: the driver's own word, open device nodes, and libtpu's lock."""
+"""Who has the TPU: the driver's own word, open device nodes, and libtpu's lock.
+
+Travels to workers, so it needs nothing but Python 3.8.
+"""
+
+from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from tpuctl.runtime.chips import Chips
-from tpuctl.runtime.machine import LOCKFILE, Machine, Process, whole_number
+from tpuctl.runtime.machine import LOCKFILE, Process, whole_number
 from tpuctl.runtime.redact import safe_command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.runtime.machine import Seen
 
 _NODE = re.compile(r"/dev/(?:accel|vfio/)\d+")
 _KERNEL = re.compile(r"ipykernel|colab_kernel_launcher|ipykernel_launcher")
 _LONGEST_CHAIN = 64
+BY_NODE, BY_LOCK = "open device node", "lock in /proc/locks"
+BY_DRIVER = "device_owner of the driver"
 
 
 @dataclass(frozen=True)
@@ -38,22 +50,19 @@ class State:
     sick: tuple[str, ...] = ()
 
 
-def find_state(machine: Machine, chips: Chips) -> State:
-    """Look for the processes that have this machine's TPU."""
-    if not chips.count:
-        return State()
-    scan = machine.scan_open_files(lambda path: bool(_NODE.fullmatch(path)))
+def find_state(machine: Seen, nodes: Sequence[str]) -> State:
+    """Look for the processes that have this machine's TPU.
+
+    `nodes` are the device nodes of its chips; with none, whatever looks like one counts.
+    """
+    scan = machine.scan_open_files(lambda path: path in nodes if nodes else _is_node(path))
     ours = _ancestors(machine)
-    found: dict[int, tuple[str, str]] = {}
-    for pid, paths in scan.open_files.items():
-        nodes = [path for path in paths if path in chips.nodes or not chips.nodes]
-        if nodes:
-            found[pid] = (", ".join(nodes), "open device node")
+    found = {pid: (", ".join(paths), BY_NODE) for pid, paths in scan.open_files.items()}
     lock_pids = _lock_pids(machine)
     for pid in lock_pids:
-        found.setdefault(pid, (LOCKFILE, "lock in /proc/locks"))
+        found.setdefault(pid, (LOCKFILE, BY_LOCK))
     for pid, devices in _owners(machine).items():
-        found.setdefault(pid, (", ".join(devices), "device_owner of the driver"))
+        found.setdefault(pid, (", ".join(devices), BY_DRIVER))
     lockfile = machine.lockfile
     return State(
         holders=tuple(_holder(machine, pid, *found[pid], ours) for pid in sorted(found)),
@@ -65,9 +74,11 @@ def find_state(machine: Machine, chips: Chips) -> State:
     )
 
 
-def _holder(
-    machine: Machine, pid: int, device: str, seen_by: str, ours: dict[int, Process]
-) -> Holder:
+def _is_node(path: str) -> bool:
+    return bool(_NODE.fullmatch(path))
+
+
+def _holder(machine: Seen, pid: int, device: str, seen_by: str, ours: dict[int, Process]) -> Holder:
     # A driver names pids of the host: inside a container they are somebody else's, or nobody's.
     process = machine.process(pid) or Process(pid)
     words = process.cmdline or process.comm or ""
@@ -84,7 +95,7 @@ def _holder(
     )
 
 
-def _ancestors(machine: Machine) -> dict[int, Process]:
+def _ancestors(machine: Seen) -> dict[int, Process]:
     """This process and its parents, as far up as they can be seen."""
     chain: dict[int, Process] = {}
     process: Process | None = machine.self_process
@@ -96,7 +107,7 @@ def _ancestors(machine: Machine) -> dict[int, Process]:
     return chain
 
 
-def _lock_pids(machine: Machine) -> tuple[int, ...]:
+def _lock_pids(machine: Seen) -> tuple[int, ...]:
     lockfile = machine.lockfile
     if lockfile is None or lockfile.inode is None:
         return ()
@@ -110,7 +121,7 @@ def _lock_pids(machine: Machine) -> tuple[int, ...]:
     return tuple(dict.fromkeys(pids))
 
 
-def _owners(machine: Machine) -> dict[int, list[str]]:
+def _owners(machine: Seen) -> dict[int, list[str]]:
     owners: dict[int, list[str]] = {}
     for name in sorted(machine.names("/sys/class/accel")):
         folder = f"/sys/class/accel/{name}"
@@ -121,7 +132,7 @@ def _owners(machine: Machine) -> dict[int, list[str]]:
     return owners
 
 
-def _sick(machine: Machine) -> tuple[str, ...]:
+def _sick(machine: Seen) -> tuple[str, ...]:
     found = []
     for name in sorted(machine.names("/sys/class/accel")):
         status = (machine.read(f"/sys/class/accel/{name}/status") or "").strip()
@@ -130,7 +141,7 @@ def _sick(machine: Machine) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _user(machine: Machine, uid: int | None) -> str | None:
+def _user(machine: Seen, uid: int | None) -> str | None:
     if uid is None:
         return None
     for line in (machine.read("/etc/passwd") or "").splitlines():

@@ -1,8 +1,15 @@
-"""What a probe may look at on a machine. Nothing here opens a device or a lock file."""
+"""What a probe may look at on a machine. Nothing here opens a device or a lock file.
 
-from collections.abc import Callable, Mapping
+Travels to workers, so it needs nothing but Python 3.8.
+"""
+
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 LOCKFILE = "/tmp/libtpu_lockfile"
 
@@ -62,24 +69,12 @@ class HostFacts:
     python: str | None
 
 
-class Machine(Protocol):
-    """A machine to diagnose: the real one, a recorded one or one made for a test."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """The environment variables of this process."""
+class Seen(Protocol):
+    """The files, devices and processes of a machine: all it takes to tell who has its chips."""
 
     @property
     def pci(self) -> tuple[PciDevice, ...]:
         """The devices of Google and of GPU makers on the PCI bus."""
-
-    @property
-    def packages(self) -> Mapping[str, str]:
-        """Installed distributions by normalized name, with their versions."""
-
-    @property
-    def host(self) -> HostFacts:
-        """Processors, memory, disk and Python."""
 
     @property
     def self_process(self) -> Process:
@@ -93,30 +88,14 @@ class Machine(Protocol):
     def lockfile(self) -> LockFile | None:
         """libtpu's lock file, if there is one."""
 
-    @property
-    def metadata_answers(self) -> bool:
-        """Whether a metadata server may be asked and answers."""
-
-    def metadata(self, path: str) -> str | None:
-        """Read a value below `/computeMetadata/v1/`; None for a 404 or no server."""
-
     def read(self, path: str) -> str | None:
         """Read a small text file; None where that is impossible."""
-
-    def exists(self, path: str) -> bool:
-        """Whether there is anything at that path."""
-
-    def is_dir(self, path: str) -> bool:
-        """Whether that path is a folder."""
 
     def is_device(self, path: str) -> bool:
         """Whether that path is a character device."""
 
     def names(self, folder: str) -> tuple[str, ...]:
         """The names in a folder; none where it cannot be listed."""
-
-    def requires(self, distribution: str) -> tuple[str, ...] | None:
-        """What an installed distribution declares to need; None when nobody knows."""
 
     def process(self, pid: int) -> Process | None:
         """Look at one process."""
@@ -126,6 +105,38 @@ class Machine(Protocol):
 
     def is_listening(self, port: int) -> bool | None:
         """Whether something listens on a local TCP port; None when nobody knows."""
+
+
+class Machine(Seen, Protocol):
+    """A machine to diagnose: the real one, a recorded one or one made for a test."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment variables of this process."""
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Installed distributions by normalized name, with their versions."""
+
+    @property
+    def host(self) -> HostFacts:
+        """Processors, memory, disk and Python."""
+
+    @property
+    def metadata_answers(self) -> bool:
+        """Whether a metadata server may be asked and answers."""
+
+    def metadata(self, path: str) -> str | None:
+        """Read a value below `/computeMetadata/v1/`; None for a 404 or no server."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at that path."""
+
+    def is_dir(self, path: str) -> bool:
+        """Whether that path is a folder."""
+
+    def requires(self, distribution: str) -> tuple[str, ...] | None:
+        """What an installed distribution declares to need; None when nobody knows."""
 
     def is_reachable(self, address: str) -> bool | None:
         """Whether `host:port` accepts a connection; None when it was not tried."""

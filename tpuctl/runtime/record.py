@@ -13,7 +13,8 @@ from tpuctl.runtime.machine import (
     PciDevice,
     Process,
 )
-from tpuctl.runtime.redact import Scrubber, safe_command
+from tpuctl.runtime.redact import safe_command
+from tpuctl.runtime.scrub import Scrubber
 
 _PUBLIC = re.compile(
     r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"

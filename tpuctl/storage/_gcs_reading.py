@@ -75,7 +75,8 @@ class Reader:
         clock: Clock,
     ) -> None:
         self._bucket, self._login, self._pool = bucket, login, pool
-        self._objects = f"{base}/storage/v1/b/{quote(bucket, safe='')}/o"
+        self._place = f"{base}/storage/v1/b/{quote(bucket, safe='')}"
+        self._objects = f"{self._place}/o"
         self._patience, self._clock = patience, clock
 
     def page(self, query: Mapping[str, str]) -> dict[str, Any]:
@@ -83,20 +84,33 @@ class Reader:
         asked = Asked(f"Could not list gs://{self._bucket}/{query.get('prefix', '')}", self._bucket)
         return self._document(f"{self._objects}?{urlencode(query)}", asked)
 
+    def bucket(self) -> dict[str, Any]:
+        """The metadata of the bucket."""
+        fields = urlencode({"fields": "location,customPlacementConfig"})
+        asked = Asked(f"Could not look at gs://{self._bucket}", self._bucket)
+        return self._document(f"{self._place}?{fields}", asked)
+
     def stat(self, name: str) -> dict[str, Any]:
         """The metadata of an object."""
         fields = urlencode({"fields": "name,size,generation,crc32c"})
         return self._document(f"{self._url(name)}?{fields}", self._asked(name))
 
-    def read(self, name: str, start: int, length: int | None) -> bytes:
-        """The bytes of an object, as they are stored, or what there is of a range of them."""
+    def read(
+        self, name: str, start: int, length: int | None, generation: str | None = None
+    ) -> bytes:
+        """The bytes of an object, as they are stored, or what there is of a range of them.
+
+        With `generation`, of that one alone: AlreadyExistsError where another is there now.
+        """
         if length == 0:
             return b""
         headers = {}
         if start or length is not None:
             headers["Range"] = f"bytes={start}-{start + length - 1 if length else ''}"
         asked = self._asked(name)
-        return self.patiently(lambda: self._read(name, headers, asked))
+        only = {} if generation is None else {"ifGenerationMatch": generation}
+        url = f"{self._url(name)}?{urlencode({'alt': 'media', **only})}"
+        return self.patiently(lambda: self._read(url, headers, asked))
 
     def fetch(self, name: str, target: BinaryIO) -> Arriving:
         """Write an object into a file; after an interruption it goes on where it was."""
@@ -138,8 +152,8 @@ class Reader:
             waited_s += pause_s
             wait_s = min(2 * wait_s, self._patience.longest_s)
 
-    def _read(self, name: str, headers: dict[str, str], asked: Asked) -> bytes:
-        response = self._ask(f"{self._url(name)}?alt=media", headers, asked)
+    def _read(self, url: str, headers: dict[str, str], asked: Asked) -> bytes:
+        response = self._ask(url, headers, asked)
         if response.status == 416:
             return b""
         self._check_status(response, asked)

@@ -42,9 +42,18 @@ class Folder:
         with self._reading(name) as path, open_regular(path) as file:
             return _entry(name, os.fstat(file.fileno()))
 
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
+    def read(
+        self,
+        name: str,
+        *,
+        start: int = 0,
+        length: int | None = None,
+        version: str | None = None,
+    ) -> bytes:
         """Read a file, or what there is of a range of it; raises NotFoundError."""
         with self._reading(name) as path, open_regular(path) as file:
+            if version not in (None, _entry(name, os.fstat(file.fileno())).version):
+                raise self._another(name)
             file.seek(start)
             return file.read() if length is None else file.read(length)
 
@@ -86,6 +95,9 @@ class Folder:
             if self.stat(entry.name).version != entry.version:
                 raise self._another(entry.name)
             final.unlink(missing_ok=True)
+
+    def location(self) -> None:
+        """None: it is on this machine."""
 
     def _names(self, prefix: str) -> Iterator[str]:
         top = self._root / prefix.rpartition("/")[0]

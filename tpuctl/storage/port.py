@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tpuctl.clock import Clock
 from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.storage.location import Location
 
 _BUCKET = re.compile(r"gs:/+(?P<bucket>[^/]*)(?:/(?P<prefix>.*))?", re.DOTALL)
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -44,10 +45,18 @@ class Storage(Protocol):
     def stat(self, name: str) -> Entry:
         """What is known of an object; raises NotFoundError."""
 
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
+    def read(
+        self,
+        name: str,
+        *,
+        start: int = 0,
+        length: int | None = None,
+        version: str | None = None,
+    ) -> bytes:
         """Read an object, or what there is of a range of it; raises NotFoundError.
 
-        What is read as a whole from a bucket has been compared with its crc32c.
+        What is read as a whole from a bucket has been compared with its crc32c. With `version`,
+        AlreadyExistsError says that another one is there now.
         """
 
     def fetch(self, name: str, path: Path) -> Entry:
@@ -68,6 +77,9 @@ class Storage(Protocol):
 
     def delete(self, entry: Entry) -> None:
         """Delete that very version; gone already is as good, another one AlreadyExistsError."""
+
+    def location(self) -> Location | None:
+        """Where the bytes are; None for a folder, and where that may not be asked."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +110,10 @@ def open_storage(
         )
     try:
         from tpuctl.storage._gcs import open_bucket
+
+        return open_bucket(bucket, prefix, clock=clock, patience=patience or Patience())
     except ImportError as error:
         raise MissingExtraError("Using buckets", extra="gcp", module=str(error.name)) from error
-    return open_bucket(bucket, prefix, clock=clock, patience=patience or Patience())
 
 
 def check_name(name: str) -> str:

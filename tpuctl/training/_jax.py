@@ -22,7 +22,7 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
         jax.distributed.initialize()
     try:
         devices = jax.devices() if "mesh" in strategy else jax.devices()[:1]
-        # jax.make_mesh gives axes of another kind from 0.10 on, under which gathers need annotations.
+        # From 0.10 on jax.make_mesh gives explicit axes, under which gathers need annotations.
         mesh = jax.sharding.Mesh(np.array(devices), ("data",))
         with _data_parallel(len(devices) > 1):
             yield Devices(

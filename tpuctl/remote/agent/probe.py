@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import time
 
+from tpuctl.remote.agent.chips import Chips, holder_line
 from tpuctl.remote.agent.run import free_bytes
 from tpuctl.remote.agent.wire import note, send
 
@@ -15,10 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-DEVICES = "TPUCTL_EMULATED_DEVICES"
-"""Names a folder that stands for /dev on a worker that is none."""
-
-_NODE = re.compile(r"accel\d+|vfio/\d+")
 _VERSIONS = """
 import importlib.metadata as m, json, platform, sys
 found = {}
@@ -34,12 +30,13 @@ print(json.dumps({"python": platform.python_version(), "packages": found}))
 def probe(request: dict[str, Any], stdin: BinaryIO) -> None:
     """Look, without touching a chip; the time comes first and alone, for it must be fresh."""
     send(note(now_s=time.time()))
-    chips = _chips()
+    chips = Chips(request["known"])
+    state = chips.state()
     send(
         note(
             disk_free_bytes=free_bytes(os.path.expanduser("~")),
-            chips=len(chips),
-            holders=_holders(chips),
+            chips=len(chips.nodes),
+            holders=[holder_line(holder) for holder in state.holders] if state else [],
             **_versions(request["packages"]),
         )
     )
@@ -53,29 +50,3 @@ def _versions(packages: list[str]) -> dict[str, Any]:
         return dict(json.loads(text))
     except (OSError, ValueError, subprocess.SubprocessError):
         return {"python": None, "packages": {}}
-
-
-def _chips() -> set[str]:
-    root = os.environ.get(DEVICES, "/dev")
-    found = set()
-    for folder in (root, os.path.join(root, "vfio")):
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            path = os.path.join(folder, name)
-            if _NODE.fullmatch(os.path.relpath(path, root)):
-                found.add(path)
-    return found
-
-
-def _holders(chips: set[str]) -> list[dict[str, Any]]:
-    """Every process that has a chip open, as far as we may see that."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc") if chips else ()):
-        try:
-            paths = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-        except OSError:
-            continue
-        if paths & chips:
-            found.append({"pid": int(pid), "command": command[:200]})
-    return found

@@ -1,0 +1,164 @@
+"""One data set by several machines: shares of the shards, nobody waits, the last one concludes."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+
+from tests.conftest import Tpuctl
+from tests.pictures import contents
+from tpuctl.datasets import PresizeOptions, presize, verify
+from tpuctl.datasets.parts import Part, parse_part
+from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.storage.port import Storage, open_storage
+
+SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
+ADDRESS = "gs://shelf/small"
+Bucket = Callable[..., Storage]
+
+# As on one of several machines, whose Nth change of the bucket is the last thing it does.
+DIES_AT = """
+import os, signal, sys
+left, is_before = [int(sys.argv.pop(1))], sys.argv.pop(1) == "before"
+import urllib3.connectionpool as pools
+def deadly(work):
+    def step(pool, method, *arguments, **options):
+        left[0] -= method != "GET"
+        due = left[0] == 0 and method != "GET"
+        if due and is_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = work(pool, method, *arguments, **options)
+        if due:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    return step
+pools.HTTPConnectionPool.urlopen = deadly(pools.HTTPConnectionPool.urlopen)
+from tpuctl.cli.app import main
+main()
+"""
+
+
+@pytest.fixture
+def bucket(practice: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    def start(*faults: dict[str, Any]) -> Storage:
+        world = practice({"buckets": {"shelf": {}}, "faults": list(faults)})
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", world.emulator.http)
+        return open_storage(ADDRESS)
+
+    return start
+
+
+def content(storage: Storage) -> dict[str, bytes]:
+    return {entry.name: storage.read(entry.name) for entry in storage.list()}
+
+
+@pytest.mark.parametrize("place", ["bucket", "folder"])
+def test_parts_make_the_data_set_that_one_machine_makes(
+    bucket: Bucket, photos: Path, tmp_path: Path, place: str
+) -> None:
+    bucket()
+    target = ADDRESS if place == "bucket" else str(tmp_path / "shared")
+    storage = open_storage(target)
+    first = presize(photos, target, SMALL, part=Part(1, 2))
+    assert first.status == "partial"
+    assert first.shards_missing == 3
+    assert "3 shards are still to come from other machines" in first.warnings[0]
+    assert "manifest.json" not in content(storage)
+    again = presize(photos, target, SMALL, part=Part(1, 2))
+    assert (again.written, again.shards_missing) == (0, 3)
+    last = presize(photos, target, SMALL, part=Part(0, 2))
+    assert (last.status, last.shards_missing, last.written + last.skipped) == ("ok", 0, 12)
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+    if place == "folder":
+        assert contents(tmp_path / "shared") == contents(tmp_path / "alone")
+    done = presize(photos, target, SMALL, part=Part(1, 2))
+    assert (done.written, done.skipped, done.shards_missing) == (0, 12, 0)
+
+
+@pytest.mark.slow
+def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: Path) -> None:
+    storage = bucket()
+    with ThreadPoolExecutor(3) as machines:
+        parts = [Part(number, 3) for number in range(3)]
+        results = list(machines.map(lambda p: presize(photos, ADDRESS, SMALL, part=p), parts))
+    assert min(result.shards_missing for result in results) == 0
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_too_much_left_out_stops_the_last_machine_and_nothing_is_published(
+    bucket: Bucket, photos: Path
+) -> None:
+    storage = bucket()
+    for number in (0, 3, 6, 9):
+        (photos / "class-0" / f"{number:03}.jpg").write_bytes(b"\xff\xd8\xff nonsense")
+    presize(photos, ADDRESS, SMALL, part=Part(0, 2))
+    with pytest.raises(InvalidInputError, match="4 of 12 pictures"):
+        presize(photos, ADDRESS, SMALL, part=Part(1, 2))
+    assert "manifest.json" not in content(storage)
+    result = presize(photos, ADDRESS, replace(SMALL, max_bad="4"), part=Part(1, 2))
+    assert len(result.quarantined) == 4
+    assert verify(ADDRESS, deep=True).damage == ()
+
+
+@pytest.mark.slow
+def test_killed_at_every_change_of_the_bucket_the_same_command_finishes(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    bucket()
+    options = PresizeOptions(size=(32, 32), workers=1)
+    presize(photos, tmp_path / "alone", options)
+    undisturbed = contents(tmp_path / "alone")
+    seen = {True: 0, False: 0}
+    for step in range(1, 40):
+        when, address = ("before", "after")[step % 2], f"gs://shelf/step-{step}"
+        if step % 3 == 0:
+            presize(photos, address, replace(options, seed=9))
+        words = ["data", "presize", str(photos), address, "--size", "32", "--overwrite"]
+        words += ["--workers", "1", "--json"]
+        program = [sys.executable, "-c", DIES_AT, str(step), when, *words]
+        ended = subprocess.run(program, capture_output=True, timeout=120)
+        storage = open_storage(address)
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        there = content(storage)
+        is_new = there.get("manifest.json") == undisturbed["manifest.json"]
+        seen[is_new] += 1
+        if "manifest.json" in there:
+            assert [d for d in verify(address, deep=True).damage if d.kind != "quarantine"] == []
+        presize(photos, address, replace(options, overwrite=True))
+        assert content(storage) == undisturbed, step
+    assert min(seen.values()) >= 2
+    assert seen[False] >= 6
+
+
+@pytest.mark.parametrize("text", ["", "1", "a/b", "2/2", "0/0", "-1/2", "1/1/1"])
+def test_a_share_that_makes_no_sense_is_a_wrong_use(text: str) -> None:
+    with pytest.raises(UsageError, match="--hosts"):
+        parse_part(text)
+
+
+def test_a_worker_of_a_slice_takes_its_share_by_itself(
+    bucket: Bucket, photos: Path, tmp_path: Path, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket()
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "10.0.0.1,10.0.0.2")
+    options = ("--size", "32", "--shard-size", "4000B", "--workers", "1", "--json")
+    data = tpuctl("data", "presize", photos, ADDRESS, *options).data
+    assert (data["host"], data["hosts"], data["shards_missing"]) == (1, 2, 3)
+    alone = tpuctl("data", "presize", photos, ADDRESS, *options, "--hosts", "0/1").data
+    assert (alone["host"], alone["hosts"], alone["shards_missing"]) == (0, 1, 0)
+    folder = tpuctl("data", "presize", photos, tmp_path / "out", *options).data
+    assert (folder["hosts"], folder["written"]) == (1, 12)

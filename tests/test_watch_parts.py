@@ -1,0 +1,261 @@
+"""The parts of a watch besides its decisions: silence, what is seen, what is written down."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuctl.cloud.likeness import options_like
+from tpuctl.cloud.models import Endpoint, Node, QueuedResource
+from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
+from tpuctl.errors import InvalidInputError, TryAgainError
+from tpuctl.watch.models import Attempt, Known, Memory, Order, Removing, Running, Silence
+from tpuctl.watch.seeing import see
+from tpuctl.watch.silence import Talk
+from tpuctl.watch.store import Kept, Store, digest, document_of, read_memory
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)
+ZONE = "us-central1-a"
+RECIPE = CreateOptions("t1", "v5litepod-8", (ZONE,))
+MEMORY = Memory("ab" * 16, "t1", RECIPE)
+NODE = Node(
+    "t1", ZONE, "7", "v5litepod-8", "v2-alpha-tpuv5-lite", "READY", "HEALTHY", NOW,
+    endpoints=(Endpoint("10.0.0.1", None),), labels={"tpuctl-watch": "ab" * 16},
+)  # fmt: skip
+
+
+def talk(*said: tuple[int, float], workers: int = 3) -> Talk:
+    talking = Talk(tuple(range(workers)), 0.0)
+    for worker, at_s in said:
+        talking.heard(worker, at_s)
+    return talking
+
+
+@pytest.mark.parametrize(
+    ("said", "now_s", "silence"),
+    [
+        pytest.param([], 299, None, id="it has only begun"),
+        pytest.param([], 300, Silence((0, 1, 2), 300), id="nobody has ever said a word"),
+        pytest.param([(0, 10), (1, 20), (2, 30)], 300, None, id="a moment ago"),
+        pytest.param(
+            [(0, 10), (1, 20), (2, 15)], 320, Silence((0, 2, 1), 310), id="all, in this order"
+        ),
+        pytest.param([(0, 10), (1, 900)], 1000, None, id="only at its start, as most do"),
+        pytest.param(
+            [(0, 10), (1, 10), (0, 400), (1, 900)], 1000, Silence((0,), 600), id="it used to talk"
+        ),
+    ],
+)
+def test_who_is_taken_for_hung(
+    said: list[tuple[int, float]], now_s: float, silence: Silence | None
+) -> None:
+    assert talk(*said).silent(now_s, after_s=300) == silence
+
+
+def test_of_a_worker_that_is_away_nothing_is_known() -> None:
+    talking = talk((0, 10), (1, 10), (0, 400), (1, 400))
+    talking.lost(0)
+    assert talking.silent(800, after_s=300) == Silence((1,), 400)
+    talking.back(0, 800)
+    talking.heard(1, 800)
+    assert talking.silent(1000, after_s=300) is None
+
+
+def test_a_worker_whose_program_has_ended_has_nothing_more_to_say() -> None:
+    talking = talk((0, 10), (1, 10), (0, 400), (1, 400))
+    talking.ended(0)
+    assert talking.silent(800, after_s=300) == Silence((1,), 400)
+
+
+def kind(node: Node, queued: QueuedResource | None = None, **memory: Any) -> str:
+    return see(node, queued, replace(MEMORY, **memory), now=NOW).kind
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("CREATING", "coming"), ("READY", "usable"), ("RESTARTING", "coming"),
+        ("REPAIRING", "coming"), ("UNKNOWN", "coming"), ("PREEMPTED", "dead"),
+        ("TERMINATED", "dead"), ("STOPPED", "stopped"), ("STOPPING", "stopped"),
+        ("DELETING", "leaving"),
+    ],
+)  # fmt: skip
+def test_what_a_state_of_a_node_means(state: str, expected: str) -> None:
+    assert kind(replace(NODE, state=state)) == expected
+
+
+def test_a_ready_tpu_without_an_address_is_only_coming() -> None:
+    assert kind(replace(NODE, endpoints=())) == "coming"
+
+
+def queued(state: str, by: str | None = None) -> QueuedResource:
+    return QueuedResource("q", ZONE, state, NOW, "v5litepod-8", ("t1",), stopped_by=by)
+
+
+def test_a_node_whose_queued_resource_the_service_suspends_is_taken_away() -> None:
+    leaving = replace(NODE, state="DELETING", queued_resource="q")
+    assert kind(leaving, queued("SUSPENDING", "service")) == "dead"
+    assert kind(leaving, queued("SUSPENDING", "user")) == "leaving"
+    assert kind(leaving, queued("ACTIVE")) == "leaving"
+
+
+def test_a_place_in_line_is_waited_for_until_it_is_dead() -> None:
+    seen = [
+        see(queued(state), None, MEMORY, now=NOW)
+        for state in ("WAITING_FOR_RESOURCES", "FAILED", "DELETING")
+    ]
+    assert [sight.kind for sight in seen] == ["coming", "dead", "leaving"]
+    assert all(sight.in_line for sight in seen)
+
+
+def test_a_tpu_that_is_gone_was_taken_deleted_or_out_of_time() -> None:
+    known = Known("7", ZONE, NOW, NOW, expires=NOW + timedelta(hours=1))
+    alive = replace(MEMORY, tpu=known)
+    vanished = see(None, None, alive, now=NOW)
+    assert (vanished.on_purpose, vanished.expired) == (False, False)
+    assert see(None, None, alive, now=NOW, was_deleted=True).on_purpose
+    assert see(None, None, replace(alive, seen_leaving=True), now=NOW).on_purpose
+    assert see(None, None, alive, now=NOW + timedelta(hours=1)).expired
+    assert not see(None, None, MEMORY, now=NOW, was_deleted=True).on_purpose
+
+
+def test_ours_is_what_carries_our_id() -> None:
+    assert see(NODE, None, MEMORY, now=NOW).is_ours
+    assert not see(NODE, None, replace(MEMORY, watch="cd" * 16), now=NOW).is_ours
+
+
+SCRIPT = b"#!/bin/sh\necho 'END' \xff\x00"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RECIPE,
+        replace(RECIPE, spot=True, ttl_s=3600.0, startup_script=SCRIPT, tags=("a", "b")),
+        replace(RECIPE, max_usd=9.6, labels={"team": "vision"}, startup_script=b"#!/bin/sh\n"),
+        replace(RECIPE, max_usd=9.6, ttl_s=60.0, startup_script=SCRIPT),
+        replace(RECIPE, reserved=True, network="n", subnetwork="s", internal_ip=True),
+        replace(RECIPE, service_account="a@b", metadata={"ssh-keys": "me:ssh-rsa A"}, ttl_s=9.0),
+    ],
+)
+def test_another_like_it_is_asked_for_with_the_same_options(options: CreateOptions) -> None:
+    plan = plan_create(options)
+    request = request_for(plan, plan.offers[0], project="p", create_id="c")
+    node = replace(
+        NODE,
+        runtime_version=request.runtime_version,
+        spot=request.spot,
+        reserved=request.reserved,
+        labels=request.labels,
+        metadata=request.metadata,
+        network=request.network,
+        subnetwork=request.subnetwork,
+        external_ips=request.external_ips,
+        service_account=request.service_account,
+        tags=request.tags,
+    )
+    again = replace(options_like(node), runtime_version=None)
+    assert again == options
+
+
+def test_what_is_no_limit_of_ours_is_none() -> None:
+    odd = replace(NODE, labels={"tpuctl-ttl-s": "-5", "tpuctl-max-usd-cents": "x" * 40})
+    assert (options_like(odd).ttl_s, options_like(odd).max_usd) == (None, None)
+
+
+TIMES = st.datetimes(timezones=st.just(timezone.utc))
+TEXTS = st.text(max_size=8)
+MEMORIES = st.builds(
+    Memory,
+    watch=st.just("ab" * 16),
+    name=TEXTS,
+    recipe=st.builds(
+        CreateOptions,
+        TEXTS,
+        TEXTS,
+        st.tuples(TEXTS),
+        labels=st.dictionaries(TEXTS, TEXTS, max_size=2),
+        metadata=st.dictionaries(TEXTS, TEXTS, max_size=2),
+        tags=st.tuples(TEXTS),
+        startup_script=st.none() | st.binary(max_size=9),
+        watch=st.none(),
+    ),
+    tpu=st.none() | st.builds(Known, TEXTS, TEXTS, TIMES, TIMES, expires=st.none() | TIMES),
+    open=st.none() | st.builds(Running, st.integers(), TEXTS, TEXTS, TEXTS, TIMES),
+    removing=st.none() | st.builds(Removing, TEXTS, TEXTS),
+    attempts=st.lists(
+        st.builds(Attempt, st.integers(), st.just("crash"), *[TEXTS] * 4, TIMES, TIMES), max_size=2
+    ).map(tuple),
+    serial=st.integers(0, 99),
+    spent_usd=st.floats(0, 1e6),
+)
+API: Any = SimpleNamespace(project="p", endpoint="e")
+ORDER = Order(("python", "t.py"), {"TOKEN": "secret"})
+
+
+@settings(max_examples=25)
+@given(MEMORIES)
+def test_what_is_written_down_is_read_again(memory: Memory) -> None:
+    assert read_memory(json.loads(json.dumps(document_of(memory)))) == memory
+
+
+def test_it_is_on_the_disk_with_its_order(tmp_path: Path) -> None:
+    store = Store(API, "t1", tmp_path)
+    assert store.load() is None
+    store.save(MEMORY, ORDER, is_over=True)
+    assert store.load() == Kept(MEMORY, digest(ORDER), "python t.py", is_over=True)
+    others = [replace(ORDER, command=("x",)), replace(ORDER, env={}), replace(ORDER, folder="f")]
+    assert digest(ORDER) not in {digest(other) for other in others}
+    assert digest(replace(ORDER, max_crashes=9)) == digest(ORDER)
+
+
+def test_variables_are_not_written_down_and_nobody_else_may_read_the_rest(tmp_path: Path) -> None:
+    store = Store(API, "t1", tmp_path)
+    store.save(MEMORY, ORDER)
+    assert "secret" not in store.path.read_text()
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "tpuctl-watch/9"}', "\x00"])
+def test_a_damaged_memory_is_named_and_what_helps(tmp_path: Path, text: str) -> None:
+    store = Store(API, "t1", tmp_path)
+    store.path.write_text(text)
+    with pytest.raises(InvalidInputError, match="cannot be read") as caught:
+        store.load()
+    assert "--fresh" in (caught.value.hint or "")
+
+
+def test_what_a_newer_tpuctl_has_added_is_no_obstacle(tmp_path: Path) -> None:
+    store = Store(API, "t1", tmp_path)
+    store.save(MEMORY, ORDER)
+    document = json.loads(store.path.read_text())
+    document["memory"]["mood"] = "good"
+    store.path.write_text(json.dumps(document))
+    kept = store.load()
+    assert kept
+    assert kept.memory == MEMORY
+
+
+def test_two_watches_of_one_name_are_one_too_many(tmp_path: Path) -> None:
+    first, second = Store(API, "t1", tmp_path), Store(API, "t1", tmp_path)
+    with first.alone():
+        said = f"already \\(process {os.getpid()}\\)"
+        with pytest.raises(TryAgainError, match=said), second.alone():
+            pass
+        with Store(API, "t2", tmp_path).alone():
+            pass
+    with second.alone():
+        pass
+
+
+def test_an_odd_name_makes_no_odd_path(tmp_path: Path) -> None:
+    assert Store(API, "../../etc/x", tmp_path).path.parent == tmp_path
+    assert Store(API, "a_b", tmp_path).path != Store(API, "a.b", tmp_path).path

@@ -1,0 +1,319 @@
+"""A watch from its beginning to its end, on emulated TPUs with real SSH; struck in every phase."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("asyncssh")
+pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+
+from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
+from tests.workers import alive, wait_until
+from tpuctl.cloud.deleting import delete, plan_deletion
+from tpuctl.errors import AlreadyExistsError, NotFoundError
+from tpuctl.watch.starting import Wishes
+
+pytestmark = pytest.mark.slow
+
+COUNT = """
+echo attempt $TPUCTL_ATTEMPT resume ${TPUCTL_RESUME:-0} worker $TPU_WORKER_ID
+"""
+STAY = COUNT + "[ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600\necho done\n"
+POD = replace(WISHES, accelerator_type="v5e-16")
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", "")
+    monkeypatch.setenv("TPUCTL_PROJECT", "p")
+
+
+def said(world: WatchWorld) -> list[str]:
+    return world.heard.out.decode().splitlines()
+
+
+def test_preempted_at_every_step_on_the_way_to_the_job(tmp_path: Path) -> None:
+    """Seven TPUs: each of the first six is taken away a step later than the one before."""
+    moments = "after create", "before ask", "before copy", "before start", "after start"
+    with watching(tmp_path, preempt(every=True)) as world:
+        world.script(COUNT + "[ $TPUCTL_ATTEMPT -gt 4 ] || sleep 600; echo done")
+        world.strikes = dict.fromkeys((*moments, "before follow"), LATER_S)
+        ended = world.watch()
+        assert world.acts["create"] == 7
+    assert not world.strikes
+    assert (ended.exit_code, world.causes(ended)) == (0, ["preempted"] * 4 + ["done"])
+    assert "attempt 5 resume 1 worker 0" in said(world)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_preempted_while_it_is_made(tmp_path: Path, queued: bool) -> None:
+    with watching(tmp_path, preempt(at_s=30)) as world:
+        world.script(COUNT)
+        ended = world.watch(wishes=replace(WISHES, queued=queued))
+        assert (ended.exit_code, world.causes(ended)) == (0, ["done"])
+        assert (len(world.emulator.look().queued) == 1) == queued
+    assert "attempt 1 resume 0 worker 0" in said(world)
+
+
+def test_preempted_out_of_a_queue_it_waits_in_line_again(tmp_path: Path) -> None:
+    with watching(tmp_path, preempt()) as world:
+        world.script(STAY)
+        world.strikes["before follow"] = LATER_S
+        ended = world.watch(wishes=replace(WISHES, queued=True), delete_at_end=True)
+        assert (ended.exit_code, world.causes(ended)) == (0, ["preempted", "done"])
+        assert (world.emulator.look().queued, world.emulator.look().nodes) == ({}, {})
+
+
+def test_a_deletion_whose_reply_is_lost_or_that_fails_is_carried_out_all_the_same(
+    tmp_path: Path,
+) -> None:
+    faults: list[dict[str, Any]] = [
+        preempt(every=True),
+        {"on": "delete_node", "after_accept": True},
+        {"on": "delete_node", "nth": 2, "error": "internal", "where": "operation"},
+    ]
+    with watching(tmp_path, *faults) as world:
+        world.script(STAY.replace("-gt 1", "-ge 3"))
+        world.strikes = {"before follow": LATER_S, "after start": LATER_S}
+        ended = world.watch()
+    assert world.causes(ended) == ["preempted", "preempted", "done"]
+
+
+def test_where_there_is_none_left_other_zones_are_tried_for_as_long_as_it_takes(
+    tmp_path: Path,
+) -> None:
+    full = {"on": "create_node", "zone": ZONE, "nth": 2, "error": "stockout", "after_s": 5}
+    full_again, busy = {**full, "nth": 3}, {**full, "zone": OTHER, "nth": 1}
+    with watching(tmp_path, preempt(), full, full_again, busy) as world:
+        world.script(STAY)
+        world.strikes["before follow"] = LATER_S
+        ended = world.watch(wishes=replace(WISHES, look_in=None, zones=(ZONE, OTHER)))
+        assert world.acts["create"] == 3
+    assert [attempt.zone for attempt in ended.attempts] == [ZONE, OTHER]
+    assert ended.zone == OTHER
+    assert any("no more capacity" in note for note in world.notes)
+
+
+def test_crashes_are_no_preemptions_and_end_with_the_logs_tail(tmp_path: Path) -> None:
+    """One worker fails, then is killed; the others of the slice are not left waiting for it."""
+    with watching(tmp_path) as world:
+        world.script(
+            COUNT + "echo the last words; [ $TPU_WORKER_ID = 2 ] || sleep 600\n"
+            "[ $TPUCTL_ATTEMPT = 1 ] && exit 7; kill -KILL $$"
+        )
+        ended = world.watch(wishes=POD, max_crashes=2)
+        wait_until(lambda: not alive("train.sh"))
+    assert (ended.exit_code, world.causes(ended)) == (137, ["crash", "crash"])
+    assert [(attempt.worker, attempt.exit_code) for attempt in ended.attempts] == [(2, 7), (2, 137)]
+    assert "SIGKILL" in ended.attempts[1].reason
+    assert ended.tail[-1] == "the last words"
+    assert "2 times" in str(ended.error)
+    assert "still there and costs" in ended.warnings[0]
+
+
+def test_a_command_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        ended = world.watch("pyhton", "train.py")
+        assert world.acts["start"] == 1
+    assert (ended.exit_code, ended.crashes) == (127, 0)
+
+
+def test_a_job_that_ends_by_the_preemption_itself_is_no_crash(tmp_path: Path) -> None:
+    """The machine's shutdown ends the processes before the service says anything."""
+    with watching(tmp_path, preempt()) as world:
+        world.script(COUNT + "[ $TPUCTL_ATTEMPT = 1 ] && sleep 2 && exit 143; echo done")
+        world.strikes["after follow"] = LATER_S
+        ended = world.watch(max_crashes=1)
+    assert (ended.exit_code, world.causes(ended)) == (0, ["preempted", "done"])
+
+
+def test_a_worker_that_never_comes_back_has_the_tpu_replaced(tmp_path: Path) -> None:
+    down = {"on": "node", "name": "t1", "event": "worker_down", "at_s": LATER_S, "worker": 2}
+    with watching(tmp_path, down) as world:
+        world.script(STAY)
+        world.strikes["before follow"] = LATER_S
+        ended = world.watch(wishes=POD, bad_host_after_s=300.0)
+    assert world.causes(ended) == ["bad_host", "done"]
+    assert ended.attempts[0].worker == 2
+    assert "worker 2" in ended.attempts[0].reason
+
+
+def test_a_host_that_is_bad_from_the_start_is_replaced_too(tmp_path: Path) -> None:
+    busy = {"on": "node", "name": "t1", "event": "worker_busy", "at_s": 60}
+    with watching(tmp_path, busy) as world:
+        world.script(COUNT)
+        ended = world.watch(bad_host_after_s=200.0)
+        assert (ended.exit_code, world.causes(ended)) == (0, ["done"])
+        assert world.acts["create"] == 2
+    assert any("held by process" in note for note in world.notes)
+
+
+def test_a_worker_that_falls_silent_is_named_and_the_job_begins_again(tmp_path: Path) -> None:
+    """The others wait for it, as those of a slice do: who fell silent first is to blame."""
+    with watching(tmp_path) as world:
+        world.script(
+            COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0; [ $TPU_WORKER_ID = 1 ] && sleep 600\n"
+            "for n in 1 2 3; do sleep 0.5; echo $n; done; sleep 600"
+        )
+        ended = world.watch(wishes=POD, hang_after_s=1500.0)
+    assert world.causes(ended) == ["crash", "done"]
+    assert ended.attempts[0].worker == 1
+    assert "hung" in ended.attempts[0].reason
+
+
+def test_maintenance_that_spares_the_job_is_waited_for(tmp_path: Path) -> None:
+    repair = {"on": "node", "name": "t1", "event": "maintenance", "at_s": LATER_S, "for_s": 1e5}
+    with watching(tmp_path, repair) as world:
+        world.script("while [ ! -e ../go ]; do sleep 0.05; done; echo done")
+        world.strikes["before follow"] = LATER_S
+        with at_the_same_time(lambda: repair_it(world)):
+            ended = world.watch()
+    assert (ended.exit_code, world.causes(ended)) == (0, ["done"])
+
+
+def repair_it(world: WatchWorld) -> None:
+    wait_until(lambda: any("REPAIRING" in note for note in world.notes))
+    (world.home() / "go").touch()
+    world.clock.jump(1e5)
+
+
+def test_what_somebody_deletes_is_not_made_again(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        world.script(STAY)
+        with at_the_same_time(lambda: delete_it(world)):
+            ended = world.watch()
+        assert world.emulator.look().nodes == {}
+        assert world.acts["create"] == 1
+    assert (ended.exit_code, world.causes(ended)) == (1, ["stopped"])
+
+
+def delete_it(world: WatchWorld) -> None:
+    wait_until(lambda: world.acts["follow"] == 1)
+    api, journal = world.api(), world.journal
+    delete(api, plan_deletion(api, ["t1"], zone=ZONE, journal=journal), journal=journal)
+
+
+def test_a_tpu_that_is_there_is_used_and_made_again_like_it_was(tmp_path: Path) -> None:
+    with watching(tmp_path, preempt(), preempt(2)) as world:
+        world.script(COUNT)
+        with pytest.raises(NotFoundError, match="nothing says what kind"):
+            world.watch(wishes=Wishes(ZONE, (ZONE,)))
+        assert world.watch(wishes=replace(WISHES, ttl_s=2 * LATER_S)).exit_code == 0
+        world.script(STAY)
+        world.strikes["before follow"] = LATER_S
+        again = world.watch(wishes=Wishes(ZONE, (ZONE,)))
+        (node,) = world.api().list_nodes(ZONE).items
+        assert world.causes(again) == ["preempted", "done"]
+        assert (node.spot, node.labels["tpuctl-ttl-s"]) == (True, str(int(2 * LATER_S)))
+        world.script(STAY)
+        world.strikes["before follow"] = 3 * LATER_S
+        over = world.watch(wishes=Wishes(ZONE, (ZONE,)))
+    assert "its time is over" in str(over.error)
+
+
+def test_killed_before_and_after_every_act_it_goes_on(tmp_path: Path) -> None:
+    acts = ("create", "ask", "copy", "start", "follow", "delete")
+    with watching(tmp_path, preempt()) as world:
+        world.script(COUNT + "[ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600; sleep 3; echo done")
+        world.kills = [f"{when} {act}" for act in acts for when in ("before", "after")]
+        world.strikes["before follow"] = LATER_S
+        ended = world.watch_on()
+        assert world.kills == []
+        assert (ended.exit_code, world.causes(ended)) == (0, ["preempted", "done"])
+        made = [name for method, _, name in world.emulator.requests if method == "create_node"]
+        assert made == ["t1"] * 2
+        (job,) = world.home().glob(".tpuctl/jobs/*/log")
+        assert job.read_text().splitlines()[1:] == ["done"]
+
+
+def test_another_job_does_not_take_the_place_of_one_that_was_interrupted(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        world.script(STAY)
+        world.kills = ["before create"]
+        with pytest.raises(Killed):
+            world.watch()
+        with pytest.raises(AlreadyExistsError, match=r"sh train\.sh"):
+            world.watch("sh", "other.sh")
+
+
+@contextmanager
+def at_the_same_time(work: Callable[[], None]) -> Iterator[None]:
+    """Do something while a watch goes on; what goes wrong in it is not lost."""
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(work)
+        yield
+        doing.result()
+
+
+# ---- The program itself --------------------------------------------------------------------------
+
+
+@contextmanager
+def program(world: WatchWorld, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """The command line in a process of its own, which does not outlive the block."""
+    words = ["watch", "t1", "--type", "v5e-8", "--zone", ZONE, "--spot", "--yes"]
+    code = ["--code", str(world.folder / "code"), "--", "sh", "train.sh"]
+    with (
+        log.open("ab") as out,
+        subprocess.Popen(
+            [sys.executable, "-m", "tpuctl", *words, *code], stdout=out, stderr=out
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_program_killed_and_begun_again_goes_on_with_the_job_that_runs(
+    tmp_path: Path,
+) -> None:
+    first_log, log = tmp_path / "first", tmp_path / "second"
+    with watching(tmp_path, preempt(), time_scale=300) as world:
+        world.script(STAY)
+        with program(world, first_log) as first:
+            wait_until(lambda: b"attempt 1 resume 0" in first_log.read_bytes())
+            with program(world, log) as second:
+                assert second.wait(30) == 3
+            refused = f"Another watch looks after t1 already (process {first.pid})"
+            assert refused in log.read_text()
+            os.kill(first.pid, signal.SIGKILL)
+        with program(world, log) as third:
+            wait_until(lambda: b"attempt 1 resume 0" in log.read_bytes())
+            world.clock.jump(LATER_S)
+            assert third.wait(60) == 0
+    text = log.read_text()
+    assert "Attempt 1 begins" not in text
+    assert "Attempt 1 has ended: preempted" in text
+    assert "attempt 2 resume 1 worker 0" in text
+
+
+def test_a_laptop_that_sleeps_for_an_hour_misses_neither_the_end_nor_a_line(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    with watching(tmp_path, time_scale=300) as world:
+        world.script(
+            "echo here I am; while [ ! -e ../go ]; do sleep 0.05; done; seq 1 2000; exit 9"
+        )
+        with program(world, log) as watching_it:
+            wait_until(lambda: b"here I am" in log.read_bytes())
+            os.kill(watching_it.pid, signal.SIGSTOP)
+            (world.home() / "go").touch()
+            wait_until(lambda: any(world.home().glob(".tpuctl/jobs/*/exit.json")))
+            world.clock.jump(3600)
+            os.kill(watching_it.pid, signal.SIGCONT)
+            wait_until(lambda: b"Attempt 1 has ended: crash" in log.read_bytes())
+            os.kill(watching_it.pid, signal.SIGINT)
+            assert watching_it.wait(30) == 130
+    numbers = [line for line in log.read_text().splitlines() if line.isdecimal()]
+    assert numbers == [str(number) for number in range(1, 2001)]

@@ -1,0 +1,182 @@
+"""A watch on an emulated TPU with real SSH workers, and ways to strike it at a chosen moment."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.cloud_world import MORNING
+from tests.workers import Heard
+from tpuctl.cloud._google import connect_google
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.opening import Cloud
+from tpuctl.emulator.clock import ScaledClock
+from tpuctl.emulator.server import Emulator, serve
+from tpuctl.watch.edge import Edge, Login
+from tpuctl.watch.following import Followed
+from tpuctl.watch.models import Memory, Order, WorkersSight
+from tpuctl.watch.starting import Wishes, plan_order, plan_watch
+from tpuctl.watch.steps import Launch
+from tpuctl.watch.store import Store
+from tpuctl.watch.watching import Watched, watch
+
+ZONE, OTHER = "us-central1-a", "us-east5-a"
+SCALE = 300.0
+LATER_S = 1e6
+"""When a planned event is due that is brought about by a jump of the clock."""
+
+WISHES = Wishes(ZONE, (ZONE,), "v5e-8", spot=True)
+
+
+class JumpingClock:
+    """Emulated time, faster than ours, and moved forward at will."""
+
+    def __init__(self) -> None:
+        self._steady, self._jumped = ScaledClock(MORNING, SCALE), timedelta(0)
+
+    def now(self) -> datetime:
+        return self._steady.now() + self._jumped
+
+    def sleep(self, seconds: float) -> None:
+        self._steady.sleep(seconds)
+
+    def jump(self, seconds: float) -> None:
+        self._jumped += timedelta(seconds=seconds)
+
+
+class StruckEdge(Edge):
+    """The real edge; as each act begins, `before` hears of it, and as it has ended, `after`."""
+
+    world: "WatchWorld"
+
+    def ask(self, memory: Memory) -> WorkersSight:
+        self.world.before("ask")
+        answer = super().ask(memory)
+        self.world.after("ask")
+        return answer
+
+    def create(self, memory: Memory) -> None:
+        self.world.before("create")
+        super().create(memory)
+        self.world.after("create")
+
+    def delete(self, memory: Memory) -> None:
+        self.world.before("delete")
+        super().delete(memory)
+        self.world.after("delete")
+
+    def copy_code(self, folder: str, target: str) -> None:
+        self.world.before("copy")
+        super().copy_code(folder, target)
+        self.world.after("copy")
+
+    def start(self, order: Order, step: Launch) -> None:
+        self.world.before("start")
+        super().start(order, step)
+        self.world.after("start")
+
+    def follow(self, *arguments: Any, **named: Any) -> Followed:
+        self.world.before("follow")
+        followed = super().follow(*arguments, **named)
+        self.world.after("follow")
+        return followed
+
+
+class Killed(BaseException):
+    """The watch was killed right here."""
+
+
+class WatchWorld:
+    """An emulator, and watches that are begun, killed and begun again."""
+
+    def __init__(self, emulator: Emulator, clock: JumpingClock, folder: Path) -> None:
+        self.emulator, self.clock, self.folder = emulator, clock, folder
+        self.notes: list[str] = []
+        self.heard = Heard()
+        self.strikes: dict[str, float] = {}
+        self.kills: list[str] = []
+        self.acts: Counter[str] = Counter()
+        self.journal = Journal(folder / "creates")
+        (folder / "code").mkdir(exist_ok=True)
+
+    def api(self) -> TpuApi:
+        return connect_google("p", endpoint=self.emulator.endpoint, clock=self.clock)
+
+    def before(self, act: str) -> None:
+        """Let the strike happen that waits for this act: time jumps by so much."""
+        self.acts[act] += 1
+        self._meet(f"before {act}")
+
+    def after(self, act: str) -> None:
+        self._meet(f"after {act}")
+
+    def _meet(self, moment: str) -> None:
+        if moment in self.strikes:
+            self.clock.jump(self.strikes.pop(moment))
+            self.emulator.look()
+        if moment in self.kills:
+            self.kills.remove(moment)
+            raise Killed(moment)
+
+    def script(self, text: str) -> None:
+        (self.folder / "code" / "train.sh").write_text(text)
+
+    def home(self, worker: int = 0) -> Path:
+        """The home of a worker of the TPU that there is."""
+        (node,) = self.emulator.look().nodes.values()
+        return self.folder / "machines" / str(node.id) / str(worker) / "home"
+
+    def watch(
+        self, *command: str, wishes: Wishes = WISHES, delete_at_end: bool = False, **patience: Any
+    ) -> Watched:
+        """One watch from its beginning to its end; Killed where it was to be killed."""
+        order = plan_order(command or ("sh", "train.sh"), code=self.folder / "code", **patience)
+        cloud = Cloud(self.api(), self.journal)
+        edge = StruckEdge(cloud, Login("me"), sink=self.heard, note=self.notes.append)
+        edge.world = self
+        store = Store(cloud.api, "t1", self.folder / "watches")
+        with store.alone():
+            plan = plan_watch(cloud, "t1", wishes, order, store=store)
+            return watch(
+                edge,
+                plan.memory,
+                order,
+                store=store,
+                note=self.notes.append,
+                delete_at_end=delete_at_end,
+            )
+
+    def watch_on(self, **how: Any) -> Watched:
+        """The same command again and again, until nothing kills it any more."""
+        while True:
+            try:
+                return self.watch(**how)
+            except Killed:
+                continue
+
+    def causes(self, ended: Watched) -> list[str]:
+        return [attempt.cause for attempt in ended.attempts]
+
+
+@contextmanager
+def watching(folder: Path, *faults: dict[str, Any], **changes: Any) -> Iterator[WatchWorld]:
+    zone = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
+    scenario: dict[str, Any] = {
+        "provision_s": 60,
+        "delete_s": 10,
+        "zones": {ZONE: zone, OTHER: zone},
+        "faults": list(faults),
+        **changes,
+    }
+    clock = JumpingClock()
+    with serve(scenario, clock=clock, machines=folder / "machines") as emulator:
+        os.environ["TPUCTL_TPU_ENDPOINT"] = emulator.endpoint
+        yield WatchWorld(emulator, clock, folder)
+
+
+def preempt(nth: int = 1, at_s: float = LATER_S, **changes: Any) -> dict[str, Any]:
+    return {"on": "node", "name": "t1", "event": "preempt", "at_s": at_s, "nth": nth, **changes}

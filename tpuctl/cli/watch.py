@@ -1,0 +1,142 @@
+"""`tpuctl watch`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli import output, workers
+from tpuctl.cli.opening import opened
+from tpuctl.cli.options import DryRun, Project, Yes
+from tpuctl.cli.progress import states
+from tpuctl.cli.run import Chdir, Env
+from tpuctl.cloud.opening import chosen_zone
+from tpuctl.cloud.searching import AUTO
+from tpuctl.errors import UsageError
+from tpuctl.remote.find import split_user
+from tpuctl.remote.hosts import parse_hosts
+from tpuctl.reporters import watch as report
+from tpuctl.units import parse_duration_s
+from tpuctl.watch.edge import Edge, Login
+from tpuctl.watch.starting import WatchPlan, Wishes, plan_order, plan_watch
+from tpuctl.watch.store import Store
+from tpuctl.watch.watching import Watched
+from tpuctl.watch.watching import watch as watch_planned
+
+app = typer.Typer(add_completion=False)
+
+Time = str | None
+
+
+@app.command()
+def watch(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
+    ] = None,
+    code: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Copy this folder first, and run in it.")
+    ] = None,
+    chdir: Chdir = None,
+    env: Env = None,
+    max_crashes: Annotated[
+        int,
+        typer.Option(metavar="K", min=1, help="Give up when the job itself has failed K times."),
+    ] = 3,
+    hang_after: Annotated[
+        Time, typer.Option(metavar="TIME", help="Start again when a worker is silent for so long.")
+    ] = None,
+    bad_host_after: Annotated[
+        str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
+    ] = "10m",
+    kind: Annotated[str | None, typer.Option("--type", help="To make it where it is not.")] = None,
+    zone: Annotated[
+        str | None, typer.Option(help="Where it is, and is made again; auto is anywhere.")
+    ] = None,
+    zones: Annotated[str | None, typer.Option(help="Where it may be made again: A,B.")] = None,
+    spot: Annotated[
+        bool | None, typer.Option("--spot/--no-spot", help="Like the one that there is.")
+    ] = None,
+    queued: Annotated[
+        bool | None, typer.Option("--queued/--no-queued", help="Like the one that there is.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(help="Delete each one this long after: 4h.")] = None,
+    max_usd: Annotated[float | None, typer.Option(help="What all of them may cost.")] = None,
+    runtime_version: Annotated[str | None, typer.Option(help="If not the same.")] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the TPU when the job is done or given up.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do not go on with what an earlier watch began.")
+    ] = False,
+    key: workers.Key = None,
+    jump: workers.Jump = None,
+    internal_ip: workers.InternalIp = False,
+    project: Project = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Run a job and keep it alive: on another TPU when this one is taken away."""
+    name, *argv = words or [""]
+    if not name:
+        raise UsageError("Which TPU? There is no NAME.", hint="tpuctl watch NAME -- CMD...")
+    user, name = split_user(name)
+    order = plan_order(
+        argv,
+        env=env or [],
+        code=code,
+        folder=chdir,
+        max_crashes=max_crashes,
+        hang_after_s=parse_duration_s(hang_after) if hang_after else None,
+        bad_host_after_s=parse_duration_s(bad_host_after),
+    )
+    look_in, made_in = _zones(zone, zones)
+    wishes = Wishes(
+        look_in,
+        made_in,
+        kind,
+        spot,
+        queued,
+        parse_duration_s(ttl) if ttl else None,
+        max_usd,
+        runtime_version,
+    )
+    login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip)
+    cloud = opened(project)
+    store = Store(cloud.api, name)
+    with store.alone(), states() as on_progress:
+        plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
+        if dry_run:
+            output.show(plan, report.plan)
+            return
+        _announce(plan, yes=yes)
+        edge = Edge(cloud, login, sink=workers.sink(), note=output.note, on_progress=on_progress)
+        result = _watch(edge, plan, store, delete_at_end=delete)
+    output.show(result, report.watched)
+
+
+def _watch(edge: Edge, plan: WatchPlan, store: Store, *, delete_at_end: bool) -> Watched:
+    return watch_planned(
+        edge, plan.memory, plan.order, store=store, note=output.note, delete_at_end=delete_at_end
+    )
+
+
+def _announce(plan: WatchPlan, *, yes: bool) -> None:
+    """Say what it may cost; ask where something is to be made right now."""
+    for warning in plan.warnings:
+        output.note(f"Warning: {warning}")
+    promise = report.promise(plan)
+    output.note(promise[0].upper() + promise[1:])
+    if plan.state is None and not plan.memory.attempts:
+        output.confirm(report.question(plan), yes=yes)
+
+
+def _zones(zone: str | None, zones: str | None) -> tuple[str | None, tuple[str, ...] | None]:
+    """Where to look for the TPU, and where another may be made (None: where this one is)."""
+    if zone and zones:
+        raise UsageError("--zone and --zones exclude each other.", hint="Give one of them.")
+    if zones:
+        return None, tuple(name.strip() for name in zones.split(","))
+    chosen = chosen_zone(zone)
+    if chosen == AUTO:
+        return None, ()
+    return chosen, (chosen,) if chosen else None

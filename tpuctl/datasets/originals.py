@@ -1,0 +1,142 @@
+"""The pictures of a plan, read in its order: from a folder, or ahead of time from a bucket."""
+
+import os
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from tpuctl.datasets.places import bucket_of
+from tpuctl.datasets.plan import Entry
+from tpuctl.datasets.quarantine import BadImageError, readable
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.storage.local import open_regular
+from tpuctl.storage.port import Patience, Storage, open_storage
+
+MAX_FILE_BYTES = 1 << 30
+
+# What hides the latency of a bucket from one worker; no more is held in memory.
+_AHEAD_BYTES = 64 << 20
+_CONNECTIONS = 8
+# Less than a worker may be silent about one picture.
+_PATIENCE = Patience(total_s=120.0)
+
+
+class SourceChangedError(InvalidInputError):
+    """A picture is not the one any more that the plan was made for."""
+
+    code = "source_changed"
+
+
+class Originals(Protocol):
+    """Where pictures come from."""
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        """Be told which pictures will be read, in this order; whatever was told before is over."""
+
+    def read(self, entry: Entry) -> bytes:
+        """Read a picture that must still be the one of the plan.
+
+        Raises SourceChangedError, BadImageError, and what a bucket raises.
+        """
+
+
+def open_originals(source: str) -> Originals:
+    """Open a folder or `gs://BUCKET/FOLDER`; raises as `open_storage` does."""
+    if address := bucket_of(source):
+        return BucketOriginals(open_storage(address, patience=_PATIENCE))
+    return FolderOriginals(Path(source))
+
+
+class FolderOriginals:
+    """Pictures in a folder of this machine, whose system reads ahead better than we could."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        """Do nothing."""
+
+    def read(self, entry: Entry) -> bytes:
+        """Read a file that must still be the one of the plan."""
+        path = self._folder / entry.key
+        _check_size(entry)
+        try:
+            with open_regular(path) as file:
+                state = os.fstat(file.fileno())
+                data = file.read() if entry.readable else b""
+        except FileNotFoundError as error:
+            if entry.readable:
+                raise _changed(str(path), "it is gone") from error
+            raise BadImageError("read_error", "a link that leads nowhere") from error
+        except OSError as error:
+            raise BadImageError("read_error", error.strerror or str(error)) from error
+        if not entry.readable:
+            raise _changed(str(path), "it can be read now")
+        if (state.st_size, state.st_mtime_ns) != (entry.bytes, entry.version):
+            raise _changed(str(path), "its size or time is another now")
+        if len(data) != entry.bytes:
+            raise _changed(str(path), f"{len(data)} bytes could be read of {entry.bytes}")
+        return data
+
+
+class BucketOriginals:
+    """Pictures in a bucket, on their way before they are asked for, a budget of bytes at a time."""
+
+    def __init__(
+        self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES, connections: int = _CONNECTIONS
+    ) -> None:
+        self._storage, self._budget = storage, ahead_bytes
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="originals")
+        self._coming: deque[Entry] = deque()
+        self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        """Be told what will be read."""
+        for _, future in self._running.values():
+            future.cancel()
+        self._running.clear()
+        self._coming = deque(entries)
+
+    def read(self, entry: Entry) -> bytes:
+        """Read the version of an object that the plan was made for, compared with its crc32c."""
+        self._read_ahead()
+        if entry.key not in self._running:
+            return self._fetch(entry)
+        try:
+            return self._running[entry.key][1].result()
+        finally:
+            del self._running[entry.key]
+
+    def _read_ahead(self) -> None:
+        held = sum(size for size, _ in self._running.values())
+        while self._coming and (not self._running or held + self._coming[0].bytes <= self._budget):
+            entry = self._coming.popleft()
+            self._running[entry.key] = entry.bytes, self._threads.submit(self._fetch, entry)
+            held += entry.bytes
+
+    def _fetch(self, entry: Entry) -> bytes:
+        _check_size(entry)
+        name = f"{self._storage.address}/{entry.key}"
+        try:
+            data = self._storage.read(entry.key, version=str(entry.version))
+        except NotFoundError as error:
+            raise _changed(name, "it is gone") from error
+        except AlreadyExistsError as error:
+            raise _changed(name, "there is another version of it now") from error
+        if len(data) != entry.bytes:
+            raise _changed(name, f"it has {len(data)} bytes, not {entry.bytes}")
+        return data
+
+
+def _check_size(entry: Entry) -> None:
+    if entry.bytes > MAX_FILE_BYTES:
+        raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
+
+
+def _changed(name: str, what: str) -> SourceChangedError:
+    return SourceChangedError(
+        f"{readable(name)} changed while its folder was being presized: {what}.",
+        hint="Let the folder rest, then run the same command again; finished shards are kept.",
+    )

@@ -1,0 +1,116 @@
+"""What a presize has to know before the first picture is decoded: libraries, pictures, the plan."""
+
+import importlib.util
+import os
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tpuctl.datasets.bucket_inputs import scan_bucket
+from tpuctl.datasets.containers import need_array_record
+from tpuctl.datasets.inputs import Inputs, scan
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.places import bucket_of, check_places
+from tpuctl.datasets.plan import Plan, plan_presize
+from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.storage.location import warning_of
+from tpuctl.storage.port import open_storage
+
+_MODULES = {
+    "numpy": ("numpy",),
+    "simplejpeg": ("simplejpeg",),
+    "cv2": (
+        "opencv-python-headless",
+        "opencv-python",
+        "opencv-contrib-python-headless",
+        "opencv-contrib-python",
+    ),
+    "PIL": ("pillow", "pillow-simd"),
+    "google_crc32c": ("google-crc32c",),
+}
+_DECIDES_PIXELS = {"simplejpeg": "simplejpeg", "cv2": "opencv", "PIL": "pillow"}
+
+# Raise it whenever the same input may give other bytes than before: it is part of every plan.
+KERNEL_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One presize, decided: `source` and `target` are folders free of links, or addresses."""
+
+    source: str
+    target: str
+    options: PresizeOptions
+    inputs: Inputs
+    plan: Plan
+    started_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """How many processes may work at once."""
+        return self.options.workers or available_cpus()
+
+
+def prepare(
+    src: str | Path, dst: str | Path, options: PresizeOptions, *, started_s: float
+) -> Prepared:
+    """Look at the source and plan the whole of it.
+
+    Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
+    """
+    source, target = check_places(src, dst)
+    versions = _check_modules(options)
+    if bucket_of(source):
+        inputs = scan_bucket(open_storage(source))
+    else:
+        inputs = scan(Path(source), None if bucket_of(target) else Path(target))
+    if not inputs.pictures:
+        raise _no_pictures(source, inputs)
+    plan = plan_presize(inputs.pictures, options, versions)
+    notes = (*inputs.notes, *plan.notes, *_far_away(source, target, options.zone))
+    return Prepared(source, target, options, replace(inputs, notes=()), plan, started_s, notes)
+
+
+def available_cpus() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _far_away(source: str, target: str, zone: str | None) -> tuple[str, ...]:
+    """Warn of buckets that are not where this machine is, or the TPU that will read them."""
+    if zone is None:
+        return ()
+    storages = [open_storage(place) for place in (source, target) if bucket_of(place)]
+    placed = [(storage.address, storage.location()) for storage in storages]
+    warnings = (warning_of(address, place, zone) for address, place in placed if place)
+    return tuple(warning for warning in warnings if warning)
+
+
+def _check_modules(options: PresizeOptions) -> dict[str, str]:
+    """Name the versions that decide about pixels; raises MissingExtraError."""
+    for module in _MODULES:
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError("Presizing pictures", extra="images", module=module)
+    versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
+    if options.format == "arrayrecord":
+        need_array_record()
+        versions["array_record"] = version("array_record")
+    return {"kernel": str(KERNEL_VERSION), **versions}
+
+
+def _version(module: str) -> str:
+    for distribution in _MODULES[module]:
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _no_pictures(source: str, inputs: Inputs) -> InvalidInputError:
+    there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
+    return InvalidInputError(
+        f"There are no pictures in {source}" + (f", only: {there}." if there else "."),
+        hint="Point presize to the folder that holds the pictures, at any depth.",
+    )

@@ -1,0 +1,105 @@
+"""Writing to Cloud Storage with Google's client, every request under a precondition."""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import google.auth.exceptions
+import google.cloud.storage as vendor
+import requests
+import urllib3
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.api_core.retry import Retry
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from tpuctl.errors import NotLoggedInError, TpuctlError
+from tpuctl.storage._checksum import to_base64
+from tpuctl.storage._gcs_login import Login, first_line
+from tpuctl.storage.faults import LOGIN_COMMAND, Asked, translate, unavailable
+from tpuctl.storage.port import Patience
+
+# Pieces are kept in memory until they have arrived; the client's own choice is 100 MiB.
+_PIECE_BYTES = 16 << 20
+_TIMEOUT_S = 60.0
+
+
+class Writer:
+    """The requests that change something, each only if a generation is still what it was."""
+
+    def __init__(self, bucket: str, login: Login, patience: Patience, base: str) -> None:
+        credentials = login.credentials or AnonymousCredentials()
+        client = vendor.Client(
+            project=None, credentials=credentials, client_options={"api_endpoint": base}
+        )
+        self._name, self._bucket = bucket, client.bucket(bucket)
+        self._retry: Retry = DEFAULT_RETRY.with_delay(
+            initial=patience.first_s, maximum=patience.longest_s
+        ).with_timeout(patience.total_s)
+
+    def write(
+        self, name: str, content: bytes | Path, crc32c: str, generation: int
+    ) -> dict[str, Any]:
+        """Upload an object, its checksum declared; gives its metadata."""
+        blob = self._bucket.blob(name, chunk_size=_PIECE_BYTES)
+        with self._translated(f"Could not write gs://{self._name}/{name}"), _open(content) as file:
+            blob.upload_from_file(
+                file,
+                size=os.fstat(file.fileno()).st_size if isinstance(content, Path) else len(content),
+                content_type="application/octet-stream",
+                if_generation_match=generation,
+                checksum="crc32c",
+                crc32c_checksum_value=to_base64(crc32c),
+                timeout=_TIMEOUT_S,
+                retry=self._retry,
+            )
+        return {
+            "name": name,
+            "size": blob.size,
+            "generation": blob.generation,
+            "crc32c": blob.crc32c,
+        }
+
+    def delete(self, name: str, generation: int) -> None:
+        """Delete an object of that generation."""
+        with self._translated(f"Could not delete gs://{self._name}/{name}"):
+            self._bucket.blob(name).delete(
+                if_generation_match=generation, timeout=_TIMEOUT_S, retry=self._retry
+            )
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """Let nothing of Google's escape: whatever is raised inside becomes a TpuctlError."""
+        asked = Asked(doing, self._name)
+        try:
+            yield
+        except RetryError as error:
+            raise _translate(error.cause, asked) from None
+        except GoogleAPICallError as error:
+            raise _translate(error, asked) from None
+        except google.auth.exceptions.GoogleAuthError as error:
+            message = f"{doing}: the login does not work: {first_line(error)}"
+            raise NotLoggedInError(message, hint=LOGIN_COMMAND) from None
+        except (requests.RequestException, urllib3.exceptions.HTTPError, DataCorruption) as error:
+            raise unavailable(asked, first_line(error)) from None
+
+
+def _translate(error: Exception | None, asked: Asked) -> TpuctlError:
+    if isinstance(error, GoogleAPICallError):
+        return translate(int(error.code or 0), error.message or "", asked)
+    if isinstance(error, InvalidResponse):
+        return translate(int(error.response.status_code), first_line(error), asked)
+    return unavailable(asked, first_line(error) if error else "no reply")
+
+
+@contextmanager
+def _open(content: bytes | Path) -> Iterator[BinaryIO]:
+    if isinstance(content, bytes):
+        yield io.BytesIO(content)
+        return
+    with content.open("rb") as file:
+        yield file

@@ -1,0 +1,252 @@
+"""`watch`: look, decide, write it down, do it; again, until the job is done."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from tpuctl.errors import TpuctlError
+from tpuctl.outcome import Outcome, Status
+from tpuctl.watch.deciding import POLL_S, decide
+from tpuctl.watch.edge import Edge
+from tpuctl.watch.models import Attempt, Memory, Order, Sight, TpuSight
+from tpuctl.watch.remembering import remember
+from tpuctl.watch.steps import (
+    Ask,
+    Close,
+    Create,
+    Delete,
+    End,
+    Follow,
+    Launch,
+    Step,
+    StopJobs,
+    Wait,
+)
+from tpuctl.watch.store import Store
+
+
+@dataclass(frozen=True)
+class Watched(Outcome):
+    """How a watch has ended; `attempts` are all runs of the job, the first one first.
+
+    `tail` is the end of what the last one printed, where it failed. `usd_per_hour` is what the TPU
+    goes on to cost, None where there is none any more.
+    """
+
+    name: str
+    zone: str | None
+    job: str | None
+    attempts: tuple[Attempt, ...]
+    crashes: int
+    usd_per_hour: float | None
+    tail: tuple[str, ...] = ()
+    error: TpuctlError | None = field(default=None, metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """An error when the job was given up."""
+        return "error" if self.error else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """0 when the job is done; the job's own when it has failed."""
+        return self.error.exit_code if self.error else 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That the TPU is still there."""
+        if self.zone is None:
+            return ()
+        price = f"${self.usd_per_hour:,.2f} an hour" if self.usd_per_hour else "money"
+        return (
+            f"{self.name} in {self.zone} is still there and costs {price}: "
+            f"tpuctl delete {self.name} --zone {self.zone}",
+        )
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """Why it was given up."""
+        return (self.error,) if self.error else ()
+
+
+class _Since:
+    """For how long something has been so, as often as one looks."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._start: datetime | None = None
+
+    def seconds(self, is_so: bool) -> float:
+        """Note whether it is so; the seconds since it began to be."""
+        now = self._now()
+        self._start = (self._start or now) if is_so else None
+        return (now - self._start).total_seconds() if self._start else 0.0
+
+
+def watch(
+    edge: Edge,
+    memory: Memory,
+    order: Order,
+    *,
+    store: Store,
+    note: Callable[[str], None],
+    delete_at_end: bool = False,
+) -> Watched:
+    """Keep the TPU alive and the job running until it is done, or has failed too often.
+
+    This makes TPUs, which costs money. The caller holds `store.alone()`. What was begun by an
+    earlier watch, however it ended, is gone on with. On Ctrl-C the job goes on without us.
+    """
+    return _Watch(edge, memory, order, store, note).to_the_end(delete_at_end=delete_at_end)
+
+
+class _Watch:
+    def __init__(
+        self, edge: Edge, memory: Memory, order: Order, store: Store, note: Callable[[str], None]
+    ) -> None:
+        self._edge, self._memory, self._order = edge, memory, order
+        self._store, self._note = store, note
+        self._sight = Sight(TpuSight("unknown"))
+        now = edge.clock.now
+        self._trouble, self._failing, self._coming = _Since(now), _Since(now), _Since(now)
+        self._said = ""
+
+    def to_the_end(self, *, delete_at_end: bool) -> Watched:
+        while True:
+            self._look()
+            step = decide(self._memory, self._order, self._sight)
+            self._tell(step)
+            self._remember(step)
+            if isinstance(step, End):
+                return self._end(step, delete_at_end)
+            self._act(step)
+
+    def _look(self) -> None:
+        tpu = self._edge.look(self._memory)
+        before = self._sight.tpu
+        past_s = self._coming.seconds(tpu.kind == "coming")
+        self._sight = replace(self._sight, tpu=replace(tpu, past_s=past_s))
+        if tpu.kind != "usable":
+            self._trouble.seconds(False)
+        if (tpu.kind, tpu.id) != (before.kind, before.id):
+            # What the workers of before said, or refused, means nothing any more.
+            refused = None if before.kind == "usable" else self._sight.refused
+            self._sight = replace(self._sight, workers=None, refused=refused, hung=None)
+
+    def _remember(self, step: Step) -> None:
+        memory = remember(self._memory, step, self._sight, self._edge.clock.now())
+        if memory != self._memory:
+            self._memory = memory
+            self._store.save(memory, self._order)
+
+    def _act(self, step: Step) -> None:
+        try:
+            self._do(step)
+        except TpuctlError as error:
+            refusals = self._sight.refusals + 1
+            self._sight = replace(self._sight, refused=error, refusals=refusals, workers=None)
+            self._measure(is_troubled=True)
+
+    def _do(self, step: Step) -> None:
+        match step:
+            case Create() | Delete() | Launch():
+                self._change(step)
+                self._sight = replace(self._sight, refused=None, refusals=0)
+                self._trouble.seconds(False)
+            case Wait():
+                self._edge.clock.sleep(step.seconds)
+                self._sight = replace(self._sight, refused=None)
+            case Ask():
+                workers = self._edge.ask(self._memory)
+                self._sight = replace(self._sight, workers=workers)
+                self._measure(is_troubled=bool(workers.errors or workers.unfit))
+                return
+            case StopJobs():
+                self._edge.stop_jobs(step.jobs)
+            case Follow():
+                self._follow()
+                return
+            case Close():
+                if self._sight.tpu.kind == "usable" and self._memory.last:
+                    self._edge.show_rest(self._memory.last.job)
+        self._sight = replace(self._sight, workers=None, hung=None)
+
+    def _change(self, step: Create | Delete | Launch) -> None:
+        match step:
+            case Create():
+                self._edge.create(self._memory)
+                self._memory = replace(self._memory, creating=False)
+            case Delete():
+                self._edge.delete(self._memory)
+            case Launch():
+                self._edge.launch(self._memory, self._order, step)
+
+    def _follow(self) -> None:
+        self._measure(is_troubled=False)
+        limit_s = self._order.bad_host_after_s
+        followed = self._edge.follow(
+            self._memory,
+            self._order,
+            poll_s=POLL_S,
+            give_up_lost=lambda is_lost: self._trouble.seconds(is_lost) >= limit_s,
+        )
+        self._sight = replace(self._sight, workers=None, hung=followed.hung)
+
+    def _measure(self, *, is_troubled: bool) -> None:
+        """For how long the workers have not been as they should, or the job has been failing."""
+        workers, failing_s = self._sight.workers, 0.0
+        if workers:
+            failing_s = self._failing.seconds(any(job.failure for job in workers.job.values()))
+        troubled_s = self._trouble.seconds(is_troubled)
+        self._sight = replace(self._sight, trouble_s=troubled_s, failing_s=failing_s)
+
+    def _tell(self, step: Step) -> None:
+        text = _words(step, self._memory, self._sight)
+        if text and text != self._said:
+            self._note(text)
+        self._said = text or self._said
+
+    def _end(self, step: End, delete_at_end: bool) -> Watched:
+        memory, sight = self._memory, self._sight
+        last = memory.last
+        is_there = sight.tpu.kind not in ("none", "unknown", "leaving")
+        can_ask = sight.tpu.kind == "usable" and last and last.cause == "crash" and step.error
+        tail = self._edge.tail(last) if can_ask and last else ()
+        if delete_at_end and is_there:
+            self._note(f"Deleting {memory.name} in {sight.tpu.zone}.")
+            self._edge.delete(memory)
+            is_there = False
+        self._store.save(memory, self._order, is_over=True)
+        return Watched(
+            name=memory.name,
+            zone=sight.tpu.zone if is_there else None,
+            job=last.job if last else None,
+            attempts=memory.attempts,
+            crashes=memory.crashes,
+            usd_per_hour=memory.tpu.usd_per_hour if memory.tpu and is_there else None,
+            tail=tail,
+            error=step.error,
+        )
+
+
+def _words(step: Step, memory: Memory, sight: Sight) -> str:
+    """What a step is called when it is told, with its reason."""
+    where = f"{memory.name} in {sight.tpu.zone}"
+    match step:
+        case Wait():
+            return step.why
+        case Delete():
+            return f"Deleting {where}: {step.reason}."
+        case Create():
+            return f"Making {memory.name}."
+        case Launch():
+            again = "" if step.number == 1 else ", to go on from its checkpoint"
+            return f"Attempt {step.number} begins on {where} (job {step.job}){again}."
+        case Close(cause="done"):
+            return f"Attempt {memory.open.number if memory.open else 0} is done."
+        case Close():
+            number = memory.open.number if memory.open else 0
+            return f"Attempt {number} has ended: {step.cause.replace('_', ' ')}, {step.reason}"
+        case StopJobs():
+            return f"Stopping {', '.join(step.jobs)} on {where}."
+    return ""
