@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import tpuctl
 from tpuctl.pipeline.advice import advise
-from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus, judge
+from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus
 from tpuctl.pipeline.attribution import Attribution, attribute
 from tpuctl.pipeline.counted import attribute_counted
 from tpuctl.pipeline.models import Device, Measurement, Phase, Profile, StepTimes, Window
 from tpuctl.pipeline.situation import Situation
+from tpuctl.pipeline.verdict import judge
 
 LOST_WORTH_A_NOTE = 0.005
 NO_DEVICE = "no device step time was given: add --device-step-ms MS, --fit TYPE or --train"

@@ -105,6 +105,7 @@ class Signals:
     vcpus_visible: int
     vcpus_usable: float
     run_delay_s: float | None = None
+    busiest_thread: float | None = None
     other_cpu_s: float | None = None
     steal_s: float | None = None
     throttled_s: float | None = None
