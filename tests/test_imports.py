@@ -45,7 +45,7 @@ ARROWS: dict[str, set[str]] = {
     - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote", "watch"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
-    "notebook": {"cli", "reporters", "diagnosis", "runtime"},
+    "notebook": {"cli", "reporters", "diagnosis", "pipeline", "runtime"},
 }
 
 
