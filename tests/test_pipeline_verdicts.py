@@ -41,9 +41,7 @@ def counted(*rows: tuple[str, str, float, float], lanes: int = 1, **changes: Any
     Of the vCPU time of five seconds, and of the same seconds of each of its threads.
     """
     costs = tuple(
-        StageCost(
-            name, op, f"/me/t.py:{len(name)}", 100, 5 * wall, 5 * cpu, lanes, "clock"
-        )
+        StageCost(name, op, f"/me/t.py:{len(name)}", 100, 5 * wall, 5 * cpu, lanes, "clock")
         for name, op, wall, cpu in rows
     )
     own = sum(cpu for _, _, _, cpu in rows) / 2
