@@ -18,6 +18,7 @@ from tpuctl.cloud.guard import MOST_BYTES
 from tpuctl.cloud.opening import Cloud
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.searching import plan_with_service, with_traffic, zones_to_try
+from tpuctl.compile.warning import warn_before_create
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.find import split_user
 from tpuctl.remote.keys import first_key
@@ -91,6 +92,7 @@ def create(
     plan_create(options)
     cloud = opened(project)
     plan = with_traffic(cloud.api, plan_with_service(cloud.api, options), bucket=bucket)
+    plan = plan.warned(*warn_before_create(plan.accelerator_type))
     if dry_run:
         output.show(plan, report.plan)
     else:

@@ -16,6 +16,7 @@ from tpuctl.errors import UsageError
 from tpuctl.remote.access import Access, open_access, open_access_to
 from tpuctl.remote.find import find_node, split_user, workers_of
 from tpuctl.remote.hosts import LOCAL, Host, parse_hosts, pick_workers, this_machine
+from tpuctl.remote.os_login import login_user
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")
@@ -76,6 +77,8 @@ class Where:
         user, name = split_user(self.name)
         api = opened(self.project).api
         node = find_node(api, name, chosen_zone(self.zone))
+        if "@" not in self.name:
+            user = login_user(node, user)
         workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
         return workers, open_access_to(api, node, user, key=self.key, jump=jump), node
 

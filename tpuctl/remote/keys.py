@@ -15,6 +15,7 @@ from tpuctl.errors import (
     TryAgainError,
     WriteError,
 )
+from tpuctl.remote.os_login import has_os_login
 from tpuctl.storage.local import ensure_folder, write_atomically
 
 GOOGLE_KEY = "google_compute_engine"
@@ -23,7 +24,7 @@ _USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 # A server hangs up after six attempts, and the agent's keys want their turn too.
 _OFFERED = 4
 _UPDATE_S = 120.0
-_SSH_KEYS, _OS_LOGIN = "ssh-keys", "enable-oslogin"
+_SSH_KEYS = "ssh-keys"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
 
     With OS Login on, metadata keys are not looked at, so nothing is changed.
     """
-    if node.metadata.get(_OS_LOGIN, "").upper() == "TRUE" or knows_key(node.metadata, user, key):
+    if has_os_login(node) or knows_key(node.metadata, user, key):
         return False
     wanted, metadata = f"{user}:{key.public}", with_key(node.metadata, user, key)
     try:
