@@ -79,6 +79,7 @@ def watch(
     name, *argv = words or [""]
     if not name:
         raise UsageError("Which TPU? There is no NAME.", hint="tpuctl watch NAME -- CMD...")
+    is_given = "@" in name
     user, name = split_user(name)
     order = plan_order(
         argv,
@@ -100,7 +101,7 @@ def watch(
         max_usd,
         runtime_version,
     )
-    login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip)
+    login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given)
     cloud = opened(project)
     store = Store(cloud.api, name)
     if dry_run:

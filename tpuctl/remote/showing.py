@@ -13,7 +13,8 @@ from tpuctl.remote.connection import Patience
 from tpuctl.remote.find import split_user, workers_of
 from tpuctl.remote.host_keys import HostKeys
 from tpuctl.remote.jobs import Job, list_jobs
-from tpuctl.remote.keys import known_key
+from tpuctl.remote.keys import known_key, private_keys
+from tpuctl.remote.os_login import has_os_login, login_user
 
 _HURRY = Patience(connect_s=4.0)
 
@@ -37,12 +38,13 @@ def show_with_jobs(api: TpuApi, name: str, *, zone: str | None = None) -> ShownT
 
     Only reads: workers that do not know our key yet are not told. `name` may be user@NAME.
     """
+    is_given = "@" in name
     user, name = split_user(name)
     found, now = find(api, name, zone), api.clock.now()
     if not isinstance(found, Node):
         return describe_queued(found, now=now)
     tpu = describe_node(found, now=now, emulated=api.emulated)
-    jobs, why = _jobs_of(found, user, tpu)
+    jobs, why = _jobs_of(found, user if is_given else login_user(found, user), tpu)
     known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
     return ShownTpu(**known, jobs=jobs, jobs_why_null=why)
 
@@ -53,9 +55,10 @@ def _jobs_of(node: Node, user: str, tpu: Tpu) -> tuple[tuple[Job, ...] | None, s
     state = settings.state_dir()
     try:
         pair = known_key(state, node, user)
-        if pair is None:
+        keys = (pair.path,) if pair else private_keys(state) if has_os_login(node) else ()
+        if not keys:
             return None, f"its workers do not know our key yet; tpuctl run {node.name} tells them"
-        access = Access((pair.path,), HostKeys(state / "known_hosts"), patience=_HURRY)
+        access = Access(keys, HostKeys(state / "known_hosts"), patience=_HURRY)
         found = list_jobs(workers_of(node, user), access)
     except TpuctlError as error:
         return None, str(error)

@@ -26,6 +26,7 @@ from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.keys import key_for_tpus, with_key
 from tpuctl.remote.logs import read_logs
+from tpuctl.remote.os_login import login_user
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
@@ -43,12 +44,13 @@ TAIL_LINES = 20
 
 @dataclass(frozen=True)
 class Login:
-    """How to log in to the workers."""
+    """How to log in to the workers; `is_given` is a user whom OS Login does not change."""
 
     user: str
     key: Path | None = None
     jump: Host | None = None
     internal_ip: bool = False
+    is_given: bool = False
 
 
 class Edge:
@@ -244,8 +246,9 @@ class Edge:
     def _workers(self) -> tuple[tuple[Host, ...], Access]:
         """The workers of the TPU that was seen last; it gets to know our key once."""
         node, login = self._node(), self._login
-        hosts = workers_of(node, login.user, internal_ip=login.internal_ip)
+        user = login.user if login.is_given else login_user(node, login.user)
+        hosts = workers_of(node, user, internal_ip=login.internal_ip)
         if self._reach is None or self._reach[:2] != (node.id, hosts):
-            access = open_access_to(self._api, node, login.user, key=login.key, jump=login.jump)
+            access = open_access_to(self._api, node, user, key=login.key, jump=login.jump)
             self._reach = (node.id, hosts, access)
         return hosts, self._reach[2]
