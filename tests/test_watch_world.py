@@ -18,10 +18,11 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests import contract
 from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
-from tests.workers import alive, wait_until
+from tests.workers import Heard, alive, wait_until
 from tpuctl.cloud.deleting import delete, plan_deletion
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.watch.starting import Wishes
+from tpuctl.watch.verbs import watch
 
 pytestmark = pytest.mark.slow
 
@@ -165,7 +166,7 @@ def test_a_worker_that_falls_silent_is_named_and_the_job_begins_again(tmp_path: 
             COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0; [ $TPU_WORKER_ID = 1 ] && sleep 600\n"
             "for n in 1 2 3; do sleep 0.5; echo $n; done; sleep 600"
         )
-        ended = world.watch(wishes=POD, hang_after_s=5.0)
+        ended = world.watch(wishes=POD, hang_after_s=4.0)
     assert world.causes(ended) == ["crash", "done"]
     assert ended.attempts[0].worker == 1
     assert "hung" in ended.attempts[0].reason
@@ -279,6 +280,20 @@ def test_the_command_line_says_first_what_it_would_do_and_what_it_costs(
         assert "attempt 1 resume 0" in done.stderr
         again = tpuctl("watch", "t1", "--zone", ZONE, "--dry-run", *job)
         assert "which is READY in us-central1-a" in again.words
+
+
+def test_the_same_from_python(tmp_path: Path) -> None:
+    with watching(tmp_path, time_scale=300) as world:
+        notes: list[str] = []
+        job, heard = ["sh", "-c", "echo $HELLO; exit 4"], Heard()
+        how: dict[str, Any] = {"env": ["HELLO=you"], "max_crashes": 1, "delete_at_end": True}
+        ended = watch("t1", job, wishes=WISHES, sink=heard, note=notes.append, **how)
+        assert (ended.exit_code, world.causes(ended)) == (4, ["crash"])
+        assert heard.out == b"you\n"
+        assert not world.emulator.look().nodes
+        with pytest.raises(NotFoundError, match="nothing says what kind"):
+            watch("t1", ["true"], zone=ZONE)
+    assert "Deleting t1 in us-central1-a." in notes
 
 
 @pytest.fixture(scope="module")

@@ -106,8 +106,7 @@ def _train_there(
         return
     for reason in plan.because:
         output.note(reason)
-    with bars() as on_progress:
-        result = train_on_workers(
-            plan, access, **how, sink=workers.sink(), note=output.note, on_progress=on_progress
-        )
+    result = train_on_workers(
+        plan, access, **how, sink=workers.sink(), note=output.note, progress=bars
+    )
     output.show(result, report.on_workers)

@@ -1,6 +1,7 @@
 """`launch --on`: the same training on every worker of a TPU, or on machines of yours."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -225,13 +226,15 @@ def train_on_workers(
     detach: bool = False,
     sink: Sink,
     note: Callable[[str], None],
-    on_progress: OnProgress = silent,
+    progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
 ) -> Copied | StartedJob | Logs:
     """Copy, start on every worker, and follow to the end, unless it is to go on alone.
 
     The training survives a broken connection. Ctrl-C ends it on every worker, and goes on.
     """
-    if failed := copy_to_workers(plan, access, on_progress=on_progress):
+    with progress() as on_progress:
+        failed = copy_to_workers(plan, access, on_progress=on_progress)
+    if failed:
         return failed
     started = start_job(plan.hosts, plan.command, access, job=job, check=check)
     if detach or started.failed:
