@@ -22,6 +22,8 @@ from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.models import Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TryAgainError
+from tpuctl.remote.jobs import start_job
+from tpuctl.remote.run import plan_command
 from tpuctl.watch.asking import ask_workers
 from tpuctl.watch.lasting import Awake, Since
 from tpuctl.watch.models import Attempt, Known, Memory, Order, Removing, Running, Silence
@@ -289,6 +291,20 @@ def test_two_watches_of_one_name_are_one_too_many(tmp_path: Path) -> None:
 def test_an_odd_name_makes_no_odd_path(tmp_path: Path) -> None:
     assert Store(API, "../../etc/x", tmp_path).path.parent == tmp_path
     assert Store(API, "a_b", tmp_path).path != Store(API, "a.b", tmp_path).path
+
+
+@pytest.mark.slow
+def test_jobs_of_another_watch_are_told_from_ours_and_from_everybodys(tmp_path: Path) -> None:
+    with running_slice(tmp_path, 1) as workers:
+        sleep = plan_command(["sleep", "600"])
+        for job in ("watch-abababab-1", "watch-cdcdcdcd-4", "watch-dog", "train"):
+            start_job(workers.hosts, sleep, workers.access, job=job, check=False)
+        begun = Running(2, "watch-abababab-2", "7", ZONE, NOW)
+        seen = ask_workers(
+            workers.hosts, workers.access, replace(MEMORY, open=begun), chips_per_worker=None
+        )
+    assert (seen.remains, seen.strangers) == (("watch-abababab-1",), ("watch-cdcdcdcd-4",))
+    assert (seen.job, seen.errors, seen.unfit) == ({}, {}, {})
 
 
 @pytest.mark.slow

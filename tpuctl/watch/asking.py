@@ -13,7 +13,7 @@ from tpuctl.remote.ends import end_of
 from tpuctl.remote.fleet import drive, open_fleet
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import jobs_of
-from tpuctl.watch.models import JOBS, JobSight, Memory, WorkersSight
+from tpuctl.watch.models import JobSight, Memory, WorkersSight, is_watched
 
 T = TypeVar("T")
 
@@ -66,9 +66,7 @@ async def _ask(
             if entry["job"] == open_job
         },
         remains=tuple(job for job in ours if job != open_job),
-        strangers=tuple(
-            sorted(job for job in running if job.startswith(JOBS) and not memory.owns(job))
-        ),
+        strangers=tuple(sorted(job for job in running if is_watched(job) and not memory.owns(job))),
     )
 
 

@@ -1,5 +1,6 @@
 """What a watch is told, what it remembers, and what it can see."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -128,13 +129,17 @@ class Memory:
         return job.startswith(job_prefix(self.watch))
 
 
-JOBS = "watch-"
-"""How the names of all jobs begin that a watch starts."""
+_JOB = re.compile(r"watch-[0-9a-f]{8}-\d+")
 
 
 def job_prefix(watch: str) -> str:
     """How the names of a watch's own jobs begin."""
-    return f"{JOBS}{watch[:8]}-"
+    return f"watch-{watch[:8]}-"
+
+
+def is_watched(job: str) -> bool:
+    """Whether a job was started by a watch, whichever."""
+    return _JOB.fullmatch(job) is not None
 
 
 TpuKind = Literal["unknown", "none", "coming", "usable", "dead", "leaving", "stopped"]
