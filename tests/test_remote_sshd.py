@@ -148,6 +148,7 @@ def test_a_folder_goes_there_and_comes_back(sshd: Server, tmp_path: Path) -> Non
     assert (back / "sub" / "a").read_bytes() == (source / "sub" / "a").read_bytes()
 
 
+@pytest.mark.slow
 def test_chips_are_watched_and_freed(tpuctl, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed")
     from tpuctl.emulator._metrics import serve_metrics
