@@ -20,6 +20,8 @@ from tpuctl.datasets.parts import Part, parse_part
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.storage.port import Storage, open_storage
 
+pytestmark = pytest.mark.slow
+
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
 Bucket = Callable[..., Storage]

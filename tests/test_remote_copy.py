@@ -25,6 +25,8 @@ from tpuctl.remote.copies import Copied, plan_copy
 from tpuctl.remote.copy import copy
 from tpuctl.remote.tree import read_tree
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Slice]:

@@ -14,6 +14,8 @@ from tpuctl.remote.jobs import start_job
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.run import plan_command
 
+pytestmark = pytest.mark.slow
+
 MOST = 1 << 16
 LINE = "%09d\n"
 

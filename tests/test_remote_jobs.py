@@ -24,6 +24,8 @@ from tpuctl.remote.jobs import list_jobs, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
 from tpuctl.remote.run import plan_command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Slice]:

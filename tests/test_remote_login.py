@@ -22,6 +22,8 @@ from tpuctl.remote.os_login import login_user, os_login_user, user_of_email
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.settings import state_dir
 
+pytestmark = pytest.mark.slow
+
 RUN = ("run", "t1", "--zone", ZONE, "--json", "--", "true")
 
 

@@ -35,6 +35,8 @@ from tpuctl.remote.payload import COMMAND, opening, shared_modules
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.remote.shell import plan_shell
 
+pytestmark = pytest.mark.slow
+
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
 

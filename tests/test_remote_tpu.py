@@ -25,6 +25,8 @@ from tpuctl.remote.find import find_node, split_user, workers_of
 from tpuctl.remote.keys import KeyPair, ensure_key, key_for_tpus
 from tpuctl.settings import state_dir
 
+pytestmark = pytest.mark.slow
+
 ZONE = "us-central1-a"
 SCALE = 500
 SCENARIO: dict[str, Any] = {

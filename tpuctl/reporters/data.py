@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tpuctl.datasets.cache_models import CacheResult, CopyResult, Prediction
 from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
+from tpuctl.datasets.serve_models import Service
 from tpuctl.units import format_bytes, format_duration, format_rate
 
 _SHOWN_FILES = 20
@@ -92,6 +93,15 @@ def copied(result: CopyResult) -> Group:
     reader = "open_tf_dataset" if result.format == "tfrecord" else "open_batches"
     next_ = f"Next: tpuctl.datasets.{reader}({result.address!r}, 64) reads the copy"
     return Group(*lines, Text(next_, style="dim"))
+
+
+def served(service: Service) -> str:
+    """Say that a tf.data service runs, and the line of code that uses it."""
+    workers = _count(len(service.servers) - 1, "worker")
+    return (
+        f"A tf.data service with {workers} runs at {service.target}. In the training, before the "
+        f"model:\n\n    {service.line}\n\nCtrl-C ends it."
+    )
 
 
 def _prediction(predicted: Prediction) -> Text:
