@@ -89,6 +89,7 @@ def follow(workers: Slice, *, live: bool) -> tuple[list[str], list[str], int]:
     return heard.out.decode().splitlines(), notes, ended.exit_code
 
 
+@pytest.mark.slow
 def test_a_job_that_prints_for_ever_fills_no_disk(own: Slice, log: tuple[Path, int]) -> None:
     code = (
         "import sys, os\nn = 0\nwhile not os.path.exists('enough'):\n"

@@ -150,6 +150,7 @@ def test_a_folder_goes_there_and_comes_back(sshd: Server, tmp_path: Path) -> Non
     assert (back / "sub" / "a").read_bytes() == (source / "sub" / "a").read_bytes()
 
 
+@pytest.mark.slow
 def test_chips_are_watched_and_freed(tpuctl, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed")
     from tpuctl.emulator._metrics import serve_metrics
@@ -266,6 +267,39 @@ def test_the_agent_is_python_3_8_and_imports_only_the_standard_library(path: Pat
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tpuctl")
     )
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "run.run": {"argv": ["true"], "env": {}, "folder": None, "lease_s": 9.0},
+    "jobs.show": {},
+    "copy.deliver": {"path": "/etc/hostname"},
+    "probe.probe": {"known": {}, "packages": ["numpy"]},
+    "chips.look": {"known": {}},
+    "top.watch": {"known": {}, "interval_s": 0.01, "count": 1, "lease_s": 9.0},
+}
+
+
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_the_agent_runs_on_the_oldest_python_that_is_promised(operation: str) -> None:
+    python = shutil.which("python3.8")
+    # A shim of pyenv may stand for a version that is not there.
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip("python3.8 is not installed")
+    command = ["sh", "-c", COMMAND.replace("python3", python)]
+    talk = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert talk.stdin
+    assert talk.stdout
+    talk.stdin.write(opening(operation, **REQUESTS[operation]))
+    talk.stdin.flush()
+    said, frames = talk.stdout.read(len(wire.MARK)), bytearray()
+    while not (found := list(wire.split_frames(frames))):
+        frames += talk.stdout.read(1)
+    talk.stdin.close()
+    talk.stdout.read()
+    talk.stdout.close()
+    assert said == wire.MARK
+    assert talk.wait() == (1 if operation == "copy.deliver" else 0)
+    assert b"refused" not in found[0][1]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "csh", "tcsh"])

@@ -97,6 +97,7 @@ def top(tpuctl: Callable[..., Any], workers: Slice, *more: str) -> Any:
     return result.data["workers"]
 
 
+@pytest.mark.slow
 def test_a_program_that_uses_the_chips_is_seen_with_its_numbers(tpuctl, own: Slice) -> None:
     busy = [sys.executable, "-m", "tpuctl.emulator.busy", "--duty-cycle-percent", "87.5"]
     env = {**os.environ, **environment(own, 1), "TPUCTL_EMULATED_HBM_BYTES": str(16 * GIB)}

@@ -267,6 +267,7 @@ def test_a_chip_that_somebody_holds_keeps_a_job_from_starting(
     wait_until(lambda: not alive("infinity"))
 
 
+@pytest.mark.slow
 def test_a_tpu_whose_chips_somebody_uses_is_seen_by_top_and_freed(
     tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

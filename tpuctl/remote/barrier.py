@@ -153,8 +153,12 @@ def _own_problems(host: Host, probe: Probe, chips: int) -> list[TpuctlError]:
         problems.append(_unfit(host, what, "ls -l /dev/accel0 /dev/vfio"))
     if probe.holders:
         what = f"its chips are held by process {', '.join(probe.holders)}"
-        pids = " ".join(holder.split()[0] for holder in probe.holders)
-        problems.append(_unfit(host, what, f"kill {pids}"))
+        problems.append(
+            WorkerUnfitError(
+                f"{host.label} is not fit for a job: {what}.",
+                hint=f"tpuctl free {host.target} --worker {host.index}",
+            )
+        )
     return problems
 
 
