@@ -9,7 +9,7 @@ import benchmarks
 
 NOT_A_BENCHMARK = {
     "__main__", "timing", "peers", "presize_peer", "presize_whole_peer", "profile_pipelines",
-    "fit_program",
+    "labelled_pipelines", "fit_program",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tpuctl.pipeline.conclude import build_profile
 from tpuctl.pipeline.consume import Feed
 from tpuctl.pipeline.models import (
     ChainNode,
@@ -21,7 +22,8 @@ from tpuctl.pipeline.models import (
     Signals,
     Spread,
 )
-from tpuctl.pipeline.profile import build_profile
+from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.sources import open_source
 from tpuctl.pipeline.targets import parse_target
 
 BATCH = 32
@@ -105,7 +107,7 @@ def phase(
             cpu_s=own * 2 * wall_s,
             tool_cpu_s=0.01,
             consumer_cpu_s=0.005,
-            vcpus_visible=2,
+            vcpus_visible=given.pop("vcpus_visible", 2),
             vcpus_usable=given.pop("vcpus_usable", 2.0),
             other_cpu_s=others * 2 * wall_s,
             steal_s=0.0,
@@ -165,11 +167,9 @@ def write_target(folder: Path, body: str) -> str:
 
 def take_two_batches(place: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Open a target and step as the measuring process does, without starting one."""
-    from tpuctl.pipeline._tf import open_pipeline
-
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setattr("sys.modules", dict(sys.modules))
-    pipeline = open_pipeline(parse_target(place), batch_size=4, image_size=32)
-    feed = Feed(pipeline, elements_per_step=1)
+    request = Request(parse_target(place), 4, 32, 1.0, None, None, 3.0)
+    feed = Feed(open_source(request.target, request, ""), batch_size=4)
     feed.step()
     return feed.step()

@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"compile", "hardware", "launch", "storage", "usercode"},
     "datasets": {"remote", "storage"},
-    "training": {"diagnosis", "launch", "runtime", "storage"},
+    "training": {"cloud", "diagnosis", "hardware", "launch", "remote", "runtime", "storage"},
     "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
@@ -45,7 +45,7 @@ ARROWS: dict[str, set[str]] = {
     - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote", "watch"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
-    "notebook": {"cli", "reporters", "diagnosis", "runtime"},
+    "notebook": {"cli", "reporters", "diagnosis", "pipeline", "runtime"},
 }
 
 

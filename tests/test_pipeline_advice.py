@@ -4,8 +4,8 @@ import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
+from tpuctl.pipeline.conclude import build_profile
 from tpuctl.pipeline.models import Device, Input, Profile
-from tpuctl.pipeline.profile import build_profile
 
 
 def codes(result: Profile) -> list[str]:

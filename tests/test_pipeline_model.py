@@ -11,7 +11,7 @@ from tpuctl.errors import TargetError
 from tpuctl.pipeline.align import align, grow_tree, merge_labelled
 from tpuctl.pipeline.consume import Feed, Limit, is_warming_up, spread
 from tpuctl.pipeline.ledger import Ledger, ModelNode, Snapshot
-from tpuctl.pipeline.models import ChainNode, NodeCost
+from tpuctl.pipeline.models import ChainNode, NodeCost, StageCost
 
 
 def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:
@@ -153,6 +153,11 @@ class Numbers:
     def __init__(self, per_epoch: int, error: Exception | None = None) -> None:
         self.per_epoch, self.error = per_epoch, error
 
+    batched = False
+
+    def costs(self) -> tuple[StageCost, ...]:
+        return ()
+
     def open(self) -> Iterator[Any]:
         yield from range(self.per_epoch)
         if self.error:
@@ -169,18 +174,18 @@ class Numbers:
 
 
 def test_a_finite_source_starts_again() -> None:
-    feed = Feed(Numbers(3), elements_per_step=2)
+    feed = Feed(Numbers(3), batch_size=2)
     assert [feed.step() for _ in range(4)] == [2, 2, 2, 2]
     assert feed.epochs == 3
 
 
 def test_an_empty_source_is_an_error_and_not_a_loop() -> None:
     with pytest.raises(TargetError, match="empty"):
-        Feed(Numbers(0), elements_per_step=1).step()
+        Feed(Numbers(0), batch_size=1).step()
 
 
 def test_a_source_that_fails_later_is_an_error_with_its_words() -> None:
-    feed = Feed(Numbers(1, ValueError("broken record")), elements_per_step=1)
+    feed = Feed(Numbers(1, ValueError("broken record")), batch_size=1)
     feed.step()
     with pytest.raises(TargetError, match="ValueError: broken record"):
         feed.step()

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
-from tpuctl.pipeline.models import IsolatedStage, Measurement, Phase, Verdict
+from tpuctl.pipeline.models import (
+    IsolatedStage,
+    Measurement,
+    Phase,
+    Spread,
+    StageCost,
+    Verdict,
+)
 
 SLOW_READ = {**JPEG, "read": 25.0}
 WAITING: dict[str, Any] = {
@@ -26,6 +33,24 @@ PYTHON: dict[str, Any] = {
 }
 ONE_THREAD: dict[str, Any] = {"own": 0.5, "examples_per_s": 136.0, "calls": None}
 FITS: dict[str, Any] = {"examples_per_s": 800.0, "own": 0.97, "active_ms": {**JPEG, "decode": 0.8}}
+
+
+def counted(*rows: tuple[str, str, float, float], lanes: int = 1, **changes: Any) -> Measurement:
+    """A pipeline of Python functions: name, kind, and how much of the window each ran and waited.
+
+    Of the vCPU time of five seconds, and of the same seconds of each of its threads.
+    """
+    costs = tuple(
+        StageCost(name, op, f"/me/t.py:{len(name)}", 100, 5 * wall, 5 * cpu, lanes, "clock")
+        for name, op, wall, cpu in rows
+    )
+    own = sum(cpu for _, _, _, cpu in rows) / 2
+    given = {"own": own, "gil_overshoot_p90_ms": 0.2, "run_delay_s": 0.05, **changes}
+    free, device = (replace(each, costs=costs, nodes=()) for each in starving(**given))
+    settings = {"num_workers": lanes if lanes > 1 else 0}
+    return measurement(
+        free, device, kind="torch", lanes=lanes, runs_ahead=lanes > 1, settings=settings
+    )
 
 
 def device_phase(**changes: Any) -> Phase:
@@ -76,6 +101,45 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         "startup",
         measurement(phase(**FITS), device_phase(wait=0.001), first_batch_s=60.0),
     ),
+    "a copy to the device in every step": (
+        "transfer",
+        counted(("transfer", "Transfer", 0.8, 0.7), ("load", "Python", 0.15, 0.1)),
+    ),
+    "one process that never rests": (
+        "serial",
+        counted(("decode", "Python", 0.7, 0.7), ("augment", "Python", 0.28, 0.27)),
+    ),
+    "one process that holds the lock": (
+        "gil",
+        counted(("decode", "Python", 0.98, 0.95), gil_overshoot_p90_ms=5.0),
+    ),
+    "one process that waits for its reads": ("io", counted(("read", "Python", 0.98, 0.1))),
+    "as many processes as vCPUs": ("vcpu", counted(("decode", "Python", 1.98, 1.95), lanes=2)),
+    "three workers on eight vCPUs": (
+        "serial",
+        counted(("decode", "Python", 2.95, 2.9), lanes=3, vcpus_usable=8.0, vcpus_visible=8),
+    ),
+    "one thread that hands tiny elements on": (
+        "serial",
+        measurement(
+            *starving(
+                own=0.5,
+                examples_per_s=5e4,
+                active_ms={"batch": 0.008},
+                calls=None,
+                run_delay_s=0.1,
+                busiest_thread=0.97,
+            ),
+            active_ms={"batch": 0.008},
+        ),
+    ),
+    "one batch in a hundred that takes very long": (
+        "bursty",
+        measurement(
+            replace(phase(**FITS), step_times=Spread(200, 0.05, 0.04, 0.045, 0.05, 2.0)),
+            replace(device_phase(), waits=Spread(75, 0.0067, 0.0, 0.0, 0.4, 0.5)),
+        ),
+    ),
     "idle vCPUs and nothing to blame": (
         "unknown",
         measurement(*starving(own=0.5, examples_per_s=136.0)),
@@ -123,6 +187,22 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
         "serial",
         measurement(*starving(**{**ONE_THREAD, "own": 0.48, "vcpus_usable": 1.0})),
     ),
+    "a copy to the device now and then": (
+        "transfer",
+        counted(("transfer", "Transfer", 0.3, 0.3), ("load", "Python", 0.68, 0.65)),
+    ),
+    "three workers that wait on eight vCPUs": (
+        "serial",
+        counted(("read", "Python", 2.95, 0.3), lanes=3, vcpus_usable=8.0, vcpus_visible=8),
+    ),
+    "workers that hold a lock each of their own": (
+        "gil",
+        counted(("decode", "Python", 1.9, 1.7), lanes=2, gil_overshoot_p90_ms=5.0),
+    ),
+    "a busy thread among many that want a vCPU": (
+        "serial",
+        measurement(*starving(own=0.5, busiest_thread=0.97, run_delay_s=9.0)),
+    ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
     "a first batch as slow as a warm-up": (
         "startup",
@@ -143,10 +223,10 @@ def test_the_verdict_is_another_when(case: str) -> None:
     assert profile(measured).verdict != excluded
 
 
-def test_every_verdict_of_this_version_has_a_case() -> None:
+def test_every_verdict_has_a_case() -> None:
     assert {verdict for verdict, _ in CASES.values()} == {
-        "device", "vcpu", "stolen", "throttled", "gil", "io", "threadpool", "serial", "bursty",
-        "startup", "unknown",
+        "device", "vcpu", "stolen", "throttled", "gil", "io", "threadpool", "serial", "transfer",
+        "bursty", "startup", "unknown",
     }  # fmt: skip
 
 

@@ -16,12 +16,15 @@ pytest.importorskip("asyncssh")
 
 from tests.workers import Cable, Heard, Slice, alive, running_slice, wait_until
 from tpuctl.errors import UsageError
+from tpuctl.remote.agent import joblog
 from tpuctl.remote.agent import jobs as agent_jobs
 from tpuctl.remote.agent.wire import Refusal
 from tpuctl.remote.hosts import parse_hosts
 from tpuctl.remote.jobs import list_jobs, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
 from tpuctl.remote.run import plan_command
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_the_tail_is_that_of_tail(tmp_path: Path, count: int, end: bytes) -> Non
     path = tmp_path / "log"
     path.write_bytes(b"\n".join(b"line %d" % n for n in range(20000)) + end)
     with path.open("rb") as log:
-        log.seek(agent_jobs._tail_offset(log, count))
+        log.seek(joblog.tail_offset(log.fileno(), count))
         ours = log.read()
     assert ours == subprocess.check_output(["tail", "-n", str(count), path])
 

@@ -122,7 +122,9 @@ def test_a_tpu_that_is_gone_was_taken_deleted_or_out_of_time() -> None:
     vanished = see(None, None, alive, now=NOW)
     assert (vanished.on_purpose, vanished.expired) == (False, False)
     assert see(None, None, alive, now=NOW, was_deleted=True).on_purpose
-    assert see(None, None, replace(alive, seen_leaving=True), now=NOW).on_purpose
+    leaving = replace(alive, seen_leaving=True)
+    assert see(None, None, leaving, now=NOW).on_purpose
+    assert not see(None, None, leaving, now=NOW, was_deleted=False).on_purpose
     assert see(None, None, alive, now=NOW + timedelta(hours=1)).expired
     assert not see(None, None, MEMORY, now=NOW, was_deleted=True).on_purpose
 

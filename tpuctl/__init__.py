@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tpuctl.notebook.doctor import doctor as doctor
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
+    from tpuctl.pipeline.program._keras import ProfileCallback as ProfileCallback
+    from tpuctl.pipeline.program.inside import profile as profile
     from tpuctl.training import predict as predict
     from tpuctl.training.opened import strategy as strategy
 
@@ -14,7 +16,9 @@ __version__ = "0.1.0"
 _LAZY = {
     "doctor": "tpuctl.notebook.doctor",
     "load_ipython_extension": "tpuctl.notebook.magics",
+    "ProfileCallback": "tpuctl.pipeline.program._keras",
     "predict": "tpuctl.training",
+    "profile": "tpuctl.pipeline.program.inside",
     "strategy": "tpuctl.training.opened",
 }
 

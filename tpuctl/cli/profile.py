@@ -1,4 +1,4 @@
-"""`tpuctl profile run`, `trace`, `show`, `diff`."""
+"""`tpuctl profile run`, `watch`, `trace`, `show`, `diff`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +10,12 @@ from tpuctl.pipeline.compare import diff as compare
 from tpuctl.pipeline.limits import check, parse_limits
 from tpuctl.pipeline.models import Profile
 from tpuctl.pipeline.profile import profile_target
+from tpuctl.pipeline.program.live import follow, last_of
+from tpuctl.pipeline.program.run import is_program, profile_program, refuse_for_programs
 from tpuctl.pipeline.tpuprof import check_place, load, save
 from tpuctl.pipeline.trace.profile import profile_trace
 from tpuctl.reporters import profile as report
-from tpuctl.reporters import profile_html, profile_png
+from tpuctl.reporters import profile_html, profile_live, profile_png
 from tpuctl.storage.local import write_atomically
 
 app = typer.Typer(
@@ -23,6 +25,13 @@ app = typer.Typer(
 )
 
 
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TARGET | -- CMD...",
+        help="A folder of photographs or shards, module:function, path.py:function, or a program.",
+    ),
+]
 HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]
 PngPath = Annotated[Path | None, typer.Option(help="Draw it here as a PNG.")]
 OutPath = Annotated[Path | None, typer.Option(help="Write the profile here (.tpuprof).")]
@@ -39,9 +48,7 @@ ProfilePath = Annotated[Path, typer.Argument(help="A file that profile run --out
 
 @app.command()
 def run(
-    target: str = typer.Argument(
-        ..., help="A folder of photographs or shards, module:function, or path.py:function."
-    ),
+    target: Words,
     steps: int | None = typer.Option(None, min=1, help="Steps to measure."),
     seconds: float | None = typer.Option(
         None, min=0.5, help="How long to measure (10); bounds the wait for a batch too."
@@ -56,12 +63,20 @@ def run(
     html: HtmlPath = None,
     fail_if: FailIf = None,
 ) -> None:
-    """Measure an input pipeline: what each stage costs, what limits it, what would help."""
+    """Measure an input pipeline, or a training as it runs: `tpuctl profile run -- CMD`."""
     _check_places(out, html)
     limits = parse_limits(fail_if)
+    if is_program(target):
+        refuse_for_programs(
+            {"--device-step-ms": device_step_ms, "--fit": fit, "--train": train or None}
+        )
+        profile = profile_program(target, steps=steps, seconds=seconds)
+        _write(profile, out, html)
+        output.show(check(profile, limits), report.text)
+        return
     with progress.bars() as on_progress:
         profile = profile_target(
-            target,
+            target[0],
             steps=steps,
             seconds=seconds,
             batch_size=batch_size,
@@ -74,6 +89,30 @@ def run(
         )
     _write(profile, out, html)
     output.show(check(profile, limits), report.text)
+
+
+@app.command()
+def watch(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="PID | -- CMD...", help="A program that is profiled, or to start."),
+    ],
+    seconds: float | None = typer.Option(None, min=0.5, help="End the program after so long."),
+    out: OutPath = None,
+) -> None:
+    """Show a training once a second as it runs: its steps, what it waits for, and why."""
+    _check_places(out)
+    output.note(profile_live.header())
+
+    def look(profile: Profile) -> None:
+        output.note(profile_live.row(profile))
+
+    if len(words) == 1 and words[0].isdigit():
+        profile = last_of(follow(int(words[0])), look)
+    else:
+        profile = profile_program(words, seconds=seconds, on_look=look)
+    _write(profile, out, None)
+    output.show(profile, report.text)
 
 
 @app.command()

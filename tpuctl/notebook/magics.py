@@ -11,8 +11,32 @@ _VALUES = {"--record": "record", "--replay": "replay"}
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Give a notebook the magic `%tpuctl`."""
+    """Give a notebook the magics `%tpuctl` and `%%tpuprofile`."""
     shell.register_magic_function(tpuctl, magic_kind="line", magic_name="tpuctl")
+
+    def tpuprofile(line: str, cell: str) -> Any:
+        """Run a cell and say what its training waited for."""
+        return profile_cell(shell, line, cell)
+
+    shell.register_magic_function(tpuprofile, magic_kind="cell", magic_name="tpuprofile")
+
+
+def profile_cell(shell: Any, line: str, cell: str) -> Any:
+    """Run a cell inside `tpuctl.profile()`; `%%tpuprofile NAME` keeps the profile as NAME."""
+    from tpuctl.cli import output
+    from tpuctl.notebook.profile import Card
+    from tpuctl.pipeline.program.inside import profile
+
+    with profile() as block:
+        shell.run_cell(cell)
+    try:
+        card = Card(block.result)
+    except TpuctlError as error:
+        output.fail(error.code, str(error), error.hint)
+        return None
+    if name := line.strip():
+        shell.push({name: block.result})
+    return card
 
 
 def tpuctl(line: str) -> Any:

@@ -3,8 +3,8 @@
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,34 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
 from tpuctl.pipeline.images import Photo, find_photos, show_path
 from tpuctl.pipeline.ledger import Snapshot
-from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage
+from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage, Kind, StageCost
 from tpuctl.pipeline.shards import ShardSet, read_shards
-from tpuctl.pipeline.targets import SUPPORTED, Target
+from tpuctl.pipeline.targets import Target
 from tpuctl.usercode.complaint import describe
-from tpuctl.usercode.function import Function
-from tpuctl.usercode.loading import load_function, parameters, users_errors
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
 MOST_DECODED_FIRST = 200
 SAMPLE = 4
-WAYS_TO_A_DATASET = (
-    " Make a list or arrays one with tf.data.Dataset.from_tensor_slices, a generator, a PyTorch "
-    "or Keras loader or any other iterable with tf.data.Dataset.from_generator."
-)
 
 
 @dataclass(frozen=True)
 class Pipeline:
     """A tf.data pipeline, ready to be iterated: a `Source` for the measuring loop."""
 
+    kind: Kind
     dataset: Any
     chain: ChainNode
     batched: bool
     threadpool_size: int
     input: Input
     settings: dict[str, Any]
+    lanes: None = None
+    runs_ahead: None = None
+
+    def costs(self) -> tuple[StageCost, ...]:
+        """The runtime counts, not the functions."""
+        return ()
 
     def open(self) -> Iterator[Any]:
         """Start from the beginning."""
@@ -88,24 +89,31 @@ class Pipeline:
         return max(0.0, spent_s) / max(1, examples)
 
 
-def open_pipeline(target: Target, *, batch_size: int, image_size: int) -> Pipeline:
-    """Build or load the pipeline that a target means.
+def open_folder(target: Target, *, batch_size: int, image_size: int) -> Pipeline:
+    """Build the pipeline for a folder of photographs or shards.
 
-    Raises TargetError where the user's code fails and InvalidInputError for what cannot be read.
+    Raises InvalidInputError for what cannot be read.
     """
     if target.kind == "photos":
         dataset, found = _photos(Path(target.place), batch_size, image_size)
-    elif target.kind == "shards":
-        dataset, found = _shards(read_shards(Path(target.place)), batch_size, image_size)
-    else:
-        dataset, found = _from_function(target, batch_size)
+        return _pipeline("photos", dataset, found, batch_size)
+    dataset, found = _shards(read_shards(Path(target.place)), batch_size, image_size)
+    return _pipeline("shards", dataset, found, batch_size)
+
+
+def open_dataset(dataset: Any, *, batch_size: int) -> Pipeline:
+    """Take a data set that a user's function returned."""
+    size = int(dataset.cardinality())
+    found = Input(0, size if size >= 0 else None, 0)
+    return _pipeline("tf.data", dataset, found, batch_size)
+
+
+def _pipeline(kind: Kind, dataset: Any, found: Input, batch_size: int) -> Pipeline:
     options = dataset.options()
     pool = options.threading.private_threadpool_size or 0
     batched = gives_batches(dataset)
-    if not batched:
-        note = f"The data set has no batch stage: {batch_size:,} of its elements make one step."
-        found = replace(found, notes=(*found.notes, note))
     return Pipeline(
+        kind=kind,
         dataset=dataset,
         chain=chain_of(dataset),
         batched=batched,
@@ -218,20 +226,3 @@ def _why_undecodable(photo: Photo) -> str | None:
         damaged = photo.format in ("JPEG", "PNG")
         return f"damaged {photo.format}" if damaged else f"{photo.format} is not for TensorFlow"
     return None
-
-
-def _from_function(target: Target, batch_size: int) -> tuple[Any, Input]:
-    name = Function(target.place, target.function or "")
-    function = load_function(name, given=("batch_size",), caller="profile run")
-    arguments = {"batch_size": batch_size} if "batch_size" in parameters(function) else {}
-    with users_errors(f"Calling {name} failed", name):
-        dataset = function(**arguments)
-    if not isinstance(dataset, tf.data.Dataset):
-        kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-        ways = WAYS_TO_A_DATASET if isinstance(dataset, Iterable) else ""
-        raise InvalidInputError(
-            f"{name} returned a {kind}, which profile run cannot look into.",
-            hint=f"Supported: a tf.data.Dataset, {SUPPORTED.partition(', module')[0]}.{ways}",
-        )
-    size = int(dataset.cardinality())
-    return dataset, Input(0, size if size >= 0 else None, 0)

@@ -6,61 +6,16 @@ pipeline got; one that would not gain anything is not given.
 
 import math
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from tpuctl.pipeline.analyze import Case, Finding, serial_runs
-from tpuctl.pipeline.models import Advice, Stage, Vcpus
+from tpuctl.pipeline.advice_python import PYTHON_RULES
+from tpuctl.pipeline.analyze import serial_runs
+from tpuctl.pipeline.models import Advice
 from tpuctl.pipeline.reference import load_facts
+from tpuctl.pipeline.situation import Rule, Situation, more_vcpus, neighbours, quota
 from tpuctl.units import format_bytes
 
 SHARE_WORTH_A_RULE = 0.4
 CHANNELS = 3
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What the rules of advice look at."""
-
-    case: Case
-    finding: Finding
-    vcpus: Vcpus
-    target: str
-    image_size: int
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages, source first."""
-        return self.case.parts.stages
-
-    @property
-    def total_ms(self) -> float:
-        """CPU per example now."""
-        return self.case.parts.cpu_s_per_example * 1000
-
-    def named(self, name: str) -> Stage | None:
-        """The stage of that name, if there is one."""
-        return next((stage for stage in self.stages if stage.name == name), None)
-
-    def advice(self, code: str, what: str, change: str, rate: float | None) -> Advice:
-        """Make a piece of advice with what it would mean for the device."""
-        device = self.case.device_examples_per_s
-        idle = None if device is None or rate is None else max(0.0, 1 - rate / device)
-        return Advice(code, what, rate, None, idle, None, change)
-
-    def rate_with(self, cpu_ms: float, *, dropped: tuple[str, ...] = ()) -> float:
-        """Examples per second with another CPU cost per example, within what one thread can do."""
-        used = self.case.own * self.case.free.signals.vcpus_usable
-        limits = [used * 1000 / cpu_ms] if cpu_ms else []
-        for indices, active in serial_runs(self.case):
-            kept = [self.stages[i] for i in indices if self.stages[i].name not in dropped]
-            share = sum(stage.calls_in_flight for stage in kept)
-            if active and share:
-                limits.append(self.case.examples_per_s / share)
-        return min(limits, default=self.case.examples_per_s)
-
-
-Rule = Callable[[Situation], Advice | None]
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
@@ -68,7 +23,8 @@ def advise(situation: Situation) -> tuple[Advice, ...]:
 
     What feeds the device is worth the same however far beyond; the order of the rules then counts.
     """
-    rules = RULES.get(situation.finding.verdict, ())
+    python = situation.case.measured.kind in ("torch", "grain", "iterable")
+    rules = (PYTHON_RULES if python else RULES).get(situation.finding.verdict, ())
     given = [advice for rule in rules if (advice := rule(situation))]
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
     worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
@@ -139,44 +95,6 @@ def _cache(at: Situation) -> Advice | None:
         f"{format_bytes(host.memory_available_bytes)}; from the second epoch on.",
         f"dataset.cache() after {stage.location or stage.name}",
         at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
-    )
-
-
-def _more_vcpus(at: Situation) -> Advice | None:
-    needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
-    if needed is None or device is None or needed <= at.case.free.signals.vcpus_usable:
-        return None
-    high, used = at.vcpus.high or needed, at.vcpus.used or 0.0
-    far = needed > at.case.limits.longest_extrapolation * used
-    doubt = f", extrapolated far from {used:.2g}" if far else ""
-    return at.advice(
-        "more_vcpus",
-        f"A host with {math.ceil(needed)} vCPUs would do "
-        f"({at.vcpus.low:.1f} to {high:.1f}{doubt}).",
-        "tpuctl types shows how many vCPUs each TPU host has",
-        device,
-    )
-
-
-def _neighbours(at: Situation) -> Advice | None:
-    cpu = at.case.own + at.case.others
-    rate = at.case.examples_per_s * cpu / at.case.own if at.case.own else None
-    return at.advice(
-        "neighbours",
-        f"Other processes take {at.case.others:.0%} of the vCPUs.",
-        "top shows them; stop them or move the training",
-        rate,
-    )
-
-
-def _quota(at: Situation) -> Advice | None:
-    signals = at.case.free.signals
-    rate = at.case.examples_per_s * signals.vcpus_visible / signals.vcpus_usable
-    return at.advice(
-        "quota",
-        f"The container may use {signals.vcpus_usable:g} of {signals.vcpus_visible} vCPUs.",
-        "raise the CPU limit of the container (docker --cpus, Kubernetes resources.limits.cpu)",
-        rate,
     )
 
 
@@ -267,11 +185,11 @@ def _vectorise(at: Situation) -> Advice | None:
     )
 
 
-CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _vectorise, _more_vcpus)
+CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _vectorise, more_vcpus)
 RULES: dict[str, tuple[Rule, ...]] = {
     "vcpu": CPU_RULES,
-    "stolen": (_neighbours, *CPU_RULES),
-    "throttled": (_quota, *CPU_RULES),
+    "stolen": (neighbours, *CPU_RULES),
+    "throttled": (quota, *CPU_RULES),
     "gil": (_leave_python,),
     "io": (_threadpool,),
     "threadpool": (_threadpool,),

@@ -5,26 +5,23 @@ sends its result through the descriptor and leaves without clean-up. It dies wit
 """
 
 import os
-import platform
-import socket
 import sys
+import tempfile
 import time
 import traceback
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.pipeline import signals
-from tpuctl.pipeline.cgroup import memory_limit_bytes
-from tpuctl.pipeline.consume import Feed, Limit, Recorder
-from tpuctl.pipeline.models import Host, IsolatedStage, Measurement, Phase
+from tpuctl.pipeline.consume import Feed, Limit, OpenPipeline, Recorder
+from tpuctl.pipeline.host import describe_host
+from tpuctl.pipeline.models import Input, IsolatedStage, Measurement, Phase
 from tpuctl.pipeline.probe import Sampler
 from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.sources import import_frameworks, open_source
 from tpuctl.pipeline.targets import Target, try_alone
 from tpuctl.usercode.channel import Channel
 from tpuctl.usercode.records import from_plain, to_plain
-
-if TYPE_CHECKING:
-    from tpuctl.pipeline._tf import Pipeline
 
 BLOCKED_SHARE = 0.3
 ISOLATE_S = 1.2
@@ -32,17 +29,26 @@ ISOLATE_S = 1.2
 
 def measure(request: Request, channel: Channel) -> Measurement:
     """Open the target and measure it: running free, then feeding a device if there is one."""
-    try:
-        from tpuctl.pipeline._tf import open_pipeline
-    except ImportError as error:
-        raise MissingExtraError(
-            "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
-        ) from error
     sampler = Sampler(channel.beat)
-    channel.enter("building the pipeline")
     target = from_plain(Target, to_plain(request.target))
-    pipeline = open_pipeline(target, batch_size=request.batch_size, image_size=request.image_size)
-    feed = Feed(pipeline, elements_per_step=1 if pipeline.batched else request.batch_size)
+    import_frameworks(target)
+    channel.enter("building the pipeline")
+    with tempfile.TemporaryDirectory(
+        prefix="tpuctl-profile-", ignore_cleanup_errors=True
+    ) as folder:
+        try:
+            source = open_source(target, request, folder)
+        except ImportError as error:
+            raise MissingExtraError(
+                "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
+            ) from error
+        return _measure(source, request, sampler, channel)
+
+
+def _measure(
+    source: OpenPipeline, request: Request, sampler: Sampler, channel: Channel
+) -> Measurement:
+    feed = Feed(source, batch_size=request.batch_size)
     recorder = Recorder(feed, sampler)
     channel.waiting_since = lambda: feed.waiting_since
     channel.enter("waiting for the first batch")
@@ -50,19 +56,28 @@ def measure(request: Request, channel: Channel) -> Measurement:
     batch_size = feed.step()
     first_batch_s = time.perf_counter() - start
     phases = _phases(request, recorder, channel)
-    isolated = _isolate(pipeline, phases[0], recorder, channel)
+    isolated = _isolate(source, phases[0], recorder, channel)
     return Measurement(
-        kind=target.kind,
+        kind=source.kind,
         batch_size=batch_size,
-        chain=pipeline.chain,
+        chain=source.chain,
         phases=phases,
         isolated=isolated,
         first_batch_s=first_batch_s,
-        threadpool_size=pipeline.threadpool_size,
-        host=host(str(pipeline.settings["tensorflow"])),
-        input=pipeline.input,
-        settings=pipeline.settings,
+        threadpool_size=source.threadpool_size,
+        host=describe_host(str(source.settings.get("tensorflow", ""))),
+        input=_input(source, request.batch_size),
+        settings=source.settings,
+        lanes=source.lanes,
+        runs_ahead=source.runs_ahead,
     )
+
+
+def _input(source: OpenPipeline, batch_size: int) -> Input:
+    if source.batched:
+        return source.input
+    note = f"The pipeline does not batch: {batch_size:,} of its elements make one step."
+    return replace(source.input, notes=(*source.input.notes, note))
 
 
 def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Phase, ...]:
@@ -82,7 +97,7 @@ def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Pha
 
 
 def _isolate(
-    pipeline: "Pipeline", phase: Phase, recorder: Recorder, channel: Channel
+    source: OpenPipeline, phase: Phase, recorder: Recorder, channel: Channel
 ) -> tuple[IsolatedStage, ...]:
     """Measure ever longer parts of the pipeline where the model's time is mostly waiting."""
     active_s = sum(node.active_s for node in phase.nodes)
@@ -90,35 +105,7 @@ def _isolate(
     if not active_s or 1 - explained_s / active_s < BLOCKED_SHARE:
         return ()
     channel.enter("measuring stage by stage")
-    return pipeline.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)
-
-
-def host(tensorflow: str) -> Host:
-    """Describe this machine."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    limit = memory_limit_bytes() or memory.total
-    return Host(
-        name=socket.gethostname(),
-        vcpus=len(signals.usable_cpus()),
-        memory_bytes=min(memory.total, limit),
-        memory_available_bytes=min(memory.available, limit),
-        cpu_model=_cpu_model(),
-        python=platform.python_version(),
-        tensorflow=tensorflow,
-    )
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.machine()
+    return source.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)
 
 
 def main() -> None:

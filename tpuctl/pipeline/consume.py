@@ -1,24 +1,43 @@
 """The loop at the end of a pipeline: take batches, wait like a device, write down the times."""
 
+import contextlib
+import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tpuctl.errors import TargetError
 from tpuctl.pipeline import signals
 from tpuctl.pipeline.ledger import Ledger, Snapshot
-from tpuctl.pipeline.models import Phase, Slice, Spread
+from tpuctl.pipeline.models import (
+    ChainNode,
+    Input,
+    IsolatedStage,
+    Kind,
+    Phase,
+    Slice,
+    Spread,
+    StageCost,
+)
 from tpuctl.pipeline.probe import GilProbe, Sampler
 
 SETTLE_S = 0.5
 WARMING_RATIO = 1.5
+PROMPT_SWITCH_S = 1e-5
 
 
 class Source(Protocol):
     """A pipeline that can be iterated again and again, and looked into while it runs."""
+
+    @property
+    def batched(self) -> bool | None:
+        """Whether its elements are batches; None where the first has to tell."""
+
+    def costs(self) -> tuple[StageCost, ...]:
+        """What its functions did so far, where they count themselves."""
 
     def open(self) -> Iterator[Any]:
         """Start from the beginning."""
@@ -31,6 +50,41 @@ class Source(Protocol):
 
     def describe(self, error: Exception) -> str:
         """Say in a sentence what went wrong."""
+
+
+class OpenPipeline(Source, Protocol):
+    """A source that can say what it is."""
+
+    @property
+    def kind(self) -> Kind:
+        """What built it."""
+
+    @property
+    def chain(self) -> ChainNode:
+        """The pipeline as its author wrote it."""
+
+    @property
+    def input(self) -> Input:
+        """What it reads."""
+
+    @property
+    def threadpool_size(self) -> int:
+        """The threads that its stages share; 0 where they do not."""
+
+    @property
+    def lanes(self) -> int | None:
+        """How many threads or processes make examples, where that is a fixed number."""
+
+    @property
+    def runs_ahead(self) -> bool | None:
+        """Whether it works while nobody asks; None where its stages tell."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was set to."""
+
+    def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
+        """Measure CPU per example of ever longer parts of it."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +106,9 @@ class Limit:
 class Feed:
     """Steps of a training loop without the training."""
 
-    def __init__(self, source: Source, *, elements_per_step: int) -> None:
+    def __init__(self, source: Source, *, batch_size: int) -> None:
         self._source = source
-        self.elements_per_step = elements_per_step
+        self._batch_size = batch_size
         self._iterator: Iterator[Any] | None = None
         self._lock = threading.Lock()
         self.ledger = Ledger()
@@ -67,9 +121,20 @@ class Feed:
         Raises TargetError when the pipeline fails or has nothing to give.
         """
         self.waiting_since = time.perf_counter()
-        examples = sum(self._source.count(self._next()) for _ in range(self.elements_per_step))
+        examples = self._source.count(self._next())
+        for _ in range(self.elements_per_step - 1):
+            examples += self._source.count(self._next())
         self.waiting_since = None
         return examples
+
+    @property
+    def elements_per_step(self) -> int:
+        """How many elements make a step: one batch, or as many single examples."""
+        return 1 if self._source.batched else self._batch_size
+
+    def costs(self) -> tuple[StageCost, ...]:
+        """What the functions of the pipeline did so far, where they count themselves."""
+        return self._source.costs()
 
     def poll(self) -> None:
         """Bring the ledger up to date."""
@@ -138,13 +203,18 @@ class Recorder:
     def record(self, limit: Limit, device_s: float | None) -> Phase:
         """Measure one window; with `device_s` the loop waits that long after each batch."""
         epochs = self._feed.epochs
-        self._begin()
-        before, tool_s = signals.read(), self.tool_cpu_s
+        with prompt_switches():
+            self._begin()
+            costs = self._feed.costs()
+            before, tool_s = signals.read(), self.tool_cpu_s
         times = self._loop(limit, device_s)
-        slices = self._end()
+        with prompt_switches():
+            costs = grown(costs, self._feed.costs())
+            after = signals.read()
+            slices = self._end()
         what = signals.between(
             before,
-            signals.read(),
+            after,
             tool_cpu_s=self.tool_cpu_s - tool_s,
             consumer_cpu_s=times.loop_cpu_s,
             gil_overshoots_s=self._probe.take(),
@@ -165,6 +235,7 @@ class Recorder:
             nodes_vanished=self._feed.ledger.nodes_vanished,
             warming_up=is_warming_up(times.waits if device_s else times.steps),
             epochs_started=self._feed.epochs - epochs,
+            costs=costs,
         )
 
     def _loop(self, limit: Limit, device_s: float | None) -> _Times:
@@ -213,9 +284,37 @@ class Recorder:
             elements = self._feed.ledger.elements()
             last_s, last_cpu_s, last = self._last
             earlier = last + (0,) * (len(elements) - len(last))
-            grown = tuple(a - b for a, b in zip(elements, earlier, strict=True))
-            self._slices.append(Slice(now - last_s, cpu_s - last_cpu_s, grown))
+            more = tuple(a - b for a, b in zip(elements, earlier, strict=True))
+            self._slices.append(Slice(now - last_s, cpu_s - last_cpu_s, more))
             self._last = (now, cpu_s, elements)
+
+
+@contextlib.contextmanager
+def prompt_switches() -> Iterator[None]:
+    """Let this thread have the interpreter lock at once, among threads that all want it."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(PROMPT_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual_s)
+
+
+def grown(before: Sequence[StageCost], after: Sequence[StageCost]) -> tuple[StageCost, ...]:
+    """What each function did between two looks."""
+    earlier = {(cost.name, cost.location): cost for cost in before}
+    found = []
+    for cost in after:
+        if old := earlier.get((cost.name, cost.location)):
+            cost = replace(
+                cost,
+                calls=cost.calls - old.calls,
+                wall_s=max(0.0, cost.wall_s - old.wall_s),
+                cpu_s=max(0.0, cost.cpu_s - old.cpu_s),
+            )
+        if cost.calls > 0:
+            found.append(cost)
+    return tuple(found)
 
 
 def spread(times: "array[float]") -> Spread:

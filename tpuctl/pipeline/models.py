@@ -7,7 +7,7 @@ from tpuctl.errors import LimitPassedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.pipeline.trace.models import TraceDetail
 
-Kind = Literal["photos", "shards", "tf.data", "trace"]
+Kind = Literal["photos", "shards", "tf.data", "torch", "grain", "iterable", "trace"]
 Verdict = Literal[
     "device",
     "vcpu",
@@ -22,6 +22,8 @@ Verdict = Literal[
     "startup",
     "unknown",
 ]
+
+NOTABLE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,24 @@ class NodeCost:
 
 
 @dataclass(frozen=True)
+class StageCost:
+    """What one function of a pipeline did during a window, on all threads and in all processes.
+
+    `cpu_s` was read from the clocks of the threads themselves.
+    """
+
+    name: str
+    op: str
+    location: str | None
+    calls: int
+    wall_s: float
+    cpu_s: float
+    parallelism: int
+    method: str
+    is_random: bool = False
+
+
+@dataclass(frozen=True)
 class Slice:
     """A fraction of a window: how much CPU it took, and how far each node came."""
 
@@ -85,6 +105,7 @@ class Signals:
     vcpus_visible: int
     vcpus_usable: float
     run_delay_s: float | None = None
+    busiest_thread: float | None = None
     other_cpu_s: float | None = None
     steal_s: float | None = None
     throttled_s: float | None = None
@@ -117,6 +138,7 @@ class Phase:
     nodes_vanished: bool
     warming_up: bool = False
     epochs_started: int = 0
+    costs: tuple[StageCost, ...] = ()
 
     @property
     def wall_s(self) -> float:
@@ -171,6 +193,11 @@ class Measurement:
     host: Host
     input: Input
     settings: dict[str, Any] = field(default_factory=dict)
+    # How many threads or processes make examples; whether they do while the loop is busy.
+    lanes: int | None = None
+    runs_ahead: bool | None = None
+    # The program that was watched; None where the pipeline ran alone.
+    program: str | None = None
 
 
 @dataclass(frozen=True)
@@ -226,6 +253,11 @@ class Stage:
     runs_python: bool
     is_random: bool
     decodes_jpeg: bool
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether it takes enough of the CPU time to be worth a word."""
+        return self.share_of_cpu >= NOTABLE_SHARE
 
 
 @dataclass(frozen=True)

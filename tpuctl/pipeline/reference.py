@@ -32,12 +32,16 @@ class Thresholds:
     throttled: float
     gil_overshoot_ms: float
     gil_vcpus: float
+    gil_share: float
     blocked_share: float
+    blocked_alone: float
+    transfer_share: float
     residual: float
     serial_active: float
     pool_full: float
     fits: float
     burst_ratio: float
+    rare_burst: float
     startup_s: float
     inflation_per_doubling: float
     longest_extrapolation: float

@@ -5,6 +5,7 @@ None and its name is in `missing`. Fields are documented in proc(5), cgroups(7) 
 Documentation/accounting/psi.rst and Documentation/admin-guide/cgroup-v2.rst.
 """
 
+import contextlib
 import os
 import resource
 import time
@@ -13,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tpuctl.pipeline import cgroup
+from tpuctl.pipeline import cgroup, tree
 from tpuctl.pipeline.models import Signals
 
 Value = TypeVar("Value")
@@ -26,6 +27,7 @@ class Reading:
     at_s: float
     cpu_s: float
     run_delay_s: float | None
+    thread_demand_s: dict[str, float] | None
     busy_s: float | None
     steal_s: float | None
     throttled_s: float | None
@@ -43,19 +45,24 @@ def usable_cpus() -> tuple[int, ...]:
 
 
 def process_cpu_s() -> float:
-    """CPU seconds of all threads of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    """CPU seconds of all threads of this process, and of its workers, so far."""
+    total_s = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total_s += usage.ru_utime + usage.ru_stime
+    return total_s + sum(tree.cpu_s(worker) for worker in tree.workers())
 
 
 def read(root: Path = Path("/")) -> Reading:
     """Read every counter now."""
     io_counters = attempt(lambda: _process_io(root))
+    threads = attempt(lambda: _threads(root))
     busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
     return Reading(
         at_s=time.perf_counter(),
         cpu_s=process_cpu_s(),
-        run_delay_s=attempt(lambda: _run_delay_s(root)),
+        run_delay_s=None if threads is None else sum(delay for _, delay in threads.values()),
+        thread_demand_s=None if threads is None else {k: sum(v) for k, v in threads.items()},
         busy_s=busy[0] if busy else None,
         steal_s=busy[1] if busy else None,
         throttled_s=attempt(lambda: cgroup.throttled_s(root)),
@@ -95,6 +102,7 @@ def between(
         vcpus_visible=cpus,
         vcpus_usable=min(cpus, quota) if quota else float(cpus),
         run_delay_s=_difference(before.run_delay_s, after.run_delay_s),
+        busiest_thread=_busiest_thread(before, after, wall_s),
         other_cpu_s=None if busy_s is None else max(0.0, busy_s - cpu_s),
         steal_s=_difference(before.steal_s, after.steal_s),
         throttled_s=_difference(before.throttled_s, after.throttled_s),
@@ -118,13 +126,27 @@ def attempt(source: Callable[[], Value]) -> Value | None:
         return None
 
 
-def _run_delay_s(root: Path) -> float:
-    """Seconds that threads of this process were ready to run and had no CPU."""
-    total_ns = 0
-    for task in os.scandir(root / "proc/self/task"):
-        counters = attempt(Path(task.path, "schedstat").read_text)
-        total_ns += int(counters.split()[1]) if counters else 0
-    return total_ns / 1e9
+def _threads(root: Path) -> dict[str, tuple[float, float]]:
+    """Of every thread, our workers' too: seconds on a vCPU, and seconds ready and without one."""
+    tasks = list(os.scandir(root / "proc/self/task"))
+    for worker in tree.workers(root):
+        with contextlib.suppress(OSError):
+            tasks += os.scandir(worker / "task")
+    found = {}
+    for task in tasks:
+        if counters := attempt(Path(task.path, "schedstat").read_text):
+            running_ns, delayed_ns = counters.split()[:2]
+            found[task.name] = int(running_ns) / 1e9, int(delayed_ns) / 1e9
+    return found
+
+
+def _busiest_thread(before: Reading, after: Reading, wall_s: float) -> float | None:
+    """The largest share of the time that one thread ran or was ready to run."""
+    if before.thread_demand_s is None or after.thread_demand_s is None:
+        return None
+    earlier = before.thread_demand_s
+    grown = (total - earlier.get(name, 0.0) for name, total in after.thread_demand_s.items())
+    return min(1.0, max(grown, default=0.0) / wall_s)
 
 
 def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:

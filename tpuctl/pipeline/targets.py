@@ -18,7 +18,7 @@ SUPPORTED = (
 class Target:
     """A folder, or a function in a module or in a file."""
 
-    kind: Literal["photos", "shards", "tf.data"]
+    kind: Literal["photos", "shards", "function"]
     place: str
     function: str | None = None
 
@@ -32,7 +32,7 @@ def parse_target(text: str) -> Target:
     if text and path.is_dir():
         return Target("shards" if is_shard_folder(path) else "photos", str(path.resolve()))
     if function := parse_function(text):
-        return Target("tf.data", function.place, function.name)
+        return Target("function", function.place, function.name)
     if path.is_file():
         hint = (
             f"Name the function that returns the data set: {text}:function"
@@ -47,5 +47,5 @@ def try_alone(target: Target, *, iterate: bool = False) -> str | None:
     """Say how to run the user's function without us, to see all that it says."""
     if target.function is None:
         return None
-    then = "list({}.take(1000))" if iterate else "{}"
+    then = "list(zip({}, range(1000)))" if iterate else "{}"
     return try_function_alone(Function(target.place, target.function), then)

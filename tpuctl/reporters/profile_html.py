@@ -122,7 +122,8 @@ def _what_was_measured(profile: Profile) -> str:
     batch = f", batch {profile.batch_size:,}" if profile.batch_size else ""
     on = ""
     if host := profile.host:
-        on = f" on {host.cpu_model} with TensorFlow {host.tensorflow}"
+        framework = f" with TensorFlow {host.tensorflow}" if host.tensorflow else ""
+        on = f" on {host.cpu_model}{framework}"
     return (
         f"{profile.target} ({profile.kind}){batch}; verdict {profile.verdict}{sure}; "
         f"{'read' if profile.trace else 'measured'} {profile.created}{on} "

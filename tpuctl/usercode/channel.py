@@ -55,8 +55,12 @@ class Channel:
                 os._exit(1)
 
     def _listen(self) -> None:
-        for line in sys.stdin.buffer:
-            self._asked.put(json.loads(line))
+        # Not through sys.stdin, whose lock a process forked meanwhile would inherit as held.
+        waiting = b""
+        while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+            *lines, waiting = (waiting + chunk).split(b"\n")
+            for line in lines:
+                self._asked.put(json.loads(line))
         os._exit(1)
 
 

@@ -144,7 +144,8 @@ class TpuSight:
     """What the service says of the TPU.
 
     `unknown`: it could not be asked. `leaving`: somebody deletes it. `on_purpose`: one that is
-    gone was deleted by somebody while it lived. `past_s` is for how long it has been so.
+    gone was deleted by somebody while it lived. `healthy` is whether the service finds nothing
+    wrong with it. `past_s` is for how long it has been so.
     """
 
     kind: TpuKind
@@ -154,6 +155,7 @@ class TpuSight:
     known: Known | None = None
     is_ours: bool = False
     in_line: bool = False
+    healthy: bool = True
     on_purpose: bool = False
     expired: bool = False
     past_s: float = 0.0

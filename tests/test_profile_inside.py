@@ -1,0 +1,156 @@
+"""`with tpuctl.profile() as p:` in a program of one's own, and what `profile watch` prints."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tpuctl
+from tests.pipeline_cases import measurement, profile, starving
+from tpuctl.cli.app import app
+from tpuctl.errors import TargetError
+from tpuctl.reporters import profile_live
+
+
+def in_a_process(body: str, folder: Path) -> str:
+    """Run a program; what it printed."""
+    place = folder / "program.py"
+    place.write_text(textwrap.dedent(body))
+    done = subprocess.run(
+        [sys.executable, str(place)], capture_output=True, text=True, timeout=120, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_is_profiled_inside_a_with(tmp_path: Path) -> None:
+    words = in_a_process(
+        """
+        import json, time
+        import tpuctl
+
+        def fetch():
+            time.sleep(0.02)
+            return [0] * 8
+
+        def batches():
+            for _ in range(40):
+                yield fetch()
+
+        with tpuctl.profile() as p:
+            for batch in p.watch(batches()):
+                time.sleep(0.005)
+        time.sleep(0.1)
+        result = p.result
+        stage = max(result.stages, key=lambda each: each.active_ms_per_example)
+        print(json.dumps([result.verdict, result.kind, result.batch_size, stage.name,
+                          result.input_wait_fraction]))
+        """,
+        tmp_path,
+    )
+    verdict, kind, batch, stage, wait = json.loads(words)
+    assert (verdict, kind, batch, stage) == ("io", "iterable", 8, "fetch")
+    assert 0.5 < wait < 0.95
+
+
+@pytest.mark.tf
+def test_keras_takes_a_callback(tmp_path: Path) -> None:
+    words = in_a_process(
+        """
+        import json, time
+        import keras
+        import tensorflow as tf
+        import tpuctl
+
+        def slow(x):
+            def nap(v):
+                time.sleep(0.01)
+                return v
+            tf.ensure_shape(tf.numpy_function(nap, [x], tf.int64), ())
+            return tf.ones((8,)), tf.ones((1,))
+
+        data = tf.data.Dataset.range(160).map(slow).batch(4).prefetch(2)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        callback = tpuctl.ProfileCallback()
+        model.fit(data, epochs=2, verbose=0, callbacks=[callback])
+        print(json.dumps([callback.result.verdict, callback.result.steps]))
+        """,
+        tmp_path,
+    )
+    verdict, steps = json.loads(words.splitlines()[-1])
+    assert verdict == "io"
+    assert steps > 30
+
+
+def test_a_block_without_steps_says_so_when_asked() -> None:
+    block = tpuctl.profile()
+    with pytest.raises(TargetError, match="No training step"):
+        _ = block.result
+
+
+def test_outside_the_block_an_iterable_is_just_iterated() -> None:
+    assert list(tpuctl.profile().watch([1, 2])) == [1, 2]
+
+
+def test_a_live_row_fits_a_hundred_columns_under_its_header() -> None:
+    found = profile(measurement(*starving()))
+    named = replace(found.stages[1], name="a_stage_with_a_very_long_name" * 4, is_bottleneck=True)
+    row = profile_live.row(replace(found, stages=(named,)))
+    assert len(row) <= 100
+    assert "vcpu" in row
+    assert row.index("vcpu") + 4 == profile_live.header().index("verdict") + len("verdict")
+
+
+def test_watching_what_nobody_profiles_says_how_to_start_it() -> None:
+    result = CliRunner().invoke(app, ["profile", "watch", "999999999"])
+    assert result.exit_code == 1
+    assert "tpuctl profile watch --" in result.output
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A training that watches itself, and says when it has begun."""
+    place = tmp_path / "program.py"
+    place.write_text(
+        textwrap.dedent(
+            """
+            import time
+            import tpuctl
+
+            def batches():
+                while True:
+                    time.sleep(0.01)
+                    yield [0] * 4
+
+            with tpuctl.profile() as p:
+                for number, batch in enumerate(p.watch(batches())):
+                    if number == 200:
+                        print("begun", flush=True)
+                    if number == 600:
+                        break
+            """
+        )
+    )
+    process = subprocess.Popen([sys.executable, str(place)], stdout=subprocess.PIPE, text=True)
+    with process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_running_training_is_watched_from_outside(training: "subprocess.Popen[str]") -> None:
+    assert training.stdout
+    assert training.stdout.readline() == "begun\n"
+    result = CliRunner().invoke(app, ["profile", "watch", str(training.pid)])
+    assert result.exit_code == 0
+    rows = [line for line in result.stderr.splitlines() if " io " in f"{line} "]
+    assert len(rows) >= 2
+    assert "[io" in result.stdout.replace("\n", " ")

@@ -1,0 +1,186 @@
+"""`profile run -- CMD`: real trainings in a process of their own, watched without an edit."""
+
+import importlib.util
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests import contract
+from tests.conftest import Result
+from tpuctl.cli.app import app
+from tpuctl.errors import NotFoundError, TargetError, UsageError
+from tpuctl.pipeline.models import ChainNode
+from tpuctl.pipeline.program.finder import AfterImport
+from tpuctl.pipeline.program.run import is_program, profile_program
+from tpuctl.pipeline.program.watching import Origin, Watch
+
+Program = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Write a training and say how to run it."""
+
+    def write(body: str) -> list[str]:
+        place = tmp_path / "train.py"
+        place.write_text(textwrap.dedent(body))
+        return [sys.executable, str(place)]
+
+    return write
+
+
+KERAS = """
+import time
+import keras
+import tensorflow as tf
+
+def nap(x):
+    time.sleep(0.01)
+    return x
+
+def slow(x):
+    tf.ensure_shape(tf.numpy_function(nap, [x], tf.int64), ())
+    return tf.ones((8,)), tf.ones((1,))
+
+data = tf.data.Dataset.range(240).map(slow).batch(4).prefetch(2)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data, epochs=2, verbose=0)
+print("trained")
+"""
+
+
+@pytest.mark.tf
+def test_keras_fit_is_seen_through_its_graph(program: Program) -> None:
+    words = ["profile", "run", "--json", "--", *program(KERAS)]
+    run = CliRunner().invoke(app, words)
+    result = Result(run.exit_code, run.stdout, run.stderr)
+    assert result.exit_code == 0
+    assert contract.problems(result.document, "profile run", contract.PROFILE) == []
+    assert (result.data["kind"], result.data["batch_size"]) == ("tf.data", 4)
+    assert result.data["steps"] > 60
+    assert result.data["input_wait_fraction"] > 0.5
+    assert result.data["verdict"] == "io"
+    slow = next(stage for stage in result.data["stages"] if stage["is_bottleneck"])
+    assert slow["name"].startswith("slow")
+    assert slow["location"].endswith("train.py:10")
+
+
+@pytest.mark.tf
+def test_a_plain_loop_that_keeps_the_device_busy(program: Program) -> None:
+    profile = profile_program(
+        program(
+            """
+            import time
+            import tensorflow as tf
+
+            data = tf.data.Dataset.range(1 << 30).map(lambda x: x + 1).batch(8).prefetch(2)
+            for batch in data:
+                time.sleep(0.05)
+            """
+        ),
+        steps=30,
+    )
+    assert profile.verdict == "device"
+    assert profile.batch_size == 8
+    assert profile.step_ms
+    assert profile.step_ms.p50 >= 50
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_torch_loader_and_its_workers_are_seen(program: Program) -> None:
+    profile = profile_program(
+        program(
+            """
+            import time
+            from torch.utils.data import DataLoader, Dataset
+
+            class Slow(Dataset):
+                def __len__(self):
+                    return 160
+                def __getitem__(self, index):
+                    time.sleep(0.02)
+                    return index
+
+            for _ in range(2):
+                for batch in DataLoader(Slow(), batch_size=4, num_workers=2):
+                    time.sleep(0.002)
+            """
+        )
+    )
+    assert (profile.kind, profile.verdict) == ("torch", "io")
+    assert [s.name for s in profile.stages if s.is_bottleneck] == ["Slow.__getitem__"]
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_or_has_no_steps_is_one_clear_error(program: Program) -> None:
+    with pytest.raises(TargetError, match="code 3 and no training step"):
+        profile_program(program("import sys\nsys.exit(3)\n"))
+    with pytest.raises(NotFoundError, match="could not be started"):
+        profile_program(["/nowhere/python", "train.py"])
+
+
+def test_a_program_is_told_from_a_target(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    assert is_program(["python", "train.py"])
+    assert is_program([str(script)])
+    assert not is_program([f"{script}:make"])
+    assert not is_program([str(tmp_path)])
+
+
+def test_a_device_of_paper_does_not_go_with_a_program() -> None:
+    words = ["profile", "run", "--device-step-ms", "5", "--", "python", "train.py"]
+    assert CliRunner().invoke(app, words).exit_code == UsageError.exit_code
+
+
+def origin() -> Origin:
+    return Origin("iterable", ChainNode("Iterable", "made"))
+
+
+def test_waits_and_steps_are_those_of_the_loop() -> None:
+    watch = Watch()
+    series = watch.of(origin, origin)
+    for number in range(5):
+        series.arrived(10.0 * number, 10.0 * number + 2.0, 4)
+    assert list(series.waits) == [2.0] * 4
+    assert list(series.steps) == [10.0] * 4
+    assert series.first_batch_s == 2.0
+
+
+def test_batches_of_a_graph_share_what_it_waited() -> None:
+    series = Watch().of(origin, origin)
+    series.arrived_unseen(1, 0.5, 100.0, 4)
+    series.arrived_unseen(4, 2.0, 108.0, 4)
+    assert list(series.waits) == [0.5] * 4
+    assert list(series.steps) == [2.0] * 4
+
+
+def test_an_iterator_inside_another_is_part_of_it() -> None:
+    watch = Watch()
+    outer, inner = watch.of(origin, origin), watch.of(Watch, origin)
+    numbers = iter(range(20))
+    for _ in range(10):
+        watch.take(outer, lambda: watch.take(inner, lambda: next(numbers)))
+    assert (outer.count, inner.count) == (9, 0)
+    assert watch.main() is outer
+
+
+def test_a_module_is_patched_right_after_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "patient.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[int] = []
+    finder = AfterImport({"patient": lambda module: seen.append(module.value)})
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    import patient  # type: ignore[import-not-found]
+
+    assert seen == [1]
+    assert json.dumps(patient.value) == "1"

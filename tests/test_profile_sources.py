@@ -1,0 +1,253 @@
+"""`profile run` on pipelines that are not TensorFlow's: generators, Grain, PyTorch.
+
+Whether the machine is quiet is not ours to say: a verdict is asserted where busy neighbours cannot
+rightly change it, else the signals that it stands on.
+"""
+
+import importlib.util
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.errors import InvalidInputError, TargetError
+from tpuctl.pipeline import Profile, profile_target
+from tpuctl.pipeline.python.elements import count_examples, holds_a_batch
+from tpuctl.pipeline.python.meter import FEW, Meter, Metered
+from tpuctl.pipeline.sources import kind_of
+
+BODY = """
+import time
+import numpy as np
+
+def fetch(index):
+    time.sleep(0.01)
+    return np.full((8, 8), index % 7, "float32")
+
+def count(index):
+    total = 0
+    for value in range(60_000):
+        total += value
+    return np.full((8, 8), total % 7, "float32")
+
+def waiting():
+    while True:
+        yield np.stack([fetch(index) for index in range(4)])
+
+def mixed():
+    while True:
+        yield np.stack([count(index) + count(index) + fetch(index) for index in range(2)])
+
+def breaks():
+    yield np.zeros((4, 2))
+    raise OSError("the disk is gone")
+
+def nothing():
+    return iter(())
+
+def number():
+    return 7
+
+def ragged():
+    for index in range(1 << 30):
+        yield [np.zeros(1 + index % 5), "text", None]
+
+class Pictures:
+    def __len__(self):
+        return 1 << 20
+    def __getitem__(self, index):
+        if index >= len(self):
+            raise IndexError(index)
+        return fetch(index)
+
+def by_index():
+    return Pictures()
+
+def grain_threads():
+    import grain
+    data = grain.MapDataset.range(1 << 20).map(count).map(fetch).batch(4)
+    return data.to_iter_dataset(grain.ReadOptions(num_threads=4))
+
+def grain_workers():
+    import grain
+    data = grain.MapDataset.range(1 << 20).map(count).batch(4)
+    options = grain.multiprocessing.MultiprocessingOptions(num_workers=1)
+    return data.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options)
+
+def torch_workers():
+    import torch.utils.data
+    return torch.utils.data.DataLoader(Pictures(), batch_size=4, num_workers=2)
+
+def torch_alone():
+    import torch.utils.data
+    class Counting(Pictures):
+        def __getitem__(self, index):
+            return count(index)
+    return torch.utils.data.DataLoader(Counting(), batch_size=4)
+"""
+needs_grain = pytest.mark.skipif(
+    importlib.util.find_spec("grain") is None, reason="Grain is not installed"
+)
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is not installed (its package brings a GPU's libraries, too large for CI)",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("sources") / "pipelines.py"
+    file.write_text(textwrap.dedent(BODY))
+    return str(file)
+
+
+def take(place: str, name: str, **options: Any) -> Profile:
+    return profile_target(f"{place}:{name}", seconds=1.5, **options)
+
+
+def costliest(profile: Profile) -> str:
+    return max(profile.stages, key=lambda stage: stage.cpu_ms_per_example).name
+
+
+@pytest.mark.slow
+def test_a_generator_that_waits_is_waiting_whatever_else_runs_here(place: str) -> None:
+    profile = take(place, "waiting")
+    assert (profile.kind, profile.batch_size) == ("iterable", 4)
+    assert profile.verdict == "io"
+    fetch = next(stage for stage in profile.stages if stage.is_bottleneck)
+    assert (fetch.name, fetch.location) == ("fetch", f"{place}:5")
+    assert fetch.active_ms_per_example > 5 * fetch.cpu_ms_per_example
+    assert [advice.code for advice in profile.advice] == ["parallel_calls"]
+
+
+@pytest.mark.slow
+def test_the_function_that_works_is_told_from_the_one_that_waits(place: str) -> None:
+    assert costliest(take(place, "mixed")) == "count"
+
+
+@pytest.mark.slow
+def test_what_can_only_be_indexed_is_iterated_by_index(place: str) -> None:
+    profile = take(place, "by_index", batch_size=5)
+    assert profile.batch_size == 5
+    assert "does not batch" in " ".join(profile.notes)
+    assert "fetch" in {stage.name for stage in profile.stages}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("breaks", TargetError, r"OSError: the disk is gone .*pipelines.py:\d+"),
+        ("nothing", TargetError, "empty"),
+        ("number", InvalidInputError, "cannot be iterated"),
+    ],
+)
+def test_an_iterable_that_fails_is_one_clear_error(
+    place: str, name: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        take(place, name)
+
+
+@pytest.mark.slow
+def test_ragged_elements_of_any_kind_are_counted(place: str) -> None:
+    profile = take(place, "ragged", batch_size=100)
+    assert profile.batch_size == 100
+    assert (profile.pipeline_examples_per_s or 0) > 0
+
+
+@needs_grain
+@pytest.mark.slow
+def test_the_functions_of_a_grain_pipeline_count_themselves_in_its_threads(place: str) -> None:
+    profile = take(place, "grain_threads")
+    assert (profile.kind, profile.batch_size) == ("grain", 4)
+    assert [stage.name for stage in profile.stages] == ["count", "fetch", "batch"]
+    assert costliest(profile) == "count"
+    assert {stage.parallelism for stage in profile.stages} == {4}
+    assert profile.stages[0].location == f"{place}:9"
+
+
+@needs_grain
+@pytest.mark.slow
+def test_the_functions_of_a_grain_pipeline_count_themselves_in_its_workers(place: str) -> None:
+    profile = profile_target(f"{place}:grain_workers", seconds=15, steps=20)
+    assert costliest(profile) == "count"
+    assert profile.settings["num_workers"] == 1
+
+
+@needs_torch
+@pytest.mark.slow
+def test_the_workers_of_a_torch_loader_are_seen(place: str) -> None:
+    profile = take(place, "torch_workers")
+    assert (profile.kind, profile.batch_size) == ("torch", 4)
+    assert profile.verdict == "io"
+    fetch = next(stage for stage in profile.stages if stage.name == "fetch")
+    assert fetch.calls_in_flight > 1.2
+    assert "num_workers" in profile.advice[0].change
+
+
+@needs_torch
+@pytest.mark.slow
+def test_a_torch_loader_without_workers_runs_in_one_process(place: str) -> None:
+    profile = take(place, "torch_alone")
+    assert costliest(profile) == "count"
+    if profile.signals and (profile.signals.other_cpu_s or 0) < 0.1 * profile.signals.wall_s:
+        assert profile.verdict in ("gil", "serial")
+
+
+class Array:
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+@pytest.mark.parametrize(
+    ("element", "examples", "is_batch"),
+    [
+        ((Array(32, 224, 224, 3), Array(32)), 32, True),
+        ({"image": Array(16, 784)}, 16, True),
+        (Array(224, 224, 3), 224, False),
+        ((Array(224, 224, 3), 5), 224, False),
+        ((Array(28, 28), Array()), 28, False),
+        (Array(10), 10, False),
+        (Array(32), 32, True),
+        ("text", 1, False),
+        (7, 1, False),
+        (["a"] * 32, 32, True),
+        (["a"] * 3, 3, False),
+        (None, 1, False),
+    ],
+)
+def test_batches_are_told_from_examples(element: object, examples: int, is_batch: bool) -> None:
+    assert count_examples(element) == examples
+    assert holds_a_batch(element, 32) == is_batch
+
+
+def test_calls_are_counted_over_processes_and_quick_ones_mostly_not_timed(tmp_path: Path) -> None:
+    meter = Meter(str(tmp_path))
+    quick = Metered(abs, meter, 0)
+    for number in range(10 * FEW):
+        quick(number)
+    child = os.fork()
+    if not child:
+        Metered(sum, meter, 1)([1, 2])
+        os._exit(0)
+    os.waitpid(child, 0)
+    first, second = meter.read(2)
+    assert (first.calls, second.calls) == (10 * FEW, 1)
+    assert 0 < first.cpu_s <= first.wall_s * 1.5
+    assert len(list(tmp_path.glob("*.meter"))) == 2
+
+
+def test_a_damaged_counter_file_is_left_out(tmp_path: Path) -> None:
+    meter = Meter(str(tmp_path))
+    Metered(abs, meter, 0)(1)
+    (tmp_path / "1-1.meter").write_bytes(b"half")
+    assert meter.read(1)[0].calls == 1
+
+
+def test_what_cannot_be_iterated_has_no_kind() -> None:
+    assert kind_of(iter([])) == "iterable"
+    assert kind_of([1]) == "iterable"
+    assert [kind_of(made) for made in (7, "text", {"a": 1}, None)] == [None] * 4

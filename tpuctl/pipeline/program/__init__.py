@@ -1,0 +1,1 @@
+"""Training programs watched as they run: their iterators found, waits and steps written down."""

@@ -1,0 +1,87 @@
+"""Begin to watch this process: from a hook at its start, or from a `with` inside it."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from tpuctl.pipeline.program.finder import AfterImport
+from tpuctl.pipeline.program.recording import Recording
+from tpuctl.pipeline.program.watching import Watch
+from tpuctl.pipeline.python.stacks import StackSampler
+
+WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
+
+
+def begin_here(folder: str) -> Recording | None:
+    """Watch this process if it is a program of its own, and not the worker of one."""
+    if any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS):
+        return None
+    command = " ".join(os.path.basename(word) for word in sys.orig_argv[1:3])
+    recording = begin(folder, command=command)
+    atexit.register(_last, recording, os.getpid())
+    return recording
+
+
+@dataclass
+class _Here:
+    """What there is once in a process: its hooks stay when a recording ends."""
+
+    watch: Watch
+    sampler: StackSampler
+    collectors: list[Callable[[], None]]
+
+
+_here: list[_Here] = []
+
+
+def begin(folder: str, *, command: str = "") -> Recording:
+    """Watch every iterator that is made from now on; `folder` is for counters and results."""
+    if not _here:
+        _here.append(_install(folder))
+    here = _here[0]
+    here.watch.forget()
+    here.watch.is_on = True
+    os.makedirs(here.sampler.folder, exist_ok=True)
+    recording = Recording(here.watch, folder, sampler=here.sampler, command=command)
+    recording.collectors = here.collectors
+    here.watch.first.append(recording.start)
+    return recording
+
+
+def _install(folder: str) -> _Here:
+    watch = Watch()
+    sampler = StackSampler(folder, only_inside=lambda: watch.is_taking)
+    here = _Here(watch, sampler, [])
+
+    def tensorflow(module: ModuleType) -> None:
+        from tpuctl.pipeline.program._hook_tf import hook
+
+        here.collectors += hook(watch, module)
+
+    def torch(module: ModuleType) -> None:
+        from tpuctl.pipeline.program._hook_torch import hook
+
+        hook(watch, module, folder, sampler)
+
+    def grain(module: ModuleType) -> None:
+        from tpuctl.pipeline.program._hook_grain import hook
+
+        hook(watch, module, folder)
+
+    finder = AfterImport(
+        {
+            "tensorflow.python.data.ops.iterator_ops": tensorflow,
+            "torch.utils.data.dataloader": torch,
+            "grain._src.python.dataset.dataset": grain,
+        }
+    )
+    sys.meta_path.insert(0, finder)
+    return here
+
+
+def _last(recording: Recording, pid: int) -> None:
+    if os.getpid() == pid:
+        recording.finish()

@@ -1,0 +1,83 @@
+"""Profile a training from inside: a `with` around it, or a callback for Keras."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from tpuctl.errors import TargetError
+from tpuctl.pipeline.models import ChainNode, Profile
+from tpuctl.pipeline.program.begin import begin
+from tpuctl.pipeline.program.recording import Recording
+from tpuctl.pipeline.program.run import conclude
+from tpuctl.pipeline.program.watching import Origin
+from tpuctl.pipeline.python.iterables import iterate, location_of, sampled_costs
+
+FEW = "Train for a few steps inside the block; iterate data sets there, or through p.watch(loader)."
+
+
+class ProfileBlock:
+    """What `tpuctl.profile()` gives: `with tpuctl.profile() as p: train()`, then `p.result`.
+
+    Iterators of tf.data, PyTorch and Grain that are made inside the block are found; any other
+    iterable is given to `watch`.
+    """
+
+    def __init__(self) -> None:
+        self._recording: Recording | None = None
+        self._result: Profile | None = None
+        self._folder = ""
+
+    def __enter__(self) -> "ProfileBlock":
+        self._folder = tempfile.mkdtemp(prefix="tpuctl-profile-")
+        self._recording = begin(self._folder, command="this program")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        measured = recording.finish()
+        recording.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if measured is not None:
+            self._result = conclude(measured, target="this program")
+
+    def watch(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Iterate something of your own and write down how long its elements take to come."""
+        recording = self._recording
+        if recording is None:
+            return iterate(iterable)
+        series = recording.watch.of(iterable, lambda: _origin(iterable, recording))
+        return recording.watch.wrapped(series, iterate(iterable))
+
+    @property
+    def result(self) -> Profile:
+        """The profile of the block; raises TargetError where it had no training steps."""
+        if self._result is None:
+            raise TargetError("No training step was seen in the profiled block.", hint=FEW)
+        return self._result
+
+
+def profile() -> ProfileBlock:
+    """Profile what is trained inside a `with` block: what its steps waited for."""
+    return ProfileBlock()
+
+
+def _origin(iterable: Any, recording: Recording) -> Origin:
+    sampler = recording.sampler
+    sampler.start()
+    name = getattr(iterable, "__name__", type(iterable).__name__)
+    return Origin(
+        kind="iterable",
+        chain=ChainNode("Iterable", name, location=location_of(iterable), runs_python=True),
+        lanes=1,
+        runs_ahead=False,
+        costs=lambda: sampled_costs(sampler.folder, lanes=1, own=sampler),
+    )

@@ -1,0 +1,1 @@
+"""Pipelines written in Python: what each function costs, in whatever process it runs."""

@@ -1,0 +1,190 @@
+"""Sample where a thread of Python code is: which of the user's functions, and at what CPU cost.
+
+A timer signal runs its handler in the main thread between two instructions, so a long call into C
+is credited to the function that made it, whether or not it lets go of the interpreter lock; a
+sampling thread would see such calls too often. One timer counts time, one the process's CPU time.
+"""
+
+import json
+import os
+import signal
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+EVERY_S, CPU_EVERY_S = 0.02, 0.01
+WRITE_EVERY = 10
+OURS = str(Path(__file__).resolve().parents[2])
+_LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), OURS, "<frozen")
+TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
+_COLLATES = ("default_collate", "default_convert", "collate")
+_TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
+# Parts of the function that they are written in.
+_INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+Key = tuple[str, str]
+TRANSFER: Key = ("transfer", "")
+COLLATE: Key = ("collate", "")
+LIBRARY = "(library)"
+
+
+@dataclass
+class Seen:
+    """What was seen of one function: how often, how long, and how much CPU time meanwhile."""
+
+    samples: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    depth: float = 0.0
+
+
+@dataclass
+class StackSampler:
+    """Samples the main thread of this process, and leaves what it saw in a file for others."""
+
+    folder: str
+    only_inside: Callable[[], bool] = lambda: True
+    seen: dict[Key, Seen] = field(default_factory=dict)
+    _wall_s: float = 0.0
+    _cpu_s: float = 0.0
+    _count: int = 0
+    _is_on: bool = False
+    _places: dict[CodeType, "Key | None"] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Begin; only the main thread can, and only where nobody else uses these signals."""
+        if self._is_on:
+            return
+        used = (signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGPROF))
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or any(each not in (signal.SIG_DFL, signal.SIG_IGN) for each in used):
+            return
+        self._is_on = True
+        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+        for number, handler in ((signal.SIGALRM, self._in_time), (signal.SIGPROF, self._in_cpu)):
+            signal.signal(number, handler)
+            # Calls of the system go on after the signal instead of failing with EINTR.
+            signal.siginterrupt(number, False)
+        signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
+        signal.setitimer(signal.ITIMER_PROF, CPU_EVERY_S, CPU_EVERY_S)
+
+    def stop(self) -> None:
+        """End, and write down the rest."""
+        if not self._is_on:
+            return
+        self._is_on = False
+        for timer, number in (
+            (signal.ITIMER_REAL, signal.SIGALRM),
+            (signal.ITIMER_PROF, signal.SIGPROF),
+        ):
+            signal.setitimer(timer, 0.0)
+            signal.signal(number, signal.SIG_IGN)
+        self.write()
+
+    def _in_time(self, _number: int, frame: FrameType | None) -> None:
+        """Credit the time since the last of these signals."""
+        now_s = time.perf_counter()
+        if found := self._see(frame):
+            found.wall_s += now_s - self._wall_s
+        self._wall_s = now_s
+        self._count += 1
+        if self._count % WRITE_EVERY == 0:
+            self.write()
+
+    def _in_cpu(self, _number: int, frame: FrameType | None) -> None:
+        """Credit the CPU time since the last of these signals, which come with CPU time."""
+        now_s = time.process_time()
+        if found := self._see(frame):
+            found.cpu_s += now_s - self._cpu_s
+        self._cpu_s = now_s
+
+    def _see(self, frame: FrameType | None) -> Seen | None:
+        key, depth = self._stage_of(frame) if self.only_inside() else (None, 0)
+        if key is None:
+            return None
+        found = self.seen.setdefault(key, Seen())
+        found.samples += 1
+        found.depth += depth
+        return found
+
+    def _stage_of(self, frame: FrameType | None) -> tuple[Key | None, int]:
+        """The innermost function of the user's, or what a library does on its behalf."""
+        stage: Key | None = None
+        depth = 0
+        while frame is not None:
+            name = frame.f_code.co_name
+            if name == "_worker_loop" or frame.f_code.co_filename.startswith(OURS):
+                break
+            if name in TRANSFERS:
+                return TRANSFER, 0
+            if stage is None and name not in _INSIDE:
+                stage = self._collate_or_user(frame, name)
+            depth += 1
+            frame = frame.f_back
+        return stage, depth
+
+    def _collate_or_user(self, frame: FrameType, name: str) -> Key | None:
+        if name in _COLLATES and "torch" in frame.f_code.co_filename:
+            return COLLATE
+        code = frame.f_code
+        if code not in self._places:
+            self._places[code] = _place(frame, name)
+        return self._places[code]
+
+    def write(self) -> None:
+        """Leave what was seen for whoever asks."""
+        rows = [[*key, s.samples, s.wall_s, s.cpu_s, s.depth] for key, s in self.seen.items()]
+        path = Path(self.folder, f"{os.getpid()}.stacks")
+        try:
+            path.with_suffix(".new").write_text(json.dumps(rows))
+            path.with_suffix(".new").replace(path)
+        except OSError:
+            return
+
+
+def read_stacks(folder: str) -> dict[Key, Seen]:
+    """Add up what all processes saw."""
+    total: dict[Key, Seen] = {}
+    for path in Path(folder).glob("*.stacks"):
+        try:
+            rows = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        for name, location, samples, wall_s, cpu_s, depth in rows:
+            found = total.setdefault((name, location), Seen())
+            found.samples += samples
+            found.wall_s += wall_s
+            found.cpu_s += cpu_s
+            found.depth += depth
+    return total
+
+
+def _place(frame: FrameType, name: str) -> Key | None:
+    """Name a function of the user's, or a transform of a library's; None for other frames."""
+    code = frame.f_code
+    if not is_library(code.co_filename):
+        return _qualified(code), f"{code.co_filename}:{code.co_firstlineno}"
+    owner: Any = frame.f_locals.get("self")
+    inside = f"{os.sep}transforms{os.sep}" in code.co_filename
+    if name in _TRANSFORMS and inside and owner is not None and not hasattr(owner, "transforms"):
+        return type(owner).__name__, ""
+    return None
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is not the user's own."""
+    return file.startswith("<") or any(part in file for part in _LIBRARIES)
+
+
+def _qualified(code: CodeType) -> str:
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return name.rpartition("<locals>.")[2]
+
+
+def by_depth(seen: Mapping[Key, Seen]) -> list[Key]:
+    """Order functions as data flows: what is called deeper comes first."""
+    return sorted(seen, key=lambda key: -seen[key].depth / max(1, seen[key].samples))

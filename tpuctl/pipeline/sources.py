@@ -1,0 +1,100 @@
+"""What can be measured: every kind of pipeline opened as a `Source`."""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.pipeline.consume import OpenPipeline
+from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.targets import SUPPORTED, Target
+from tpuctl.usercode.function import Function
+from tpuctl.usercode.loading import load_function, parameters, users_errors
+
+_FRAMEWORK = re.compile(r"^\s*(?:import|from)\s+(tensorflow|torch|grain|jax|keras)\b", re.MULTILINE)
+
+
+def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
+    """Build or load the pipeline that a target means; `folder` is for its counters.
+
+    Raises TargetError where the user's code fails, InvalidInputError for what cannot be iterated
+    and ImportError where a folder is given and TensorFlow is not installed.
+    """
+    if target.kind != "function":
+        from tpuctl.pipeline._tf import open_folder
+
+        return open_folder(target, batch_size=request.batch_size, image_size=request.image_size)
+    name = Function(target.place, target.function or "")
+    function = load_function(name, given=("batch_size",), caller="profile run")
+    given = {"batch_size": request.batch_size}
+    arguments = given if "batch_size" in parameters(function) else {}
+
+    def make() -> Any:
+        with users_errors(f"Calling {name} failed", name):
+            return function(**arguments)
+
+    made = make()
+    kind = kind_of(made)
+    if kind == "tf.data":
+        from tpuctl.pipeline._tf import open_dataset
+
+        return open_dataset(made, batch_size=request.batch_size)
+    if kind == "torch":
+        from tpuctl.pipeline._torch import open_loader
+
+        return open_loader(made, folder, batch_size=request.batch_size)
+    if kind == "grain":
+        from tpuctl.pipeline._grain import open_grain
+
+        return open_grain(made, folder, batch_size=request.batch_size)
+    if kind == "iterable":
+        from tpuctl.pipeline.python.iterables import open_iterable
+
+        return open_iterable(made, make, folder, name=name.name, batch_size=request.batch_size)
+    what = f"{type(made).__module__}.{type(made).__qualname__}"
+    raise InvalidInputError(
+        f"{name} returned a {what}, which cannot be iterated.",
+        hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
+        f"Supported: {SUPPORTED}.",
+    )
+
+
+def import_frameworks(target: Target) -> None:
+    """Import what the user's file will, for that may take longer than a pipeline may take."""
+    place = Path(target.place)
+    with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
+        if target.kind != "function":
+            importlib.import_module("tensorflow")
+            return
+        if place.suffix != ".py":
+            sys.path.insert(0, os.getcwd())
+            place = Path(str(getattr(importlib.util.find_spec(target.place), "origin", "")))
+        for name in sorted(set(_FRAMEWORK.findall(place.read_text("utf-8", "replace")))):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+def kind_of(made: object) -> str | None:
+    """Tell what a user's function returned, without importing what it does not use itself."""
+    if _is(made, "tensorflow", "data.Dataset"):
+        return "tf.data"
+    if _is(made, "torch.utils.data", "DataLoader"):
+        return "torch"
+    if any(_is(made, "grain", name) for name in ("MapDataset", "IterDataset", "DataLoader")):
+        return "grain"
+    has_items = hasattr(made, "__getitem__") and hasattr(made, "__len__")
+    plain = isinstance(made, (str, bytes, dict))
+    return "iterable" if (isinstance(made, Iterable) or has_items) and not plain else None
+
+
+def _is(made: object, module: str, name: str) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(made, found)

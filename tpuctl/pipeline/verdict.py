@@ -1,0 +1,265 @@
+"""From measurements to a verdict: is it the device, the vCPUs, the interpreter, I/O? Pure.
+
+The regime comes first and the arithmetic second: a pipeline held by the GIL or by slow reads looks
+like a lack of vCPUs to anything that only divides CPU time, and more of them would not help it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tpuctl.pipeline.analyze import Case, Finding, serial_runs, taken_by_others
+from tpuctl.pipeline.models import Stage
+
+# With fewer vCPUs a second thread would have nowhere to run.
+TWO_THREADS, ONE_HALF = 1.5, 0.5
+TRANSFERS = ("Transfer", "CopyToDevice", "PrefetchToDevice")
+Rule = Callable[[Case], Finding | None]
+
+
+def judge(case: Case) -> Finding:
+    """Apply the rules in order; the first that is sure decides, none means unknown."""
+    for rule in RULES:
+        if finding := rule(case):
+            return finding
+    return _unknown(case)
+
+
+def _device(case: Case) -> Finding | None:
+    wait = case.wait_fraction
+    if wait is None or wait >= case.limits.starved_wait or _starts_slowly(case):
+        return None
+    line = f"the loop waited {wait:.1%} of its time for input"
+    if wait < case.limits.device_wait:
+        return Finding("device", _sure(wait, case.limits.device_wait), (line,))
+    return Finding("device", 0.5, (line, "between keeping up and starving"))
+
+
+def _startup(case: Case) -> Finding | None:
+    wait = case.wait_fraction
+    if wait is not None and wait < case.limits.starved_wait and _starts_slowly(case):
+        first_s = case.measured.first_batch_s
+        return Finding(
+            "startup",
+            0.8,
+            (f"the first batch took {first_s:.1f} s, later ones keep the device busy",),
+        )
+    if case.free.warming_up and (case.device is None or case.device.warming_up):
+        return Finding(
+            "startup", 0.7, ("batches came much faster at the end of the window than before",)
+        )
+    return None
+
+
+def _starts_slowly(case: Case) -> bool:
+    first_s, step_s = case.measured.first_batch_s, case.free.step_times.p50
+    return first_s > max(case.limits.startup_s, 10 * step_s) and first_s > case.free.wall_s
+
+
+def _bursty(case: Case) -> Finding | None:
+    device, wait = case.device_examples_per_s, case.wait_fraction
+    if case.device is None or device is None or wait is None:
+        return None
+    if case.examples_per_s < case.limits.fits * device:
+        return None
+    fits = (
+        f"on average the pipeline gives {case.examples_per_s:,.0f} examples/s and the device takes "
+        f"{device:,.0f}, yet the loop waited {wait:.1%}"
+    )
+    times, waits = case.free.step_times, case.device.waits
+    uneven = times.p99 > case.limits.burst_ratio * times.p50
+    rare = times.largest > case.limits.rare_burst * times.p50 and waits.p50 < 0.2 * waits.mean
+    if (uneven or rare) and case.examples_per_s >= case.limits.fits * device:
+        late_s = times.p99 if uneven else times.largest
+        line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, late ones {late_s * 1e3:.0f} ms"
+        return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
+    if not _runs_ahead(case):
+        line = "nothing works on the next batch while the device computes: no prefetch at the end"
+        return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
+    if (later := taken_by_others(case.device)) > case.limits.contended_other:
+        line = f"with the device, other processes took {later:.0%} of the vCPUs"
+        return Finding("stolen", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
+    return Finding("unknown", 0.0, (fits, "batch times hardly vary: these signals conflict"))
+
+
+def _runs_ahead(case: Case) -> bool:
+    """Whether the end of the pipeline works while the loop does something else."""
+    if case.measured.runs_ahead is not None:
+        return case.measured.runs_ahead
+    outer = (node.path[-1] for node in case.free.nodes[:3])
+    return any("Prefetch" in name or "Parallel" in name or "MapAndBatch" in name for name in outer)
+
+
+def _throttled(case: Case) -> Finding | None:
+    if case.throttled < case.limits.throttled:
+        return None
+    usable = case.free.signals.vcpus_usable
+    return Finding(
+        "throttled",
+        min(1.0, 0.5 + case.throttled),
+        (f"the CPU quota of {usable:g} vCPUs held us back {case.throttled:.0%} of the time",),
+        bottleneck=_heaviest(case.parts.stages),
+    )
+
+
+def _cpu(case: Case) -> Finding | None:
+    busy = case.own + case.others
+    if busy < case.limits.busy:
+        return None
+    usable = case.free.signals.vcpus_usable
+    lines = [f"own CPU is {case.own:.0%} of {usable:g} usable vCPUs, others take {case.others:.0%}"]
+    if case.run_delay is not None:
+        lines.append(f"ready threads waited {case.run_delay:.2f} s per vCPU and second for one")
+    heaviest = _heaviest(case.parts.stages)
+    later = taken_by_others(case.device) if case.device else 0.0
+    if later > case.limits.contended_other:
+        lines.append(f"with the device, others took {later:.0%} of the vCPUs")
+    if max(case.others, later) <= case.limits.contended_other:
+        return Finding("vcpu", _sure(1 - busy, 0.2), tuple(lines), heaviest)
+    quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
+    if quiet and later <= case.limits.contended_other:
+        return None
+    return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
+
+
+def _gil(case: Case) -> Finding | None:
+    late_ms = case.free.signals.gil_overshoot_p90_ms
+    python = [stage.index for stage in case.parts.stages if stage.runs_python]
+    cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
+    in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
+    if late_ms is None or late_ms < case.limits.gil_overshoot_ms:
+        return None
+    mostly = cpu_ms >= case.limits.gil_share * case.parts.cpu_s_per_example * 1e3
+    if case.own >= case.limits.busy or not (in_python >= case.limits.gil_vcpus or mostly):
+        return None
+    if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
+        return None
+    busiest = max(python, key=lambda index: case.parts.stages[index].active_ms_per_example)
+    return Finding(
+        "gil",
+        0.9,
+        (
+            f"a 2 ms sleep in Python ended {late_ms:.1f} ms late (90th percentile): "
+            "somebody holds the interpreter lock",
+            f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
+            f"{case.own:.0%} of the usable vCPUs are busy",
+        ),
+        bottleneck=busiest,
+    )
+
+
+def _serial(case: Case) -> Finding | None:
+    if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
+        return None
+    worst = max(serial_runs(case), key=lambda run: run[1], default=None)
+    if worst is not None and worst[1] >= case.limits.serial_active:
+        stages, active = worst
+        names = ", ".join(dict.fromkeys(case.parts.stages[index].name for index in stages))
+        line = f"one thread runs {names} {min(1.0, active):.0%} of the time; no other can help it"
+        return Finding("serial", _sure(1 - active, 0.2), (line,), _longest(case, stages))
+    return _one_busy_thread(case, worst) or _few_lanes(case)
+
+
+def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Finding | None:
+    """A thread that never rests while hardly any other wants a vCPU, whatever the model says."""
+    busiest, demand = case.free.signals.busiest_thread, case.demand
+    if busiest is None or demand is None or worst is None or (case.measured.lanes or 1) > 1:
+        return None
+    if busiest < case.limits.serial_active or demand > TWO_THREADS:
+        return None
+    line = f"one thread is busy {busiest:.0%} of the time; all threads want {demand:.1f} vCPUs"
+    return Finding("serial", 0.8, (line, *_overhead_line(case)), _longest(case, worst[0]))
+
+
+def _few_lanes(case: Case) -> Finding | None:
+    """All workers at work, and fewer of them than vCPUs."""
+    lanes, usable = case.measured.lanes or 0, case.free.signals.vcpus_usable
+    full = case.in_flight >= case.limits.serial_active * lanes
+    if not 1 < lanes < case.limits.busy * usable or not full:
+        return None
+    line = f"all {lanes} workers are busy and there are {usable:g} vCPUs"
+    return Finding("serial", 0.8, (line,), _longest(case, range(len(case.parts.stages))))
+
+
+def _longest(case: Case, stages: Iterable[int]) -> int | None:
+    costs = {index: case.parts.stages[index].active_ms_per_example for index in stages}
+    return max(costs, key=costs.__getitem__, default=None)
+
+
+def _transfer(case: Case) -> Finding | None:
+    """Most of the time that stages were active went into copies to the device."""
+    moved = [s for s in case.parts.stages if s.op in TRANSFERS]
+    active = sum(stage.calls_in_flight for stage in moved)
+    if not moved or active < case.limits.transfer_share * case.in_flight or active < ONE_HALF:
+        return None
+    line = f"copies to the device take {active / case.in_flight:.0%} of the time of all stages"
+    return Finding("transfer", 0.85, (line,), bottleneck=moved[0].index)
+
+
+def _waiting(case: Case) -> Finding | None:
+    quiet = (case.free.signals.gil_overshoot_p90_ms or 0.0) < case.limits.gil_overshoot_ms
+    least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
+    if case.own >= case.limits.idle or case.blocked < least or not quiet:
+        return None
+    slow = _most_blocked(case.parts.stages)
+    stage, pool = case.parts.stages[slow], case.measured.threadpool_size
+    lines = [
+        f"stages were active {case.in_flight:.1f} calls at a time on {case.own:.0%} of the vCPUs: "
+        f"{case.blocked:.0%} of their time is waiting",
+        f"{stage.name} takes {stage.active_ms_per_example:.1f} ms per example, "
+        f"{stage.cpu_ms_per_example:.2f} ms of it on a vCPU",
+    ]
+    capped = bool(pool) and case.in_flight >= case.limits.pool_full * pool
+    if capped and (stage.parallelism or 1) > pool:
+        line = f"{stage.parallelism} calls are allowed and the thread pool has {pool} threads"
+        return Finding("threadpool", 0.85, (*lines, line), bottleneck=slow)
+    line = f"at most {stage.parallelism or 1} of its calls may wait at the same time"
+    return Finding("io", 0.85, (*lines, line), bottleneck=slow)
+
+
+def _unknown(case: Case) -> Finding:
+    late_ms = case.free.signals.gil_overshoot_p90_ms
+    return Finding(
+        "unknown",
+        0.0,
+        (
+            f"own CPU {case.own:.0%}, others {case.others:.0%} of the vCPUs, "
+            f"{case.blocked:.0%} of the stages' time is waiting, "
+            f"GIL probe {'not known' if late_ms is None else f'{late_ms:.1f} ms'}: "
+            "no single cause fits",
+            *_overhead_line(case),
+        ),
+    )
+
+
+def _overhead_line(case: Case) -> tuple[str, ...]:
+    share = case.parts.residual.share_of_cpu
+    if share < case.limits.residual:
+        return ()
+    return (f"{share:.0%} of the CPU time is spent between the stages, element by element",)
+
+
+RULES: tuple[Rule, ...] = (
+    _device,
+    _startup,
+    _bursty,
+    _throttled,
+    _transfer,
+    _gil,
+    _waiting,
+    _serial,
+    _cpu,
+)
+
+
+def _heaviest(stages: Sequence[Stage]) -> int | None:
+    costs = [stage.cpu_ms_per_example for stage in stages]
+    return costs.index(max(costs)) if costs else None
+
+
+def _most_blocked(stages: Sequence[Stage]) -> int:
+    waits = [stage.active_ms_per_example - stage.cpu_ms_per_example for stage in stages]
+    return waits.index(max(waits))
+
+
+def _sure(distance: float, scale: float) -> float:
+    """Confidence from 1.0 where the signal is far on its side down to 0.6 at the edge."""
+    return round(max(0.6, 1.0 - 0.4 * max(0.0, distance) / scale), 2)
