@@ -28,7 +28,8 @@ def presize(result: PresizeResult) -> Group:
     parts: list[RenderableType] = [*lines]
     if result.quarantined:
         parts.append(_left_out(result))
-    if not result.dry_run:
+    parts += [Text(f"{one.manifest}: {format_bytes(one.bytes_out)}") for one in result.sizes]
+    if not result.dry_run and not result.shards_missing:
         folder = result.manifest.rpartition("/")[0]
         parts.append(Text(f"Next: tpuctl data verify {folder}", style="dim"))
     return Group(*parts)
@@ -45,6 +46,13 @@ def _headline(result: PresizeResult) -> Text:
         return Text(
             f"Nothing to do: {_count(result.skipped, 'record')} in "
             f"{_count(result.shards, 'shard')} are complete ({amount}): {result.manifest}"
+        )
+    if result.shards_missing:
+        done = result.shards - result.shards_missing
+        return Text(
+            f"Presized {_count(result.written, 'picture')} as machine {result.host} of "
+            f"{result.hosts}; {done} of {_count(result.shards, 'shard')} are complete: "
+            f"{result.manifest} is not there yet"
         )
     kept = f", {result.skipped:,} kept from an earlier run" if result.skipped else ""
     return Text(
