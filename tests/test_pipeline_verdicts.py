@@ -41,9 +41,7 @@ def counted(*rows: tuple[str, str, float, float], lanes: int = 1, **changes: Any
     Of the vCPU time of five seconds, and of the same seconds of each of its threads.
     """
     costs = tuple(
-        StageCost(
-            name, op, f"/me/t.py:{len(name)}", 100, 5 * wall, 5 * cpu, lanes, "clock"
-        )
+        StageCost(name, op, f"/me/t.py:{len(name)}", 100, 5 * wall, 5 * cpu, lanes, "clock")
         for name, op, wall, cpu in rows
     )
     own = sum(cpu for _, _, _, cpu in rows) / 2
@@ -116,6 +114,12 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         counted(("decode", "Python", 0.98, 0.95), gil_overshoot_p90_ms=5.0),
     ),
     "one process that waits for its reads": ("io", counted(("read", "Python", 0.98, 0.1))),
+    "one process that waits, and neighbours that delay whoever measures it": (
+        "io",
+        counted(
+            ("read", "Python", 0.98, 0.1), run_delay_s=4.0, busiest_thread=0.2, other_cpu_s=9.0
+        ),
+    ),
     "as many processes as vCPUs": ("vcpu", counted(("decode", "Python", 1.98, 1.95), lanes=2)),
     "three workers on eight vCPUs": (
         "serial",
