@@ -135,6 +135,7 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
                 calls=None,
                 run_delay_s=0.1,
                 busiest_thread=0.97,
+                second_thread=0.05,
             ),
             active_ms={"batch": 0.008},
         ),
@@ -207,7 +208,15 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     ),
     "a busy thread among many that want a vCPU": (
         "serial",
-        measurement(*starving(own=0.5, busiest_thread=0.97, run_delay_s=9.0)),
+        measurement(*starving(own=0.5, busiest_thread=0.97, second_thread=0.95, run_delay_s=9.0)),
+    ),
+    "busy neighbours and a pipeline that hardly wants a vCPU": (
+        "stolen",
+        measurement(*starving(own=0.05, others=0.9, examples_per_s=20.0, run_delay_s=3.2)),
+    ),
+    "a window that got faster beside neighbours": (
+        "startup",
+        measurement(*(replace(each, warming_up=True) for each in starving(others=0.5, own=0.5))),
     ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
     "a first batch as slow as a warm-up": (

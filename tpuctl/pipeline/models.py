@@ -107,6 +107,7 @@ class Signals:
     vcpus_usable: float
     run_delay_s: float | None = None
     busiest_thread: float | None = None
+    second_thread: float | None = None
     other_cpu_s: float | None = None
     steal_s: float | None = None
     throttled_s: float | None = None
