@@ -12,18 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.profile_pipelines import (
-    bursty,
-    generator,
-    heavy,
-    jpeg,
-    python,
-    serial,
-    slowio,
-    slowio_wide,
-)
-
-__all__ = ["bursty", "generator", "heavy", "jpeg", "python", "serial", "slowio", "slowio_wide"]
 SMALL = (8, 8)
 MANY = 1 << 20
 

@@ -109,7 +109,7 @@ def phase(
             consumer_cpu_s=0.005,
             vcpus_visible=given.pop("vcpus_visible", 2),
             vcpus_usable=given.pop("vcpus_usable", 2.0),
-            other_cpu_s=others * 2 * wall_s,
+            other_cpu_s=given.pop("other_cpu_s", others * 2 * wall_s),
             steal_s=0.0,
             **given,
         ),

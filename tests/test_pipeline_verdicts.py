@@ -114,6 +114,12 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         counted(("decode", "Python", 0.98, 0.95), gil_overshoot_p90_ms=5.0),
     ),
     "one process that waits for its reads": ("io", counted(("read", "Python", 0.98, 0.1))),
+    "one process that waits, and neighbours that delay whoever measures it": (
+        "io",
+        counted(
+            ("read", "Python", 0.98, 0.1), run_delay_s=4.0, busiest_thread=0.2, other_cpu_s=9.0
+        ),
+    ),
     "as many processes as vCPUs": ("vcpu", counted(("decode", "Python", 1.98, 1.95), lanes=2)),
     "three workers on eight vCPUs": (
         "serial",
@@ -129,6 +135,7 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
                 calls=None,
                 run_delay_s=0.1,
                 busiest_thread=0.97,
+                second_thread=0.05,
             ),
             active_ms={"batch": 0.008},
         ),
@@ -201,7 +208,15 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     ),
     "a busy thread among many that want a vCPU": (
         "serial",
-        measurement(*starving(own=0.5, busiest_thread=0.97, run_delay_s=9.0)),
+        measurement(*starving(own=0.5, busiest_thread=0.97, second_thread=0.95, run_delay_s=9.0)),
+    ),
+    "busy neighbours and a pipeline that hardly wants a vCPU": (
+        "stolen",
+        measurement(*starving(own=0.05, others=0.9, examples_per_s=20.0, run_delay_s=3.2)),
+    ),
+    "a window that got faster beside neighbours": (
+        "startup",
+        measurement(*(replace(each, warming_up=True) for each in starving(others=0.5, own=0.5))),
     ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
     "a first batch as slow as a warm-up": (

@@ -1,9 +1,11 @@
 """`with tpuctl.profile() as p:` in a program of one's own, and what `profile watch` prints."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
+import typing
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import tpuctl
 from tests.pipeline_cases import measurement, profile, starving
 from tpuctl.cli.app import app
 from tpuctl.errors import TargetError
+from tpuctl.pipeline.models import Verdict
 from tpuctl.reporters import profile_live
 
 
@@ -58,6 +61,47 @@ def test_a_loop_of_ones_own_is_profiled_inside_a_with(tmp_path: Path) -> None:
     verdict, kind, batch, stage, wait = json.loads(words)
     assert (verdict, kind, batch, stage) == ("io", "iterable", 8, "fetch")
     assert 0.5 < wait < 0.95
+
+
+@pytest.mark.slow
+def test_the_program_of_the_documentation_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parents[1] / "docs" / "profile.md"
+    (program,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+    assert "Waiting for data is the limit" in in_a_process(program, tmp_path)
+
+
+def test_the_documentation_names_every_verdict() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "profile.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(typing.get_args(Verdict))
+
+
+CELL = """
+import time
+from tpuctl.pipeline.program.inside import current
+def batches():
+    for _ in range(40):
+        time.sleep(0.02)
+        yield [0] * 4
+for batch in current().watch(batches()):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_is_profiled_by_a_magic(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    words = in_a_process(
+        f"""
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance()
+        shell.run_line_magic("load_ext", "tpuctl")
+        card = shell.run_cell_magic("tpuprofile", "found", {CELL!r})
+        print(shell.user_ns["found"].verdict)
+        print("srcdoc" in card._repr_html_(), "Evidence" in repr(card))
+        """,
+        tmp_path,
+    )
+    assert words.splitlines()[-2:] == ["io", "True True"]
 
 
 @pytest.mark.tf

@@ -16,7 +16,7 @@ from tpuctl.errors import InvalidInputError, TargetError
 from tpuctl.pipeline import Profile, profile_target
 from tpuctl.pipeline.python.elements import count_examples, holds_a_batch
 from tpuctl.pipeline.python.meter import FEW, Meter, Metered
-from tpuctl.pipeline.sources import kind_of
+from tpuctl.pipeline.sources import frameworks_of, kind_of
 
 BODY = """
 import time
@@ -197,6 +197,25 @@ def test_a_torch_loader_without_workers_runs_in_one_process(place: str) -> None:
         assert profile.verdict in ("gil", "serial")
 
 
+@needs_torch
+@pytest.mark.slow
+def test_advice_that_can_be_tried_is_measured_beside_its_prediction(place: str) -> None:
+    profile = take(place, "torch_workers", verify=True)
+    (advice,) = (each for each in profile.advice if each.code == "parallel_calls")
+    assert advice.predicted_examples_per_s
+    assert advice.measured_examples_per_s
+    assert advice.measured_examples_per_s > 1.5 * (profile.pipeline_examples_per_s or 0)
+    error = advice.predicted_examples_per_s / advice.measured_examples_per_s - 1
+    assert advice.error_fraction == pytest.approx(error)
+
+
+@pytest.mark.slow
+def test_advice_that_cannot_be_tried_is_said_to_be_so(place: str) -> None:
+    profile = take(place, "waiting", verify=True)
+    assert profile.advice[0].measured_examples_per_s is None
+    assert "tried from outside" in " ".join(profile.notes)
+
+
 class Array:
     def __init__(self, *shape: int) -> None:
         self.shape = shape
@@ -245,6 +264,17 @@ def test_a_damaged_counter_file_is_left_out(tmp_path: Path) -> None:
     Metered(abs, meter, 0)(1)
     (tmp_path / "1-1.meter").write_bytes(b"half")
     assert meter.read(1)[0].calls == 1
+
+
+def test_only_what_a_target_imports_is_imported_before_it() -> None:
+    source = (
+        "import os, torch.utils.data\n"
+        "from keras import layers\n"
+        "def make():\n    import grain\n"
+        "def other():\n    import tensorflow\n"
+    )
+    assert frameworks_of(source, "make") == ["grain", "keras", "torch"]
+    assert frameworks_of("def make(:", "make") == []
 
 
 def test_what_cannot_be_iterated_has_no_kind() -> None:

@@ -59,6 +59,9 @@ def run(
     train: bool = typer.Option(False, "--train", help="Measure a real training step first."),
     fit: str | None = typer.Option(None, help="Compile the step for a TPU such as v5e-8."),
     model: str = typer.Option("images", help="What --fit compiles: a target of tpuctl fit."),
+    verify: bool = typer.Option(
+        False, "--verify", help="Try the advice: with and without it, in turns."
+    ),
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -68,7 +71,12 @@ def run(
     limits = parse_limits(fail_if)
     if is_program(target):
         refuse_for_programs(
-            {"--device-step-ms": device_step_ms, "--fit": fit, "--train": train or None}
+            {
+                "--device-step-ms": device_step_ms,
+                "--fit": fit,
+                "--train": train or None,
+                "--verify": verify or None,
+            }
         )
         profile = profile_program(target, steps=steps, seconds=seconds)
         _write(profile, out, html)
@@ -85,6 +93,7 @@ def run(
             train=train,
             fit=fit,
             model=model,
+            verify=verify,
             on_progress=on_progress,
         )
     _write(profile, out, html)

@@ -38,7 +38,7 @@ def chain_of(dataset: Any) -> ChainNode:
         op=_op(dataset),
         name=_name(dataset, function),
         label=getattr(dataset, "_name", None),
-        location=_location(function),
+        location=location_of_function(function),
         runs_python=bool(ops & PYTHON_OPS) or _runs_generator(dataset),
         is_random=any(op.startswith(("Random", "StatelessRandom")) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),
@@ -120,7 +120,8 @@ def _name(dataset: Any, function: Any) -> str:
     return name if name and not ours else _snake(_op(dataset))
 
 
-def _location(function: Any) -> str | None:
+def location_of_function(function: Any) -> str | None:
+    """Where the user wrote a function; None for what is not theirs."""
     code = getattr(function, "__code__", None)
     if code is None and function is not None:
         code = getattr(type(function).__call__, "__code__", None)

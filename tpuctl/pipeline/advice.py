@@ -9,6 +9,7 @@ import shlex
 
 from tpuctl.pipeline.advice_python import PYTHON_RULES
 from tpuctl.pipeline.analyze import serial_runs
+from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.models import Advice
 from tpuctl.pipeline.reference import load_facts
 from tpuctl.pipeline.situation import Rule, Situation, more_vcpus, neighbours, quota
@@ -73,6 +74,7 @@ def _scaled_decode(at: Situation) -> Advice | None:
         f"Decode at 1/{ratio} of the size: {at.image_size} pixels are all that is needed.",
         f"tf.io.decode_jpeg(content, channels=3, ratio={ratio}) in {stage.location or stage.name}",
         at.rate_with(at.total_ms - saved),
+        Change("ratio", ratio),
     )
 
 
@@ -95,6 +97,7 @@ def _cache(at: Situation) -> Advice | None:
         f"{format_bytes(host.memory_available_bytes)}; from the second epoch on.",
         f"dataset.cache() after {stage.location or stage.name}",
         at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
+        Change("cache", location=stage.location) if stage.location else None,
     )
 
 
@@ -127,6 +130,7 @@ def _threadpool(at: Situation) -> Advice | None:
         f"Let {calls} calls of {stage.name} wait at the same time; they need no vCPU for that.",
         f"options.threading.private_threadpool_size = {calls}{also}",
         min(limits),
+        Change("threads", calls, stage.location),
     )
 
 
@@ -151,6 +155,7 @@ def _parallelise(at: Situation) -> Advice | None:
         f"{stage.name} runs on one thread; let tf.data run several calls of it.",
         change,
         min([rate, *caps]) if rate else None,
+        None if stage.name == "from_generator" else Change("calls"),
     )
 
 
@@ -162,6 +167,7 @@ def _prefetch(at: Situation) -> Advice | None:
         "Prepare the next batch while the device computes this one.",
         "dataset.prefetch(tf.data.AUTOTUNE) at the end of the pipeline",
         None,
+        Change("prefetch"),
     )
 
 
@@ -171,6 +177,7 @@ def _smooth(at: Situation) -> Advice | None:
         "Batches come unevenly: keep more of them ready, and let early ones overtake late ones.",
         "dataset.prefetch(8) and options.deterministic = False",
         None,
+        Change("unordered", 8),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.models import Advice
 from tpuctl.pipeline.situation import Rule, Situation, more_vcpus, neighbours, quota
 
@@ -39,6 +40,7 @@ def _workers(at: Situation) -> Advice | None:
         f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
         _workers_line(at, count),
         idle * 1000 / at.total_ms,
+        Change("workers", count) if at.case.measured.kind != "iterable" else None,
     )
 
 
@@ -63,6 +65,7 @@ def _wait_together(at: Situation) -> Advice | None:
         f"Let {count} calls of {stage.name} wait at the same time; they need no vCPU for that.",
         lines.get(at.case.measured.kind, threads),
         min(limits),
+        Change("workers", count) if at.case.measured.kind == "torch" else None,
     )
 
 

@@ -83,6 +83,10 @@ class Case:
     @property
     def blocked(self) -> float:
         """The share of the stages' time that was neither CPU nor waiting for one."""
+        busiest = self.free.signals.busiest_thread
+        if self.measured.lanes == 1 and busiest is not None and self.in_flight:
+            # Threads that only measure are delayed too, by neighbours; they are not in the way.
+            return max(0.0, 1 - busiest / self.in_flight)
         active_s = self.in_flight * self.free.signals.wall_s
         known_s = self.free.signals.cpu_s + (self.free.signals.run_delay_s or 0.0)
         return max(0.0, 1 - known_s / active_s) if active_s else 0.0

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from tpuctl.errors import LimitPassedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
+from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.trace.models import TraceDetail
 
 Kind = Literal["photos", "shards", "tf.data", "torch", "grain", "iterable", "trace"]
@@ -106,6 +107,7 @@ class Signals:
     vcpus_usable: float
     run_delay_s: float | None = None
     busiest_thread: float | None = None
+    second_thread: float | None = None
     other_cpu_s: float | None = None
     steal_s: float | None = None
     throttled_s: float | None = None
@@ -283,6 +285,7 @@ class Advice:
     predicted_mxu_idle_fraction: float | None
     error_fraction: float | None
     change: str
+    trial: Change | None = field(default=None, compare=False, metadata={"internal": True})
 
 
 @dataclass(frozen=True)

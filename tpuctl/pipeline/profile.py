@@ -1,6 +1,7 @@
 """Take a profile: what to measure in, verdict and numbers out."""
 
 import math
+from functools import partial
 
 from tpuctl.errors import UsageError
 from tpuctl.pipeline.conclude import build_profile
@@ -10,6 +11,7 @@ from tpuctl.pipeline.models import Device, Profile
 from tpuctl.pipeline.request import DEFAULT_SECONDS, LONGEST_WAIT_S, Request
 from tpuctl.pipeline.targets import parse_target
 from tpuctl.pipeline.train import TEMPLATE, measure_training_step
+from tpuctl.pipeline.verify import verify as verify_advice
 from tpuctl.progress import OnProgress, silent
 
 
@@ -25,13 +27,15 @@ def profile_target(
     fit: str | None = None,
     model: str = TEMPLATE,
     device_source: str | None = None,
+    verify: bool = False,
     on_progress: OnProgress = silent,
 ) -> Profile:
     """Measure an input pipeline in a fresh process and say what limits it.
 
     `seconds` is how long to measure and bounds how long a batch may take to come. Takes that long
     plus the start of TensorFlow. `batch_size` is for folders and for data sets that do not batch.
-    `fit` is a type of TPU: the step of `model` compiled for it stands in for the device.
+    `fit` is a type of TPU: the step of `model` compiled for it stands in for the device. `verify`
+    tries the advice, which takes a process and two seconds for each piece, three times.
     """
     _check(steps, seconds, batch_size, image_size, device_step_ms)
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
@@ -57,7 +61,12 @@ def profile_target(
         wait_limit_s=LONGEST_WAIT_S if seconds is None else max(10.0, 2 * seconds),
     )
     measured = measure(request, on_progress=on_progress)
-    return build_profile(measured, target=target, image_size=image_size, device=device)
+    profile = build_profile(measured, target=target, image_size=image_size, device=device)
+    if not verify:
+        return profile
+    return verify_advice(
+        profile, request, measure=partial(measure, on_progress=silent), on_progress=on_progress
+    )
 
 
 def _check(

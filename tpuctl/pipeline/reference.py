@@ -29,6 +29,7 @@ class Thresholds:
     idle: float
     contended_other: float
     contended_run_delay: float
+    stolen_demand: float
     throttled: float
     gil_overshoot_ms: float
     gil_vcpus: float

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.targets import Target
 
 DEFAULT_SECONDS = 10.0
@@ -10,7 +11,10 @@ LONGEST_WAIT_S = 120.0
 
 @dataclass(frozen=True)
 class Request:
-    """One profile to take. `wait_limit_s` is the longest that a batch may take to come."""
+    """One profile to take. `wait_limit_s` is the longest that a batch may take to come.
+
+    `change` is tried on a pipeline of the user's while it is built.
+    """
 
     target: Target
     batch_size: int
@@ -19,3 +23,4 @@ class Request:
     steps: int | None
     device_step_ms: float | None
     wait_limit_s: float
+    change: Change | None = None

@@ -93,6 +93,7 @@ def between(
     cpus = len(usable_cpus())
     quota = attempt(lambda: cgroup.quota_vcpus(root))
     pressures = [_difference(*pair) for pair in zip(before.pressure, after.pressure, strict=True)]
+    busiest, second = _busiest_threads(before, after, wall_s)
     shares = [None if stalled is None else stalled / wall_s for stalled in pressures]
     signals = Signals(
         wall_s=wall_s,
@@ -102,7 +103,8 @@ def between(
         vcpus_visible=cpus,
         vcpus_usable=min(cpus, quota) if quota else float(cpus),
         run_delay_s=_difference(before.run_delay_s, after.run_delay_s),
-        busiest_thread=_busiest_thread(before, after, wall_s),
+        busiest_thread=busiest,
+        second_thread=second,
         other_cpu_s=None if busy_s is None else max(0.0, busy_s - cpu_s),
         steal_s=_difference(before.steal_s, after.steal_s),
         throttled_s=_difference(before.throttled_s, after.throttled_s),
@@ -140,13 +142,16 @@ def _threads(root: Path) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _busiest_thread(before: Reading, after: Reading, wall_s: float) -> float | None:
-    """The largest share of the time that one thread ran or was ready to run."""
+def _busiest_threads(
+    before: Reading, after: Reading, wall_s: float
+) -> tuple[float | None, float | None]:
+    """The two largest shares of the time that a thread ran or was ready to run."""
     if before.thread_demand_s is None or after.thread_demand_s is None:
-        return None
+        return None, None
     earlier = before.thread_demand_s
-    grown = (total - earlier.get(name, 0.0) for name, total in after.thread_demand_s.items())
-    return min(1.0, max(grown, default=0.0) / wall_s)
+    grown = [total - earlier.get(name, 0.0) for name, total in after.thread_demand_s.items()]
+    first, second, *_ = sorted([*grown, 0.0, 0.0], reverse=True)
+    return min(1.0, first / wall_s), min(1.0, second / wall_s)
 
 
 def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:

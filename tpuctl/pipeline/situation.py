@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpuctl.pipeline.analyze import Case, Finding, serial_runs
+from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.models import Advice, Stage, Vcpus
 
 
@@ -32,11 +33,13 @@ class Situation:
         """The stage of that name, if there is one."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
-    def advice(self, code: str, what: str, change: str, rate: float | None) -> Advice:
+    def advice(
+        self, code: str, what: str, change: str, rate: float | None, trial: Change | None = None
+    ) -> Advice:
         """Make a piece of advice with what it would mean for the device."""
         device = self.case.device_examples_per_s
         idle = None if device is None or rate is None else max(0.0, 1 - rate / device)
-        return Advice(code, what, rate, None, idle, None, change)
+        return Advice(code, what, rate, None, idle, None, change, trial)
 
     def rate_with(self, cpu_ms: float, *, dropped: tuple[str, ...] = ()) -> float:
         """Examples per second with another CPU cost per example, within what one thread can do."""

@@ -1,10 +1,10 @@
 """What can be measured: every kind of pipeline opened as a `Source`."""
 
+import ast
 import contextlib
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,10 +14,11 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.pipeline.consume import OpenPipeline
 from tpuctl.pipeline.request import Request
 from tpuctl.pipeline.targets import SUPPORTED, Target
+from tpuctl.pipeline.trying import building_with, finished
 from tpuctl.usercode.function import Function
 from tpuctl.usercode.loading import load_function, parameters, users_errors
 
-_FRAMEWORK = re.compile(r"^\s*(?:import|from)\s+(tensorflow|torch|grain|jax|keras)\b", re.MULTILINE)
+FRAMEWORKS = {"tensorflow", "torch", "grain", "jax", "keras"}
 
 
 def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
@@ -36,11 +37,12 @@ def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
     arguments = given if "batch_size" in parameters(function) else {}
 
     def make() -> Any:
-        with users_errors(f"Calling {name} failed", name):
+        with users_errors(f"Calling {name} failed", name), building_with(request.change):
             return function(**arguments)
 
     made = make()
     kind = kind_of(made)
+    made = finished(made, kind, request.change)
     if kind == "tf.data":
         from tpuctl.pipeline._tf import open_dataset
 
@@ -75,9 +77,27 @@ def import_frameworks(target: Target) -> None:
         if place.suffix != ".py":
             sys.path.insert(0, os.getcwd())
             place = Path(str(getattr(importlib.util.find_spec(target.place), "origin", "")))
-        for name in sorted(set(_FRAMEWORK.findall(place.read_text("utf-8", "replace")))):
+        for name in frameworks_of(place.read_text("utf-8", "replace"), target.function):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+
+
+def frameworks_of(source: str, function: str | None) -> list[str]:
+    """The frameworks that a file imports, itself or in one of its functions."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    parts = [each for each in tree.body if not isinstance(each, functions)]
+    parts += [each for each in tree.body if getattr(each, "name", None) == function]
+    names = set()
+    for node in (node for part in parts for node in ast.walk(part)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return sorted(names & FRAMEWORKS)
 
 
 def kind_of(made: object) -> str | None:

@@ -42,7 +42,8 @@ def _startup(case: Case) -> Finding | None:
             0.8,
             (f"the first batch took {first_s:.1f} s, later ones keep the device busy",),
         )
-    if case.free.warming_up and (case.device is None or case.device.warming_up):
+    alone = case.others <= case.limits.contended_other
+    if alone and case.free.warming_up and (case.device is None or case.device.warming_up):
         return Finding(
             "startup", 0.7, ("batches came much faster at the end of the window than before",)
         )
@@ -117,6 +118,8 @@ def _cpu(case: Case) -> Finding | None:
     quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
     if quiet and later <= case.limits.contended_other:
         return None
+    if case.demand is not None and case.demand < case.limits.stolen_demand * usable:
+        return None
     return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
 
 
@@ -160,12 +163,12 @@ def _serial(case: Case) -> Finding | None:
 
 def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Finding | None:
     """A thread that never rests while hardly any other wants a vCPU, whatever the model says."""
-    busiest, demand = case.free.signals.busiest_thread, case.demand
-    if busiest is None or demand is None or worst is None or (case.measured.lanes or 1) > 1:
+    busiest, second = case.free.signals.busiest_thread, case.free.signals.second_thread
+    if busiest is None or second is None or worst is None or (case.measured.lanes or 1) > 1:
         return None
-    if busiest < case.limits.serial_active or demand > TWO_THREADS:
+    if busiest < case.limits.serial_active or second > ONE_HALF:
         return None
-    line = f"one thread is busy {busiest:.0%} of the time; all threads want {demand:.1f} vCPUs"
+    line = f"one thread is busy {busiest:.0%} of the time, the next one {second:.0%}"
     return Finding("serial", 0.8, (line, *_overhead_line(case)), _longest(case, worst[0]))
 
 

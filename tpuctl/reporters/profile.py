@@ -213,12 +213,14 @@ def _item(line: str) -> RenderableType:
 
 
 def predicted(advice: Advice) -> str:
-    """Say what a piece of advice should bring; empty where nobody can tell."""
+    """Say what a piece of advice should bring, and brought; empty where nobody can tell."""
     rate, idle = advice.predicted_examples_per_s, advice.predicted_mxu_idle_fraction
+    found = advice.measured_examples_per_s
+    brought = "" if found is None else f" Measured: {format_rate(found, 'examples')}."
     if rate is None:
-        return ""
+        return brought
     device = "" if idle is None else f", MXU idle {idle:.0%}"
-    return f" Predicted: {format_rate(rate, 'examples')}{device}."
+    return f" Predicted: {format_rate(rate, 'examples')}{device}.{brought}"
 
 
 def _advice(advice: Advice) -> RenderableType:

@@ -32,6 +32,7 @@ class ProfileBlock:
     def __enter__(self) -> "ProfileBlock":
         self._folder = tempfile.mkdtemp(prefix="tpuctl-profile-")
         self._recording = begin(self._folder, command="this program")
+        _open.append(self)
         return self
 
     def __exit__(
@@ -43,6 +44,7 @@ class ProfileBlock:
         recording, self._recording = self._recording, None
         if recording is None:
             return
+        _open.remove(self)
         measured = recording.finish()
         recording.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -63,6 +65,14 @@ class ProfileBlock:
         if self._result is None:
             raise TargetError("No training step was seen in the profiled block.", hint=FEW)
         return self._result
+
+
+_open: list[ProfileBlock] = []
+
+
+def current() -> ProfileBlock:
+    """The innermost open block, for code inside it; where there is none, one that does nothing."""
+    return _open[-1] if _open else ProfileBlock()
 
 
 def profile() -> ProfileBlock:

@@ -21,6 +21,7 @@ EVERY_S, CPU_EVERY_S = 0.02, 0.01
 WRITE_EVERY = 10
 OURS = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), OURS, "<frozen")
+_TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
 _COLLATES = ("default_collate", "default_convert", "collate")
 _TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
@@ -177,7 +178,9 @@ def _place(frame: FrameType, name: str) -> Key | None:
 
 def is_library(file: str) -> bool:
     """Whether a file is not the user's own."""
-    return file.startswith("<") or any(part in file for part in _LIBRARIES)
+    if file.startswith("<"):
+        return not file.startswith(_TYPED_IN)
+    return any(part in file for part in _LIBRARIES)
 
 
 def _qualified(code: CodeType) -> str:

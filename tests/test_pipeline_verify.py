@@ -1,0 +1,66 @@
+"""`--verify`: what is kept, what is dropped and what is said, from measurements that never ran."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.pipeline_cases import measurement, phase, profile
+from tpuctl.errors import TargetError
+from tpuctl.pipeline.changes import Change
+from tpuctl.pipeline.models import Advice, Measurement, Profile
+from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.targets import Target
+from tpuctl.pipeline.verify import verify
+from tpuctl.progress import silent
+
+REQUEST = Request(Target("function", "a", "b"), 32, 224, 2.0, None, 5.0, 10.0)
+
+
+def advice(code: str, predicted: float, trial: Change | None) -> Advice:
+    return Advice(code, "what", predicted, None, None, None, "change", trial)
+
+
+def verified(rates: dict[str | None, float], *given: Advice) -> Profile:
+    """Verify advice on a pipeline that gives so much with each way of changing it."""
+
+    def measure(request: Request) -> Measurement:
+        way = request.change.way if request.change else None
+        assert request.device_step_ms is None
+        if rates[way] < 0:
+            raise TargetError("it broke")
+        return measurement(phase(examples_per_s=rates[way]))
+
+    start = replace(profile(measurement(phase(examples_per_s=100.0))), advice=given)
+    return verify(start, REQUEST, measure=measure, on_progress=silent)
+
+
+def test_what_was_measured_stands_beside_what_was_predicted() -> None:
+    result = verified({None: 200.0, "calls": 320.0}, advice("c", 170.0, Change("calls")))
+    (found,) = result.advice
+    # 1.6 times the rate that the profile had, which is that of a quieter moment.
+    assert found.measured_examples_per_s == pytest.approx(
+        1.6 * (result.pipeline_examples_per_s or 0), rel=0.1
+    )
+    assert found.error_fraction == pytest.approx(170 / found.measured_examples_per_s - 1)  # type: ignore[operator]
+
+
+def test_advice_that_loses_is_dropped_and_named() -> None:
+    result = verified({None: 100.0, "ratio": 60.0}, advice("scaled_decode", 150.0, Change("ratio")))
+    assert result.advice == ()
+    assert "scaled_decode was tried and is not advised: x0.6" in " ".join(result.notes)
+
+
+def test_what_cannot_be_tried_stays_behind_what_was() -> None:
+    result = verified(
+        {None: 100.0, "cache": 120.0},
+        advice("more_vcpus", 900.0, None),
+        advice("cache", 150.0, Change("cache")),
+    )
+    assert [each.code for each in result.advice] == ["cache", "more_vcpus"]
+    assert result.advice[1].measured_examples_per_s is None
+
+
+def test_a_change_that_breaks_the_pipeline_is_said_and_the_advice_kept() -> None:
+    result = verified({None: 100.0, "calls": -1.0}, advice("c", 170.0, Change("calls")))
+    assert result.advice[0].measured_examples_per_s is None
+    assert "c could not be tried: it broke" in result.notes

@@ -1,0 +1,15 @@
+"""Changes that can be tried on a pipeline from outside, without an edit of its code."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Way = Literal["prefetch", "calls", "threads", "unordered", "cache", "ratio", "workers"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: calls and threads to so many, a cache after the function at `location`."""
+
+    way: Way
+    number: int | None = None
+    location: str | None = None
