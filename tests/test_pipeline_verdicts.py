@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         measurement(
             *starving(
                 own=0.5,
-                examples_per_s=5e4,
+                examples_per_s=200.0,
                 active_ms={"batch": 0.008},
                 calls=None,
                 run_delay_s=0.1,
