@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-quick lint smoke bench golden clean
+.PHONY: setup demo test test-quick test-beam test-torch lint smoke bench golden clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -21,6 +21,18 @@ test: test-quick  ## Everything CI can bear.
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow'
+
+test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants older libraries.
+	$(PYTHON) -m venv $(VENV)-beam
+	$(VENV)-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam,images]' -c constraints-beam.txt \
+		scikit-image scikit-learn pytest pytest-timeout hypothesis
+	$(VENV)-beam/bin/python -m pytest -m beam
+
+test-torch: $(READY)  ## The reader for PyTorch, in an environment of its own (gigabytes).
+	$(PYTHON) -m venv $(VENV)-torch
+	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[images]' \
+		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	$(VENV)-torch/bin/python -m pytest tests/test_data_torch.py
 
 lint: $(READY)  ## ruff and mypy --strict.
 	$(BIN)/ruff format --check .

@@ -129,26 +129,25 @@ def _measure_copy(root: Path, hosts: list[str]) -> None:
         path = source / f"d{number // 100}" / f"f{number}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(random.randbytes(500) + b"x = 1\n" * random.randint(1, 300))
-    copy = _tpuctl(root, hosts[:8], "cp", str(source), ":code")
+    rounds = iter(range(100))
 
-    def fresh() -> float:
-        for index in range(8):
-            shutil.rmtree(root / "homes" / str(index) / "code", ignore_errors=True)
-        return _seconds(copy)
+    # Always to a new place: for a minute ext4 steps around every inode that was deleted.
+    def copy(place: int) -> float:
+        return _seconds(_tpuctl(root, hosts[:8], "cp", str(source), f":code-{place}"))
 
     with _sshd(root) as rsync:
         if rsync is None:
             print("cp: there is no rsync or sshd here to compare with")
             return
 
-        def fresh_rsync() -> float:
-            shutil.rmtree(root / "rsync", ignore_errors=True)
-            return _seconds([*rsync, f"{source}/", f"127.0.0.1:{root}/rsync/"])
+        def both(place: int) -> tuple[float, float]:
+            theirs = f"127.0.0.1:{root}/rsync-{place}/"
+            return copy(place), _seconds([*rsync, f"{source}/", theirs])
 
-        pairs = [(fresh(), fresh_rsync()) for _ in range(3)]
+        pairs = [both(next(rounds)) for _ in range(5)]
     ratio = statistics.median(ours / theirs for ours, theirs in pairs)
     print(f"cp: {FILES:,} small files to 8 workers / rsync to one: {ratio:.2f} (at most 2)")
-    again = statistics.median(_seconds(copy) / pair[0] for pair in pairs)
+    again = statistics.median(copy(place) / pair[0] for place, pair in enumerate(pairs))
     print(f"cp: again with nothing changed / the first time: {again:.2f}")
 
 

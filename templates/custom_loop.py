@@ -203,6 +203,16 @@ def make_step(strategy, variables, learning_rate: float, batch_size: int):
     return step, counter
 
 
+def make_example(batch: int = 1024):
+    """What `tpuctl fit custom-loop` compiles: the step of one replica on rows as in `fake`."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+    variables = make_variables(strategy, inputs=5, classes=3, seed=0)
+    step, _ = make_step(strategy, variables, learning_rate=0.1, batch_size=batch)
+    return step, (tf.TensorSpec((batch, 5)), tf.TensorSpec((batch,), tf.int32))
+
+
 def spread(strategy, x, y):
     """Give every replica its part of a batch."""
     import tensorflow as tf

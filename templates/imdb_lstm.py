@@ -256,6 +256,13 @@ def make_model(args: argparse.Namespace, x, y, learning_rate: float):
     return model
 
 
+def make_example():
+    """What `tpuctl fit` compiles under this template's name: the model of `--data fake`."""
+    args = parser.parse_args([])
+    x, y, *_ = make_fake_data(args)
+    return make_model(args, x, y, args.learning_rate)
+
+
 def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Which rows the model got right: a logit above 0 says positive."""
     return (predicted[:, 0] > 0) == labels

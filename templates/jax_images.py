@@ -239,7 +239,10 @@ def predict(weights: dict, pictures, dtype):
     def conv(x, name, stride):
         kernel = weights[name].astype(dtype)
         layout = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, "SAME", None, None, layout)
+        # The name stands in traces and in what the compiler says.
+        with jax.named_scope(name):
+            strides = (stride, stride)
+            return jax.lax.conv_general_dilated(x, kernel, strides, "SAME", None, None, layout)
 
     def norm(x):
         # In float32: a mean of squares in bfloat16 keeps two digits.
@@ -256,19 +259,10 @@ def predict(weights: dict, pictures, dtype):
     return x @ weights["head"]
 
 
-def make_step(mesh, learning_rate: float, seed: int, dtype):
-    """The training step: state is on every device, the batch is split over them.
-
-    JAX runs ahead of the host by itself; what TensorFlow calls steps per execution is not needed.
-    """
+def make_step(learning_rate: float, seed: int, dtype):
+    """The training step: (state, pictures, labels) to (state, figures)."""
     import jax
     import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    everywhere, split = (
-        NamedSharding(mesh, PartitionSpec()),
-        NamedSharding(mesh, PartitionSpec("data")),
-    )
 
     def step(state, pictures, labels):
         # Augmentation on the device: half of the pictures are seen in a mirror. The key follows
@@ -301,8 +295,32 @@ def make_step(mesh, learning_rate: float, seed: int, dtype):
         after = {"weights": weights, "mean": mean, "square": square, "step": count}
         return after, {"loss": loss, "accuracy": accuracy}
 
+    return step
+
+
+def spread_step(step, mesh):
+    """Compile for a mesh: the state is on every device, the batch is split over them.
+
+    JAX runs ahead of the host by itself; what TensorFlow calls steps per execution is not needed.
+    """
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    split = NamedSharding(mesh, PartitionSpec("data"))
     shardings = {"in_shardings": (everywhere, split, split), "out_shardings": everywhere}
     return jax.jit(step, donate_argnums=0, **shardings), everywhere, split
+
+
+def make_example(batch: int = 256, image_size: int = 224, dtype: str = "bfloat16"):
+    """What `tpuctl fit jax-images` compiles: the step of `--data fake`, for a batch."""
+    import jax
+
+    step = make_step(learning_rate=1e-3, seed=0, dtype=dtype)
+    pictures = jax.ShapeDtypeStruct((batch, image_size, image_size, 3), "uint8")
+    labels = jax.ShapeDtypeStruct((batch,), "int32")
+    state = jax.eval_shape(lambda: make_state(classes=4, seed=0))
+    return jax.jit(step, donate_argnums=0), (state, pictures, labels)
 
 
 # ---- Checkpoints ---------------------------------------------------------------------------------
@@ -389,7 +407,7 @@ def main() -> None:
     print(f"learning rate: {rate}")
     print(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
 
-    step, everywhere, split = make_step(mesh, learning_rate, args.seed, dtype)
+    step, everywhere, split = spread_step(make_step(learning_rate, args.seed, dtype), mesh)
     settings = {**vars(args), "epochs": None, "steps": None, "save_every": None, "trace": None}
     state = restore(out, settings, make_state(classes, args.seed))
     first_step = int(state["step"])

@@ -68,6 +68,10 @@ LEFTOVERS: Shape = {
     "[found]": keys("kind name zone reason usd_per_hour chips action"),
     **keys("freed_chips saved_usd_per_hour"),
 }
+WATCHED: Shape = {
+    "[attempts]": keys("number cause reason zone tpu_id job began ended exit_code worker"),
+    **keys("name zone job crashes usd_per_hour tail"),
+}
 TOP: Shape = {
     "[workers]": {
         **keys("index vcpu_percent memory_used_bytes"),

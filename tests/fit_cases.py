@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any, TypeVar
 import pytest
 
 from tpuctl.compile.cache import Cache
-from tpuctl.compile.models import Matmul
+from tpuctl.compile.models import Compilation, Matmul, Program
+from tpuctl.compile.session import Session
+from tpuctl.progress import silent
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -101,6 +105,14 @@ def keras_model():
     model.compile("adam", loss, metrics=["accuracy"])
     return model
 
+def wide_keras_model(batch):
+    import keras
+
+    layers = [keras.layers.Dense(1024, activation="relu") for _ in range(4)]
+    model = keras.Sequential([keras.Input((256, 1024)), *layers])
+    model.compile("sgd", "mean_squared_error")
+    return model
+
 def uncompiled():
     import keras
 
@@ -184,9 +196,44 @@ def write_programs(folder: Path) -> Path:
     return place
 
 
+@contextmanager
+def a_session(folder: Path, *, timeout_s: float = 300.0) -> Iterator[Session]:
+    """One child for many questions, which starts with nothing in its cache."""
+    with Session(empty_cache(folder), timeout_s=timeout_s, on_progress=silent) as session:
+        yield session
+
+
 def empty_cache(folder: Path) -> Cache:
     return Cache(folder / "answers")
 
 
 def product(rows: int, contracted: int, columns: int, layer: str = "layer") -> Matmul:
     return Matmul(layer, rows, contracted, columns, flops=2 * rows * contracted * columns)
+
+
+def compilation(flops: float = 0.0, program: Program | None = None) -> Compilation:
+    """An answer of the compiler's for something that fits."""
+    return Compilation(
+        fits=True,
+        flops=flops,
+        hbm_needed_bytes=1,
+        hbm_available_bytes=None,
+        fixed_bytes=0,
+        program=program or Program((), (), 0, 0, 0, 0),
+        tensors=(),
+        examples=8,
+        framework="jax",
+        notes=(),
+        compile_s=1.0,
+        jaxlib="0",
+        libtpu="0",
+    )
+
+
+def too_large(examples: int, needed_bytes: int) -> Compilation:
+    return replace(
+        compilation(),
+        fits=False,
+        examples=examples,
+        hbm_needed_bytes=needed_bytes,
+    )

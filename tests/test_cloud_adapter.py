@@ -42,6 +42,7 @@ CALLS: dict[str, Callable[[TpuApi], Any]] = {
     "ListNodes": lambda api: api.list_nodes(ALL_ZONES),
     "DeleteNode": lambda api: api.delete_node("t1", zone="us-central1-a"),
     "UpdateNode": lambda api: api.set_metadata(NODE, {"a": "b"}),
+    "GetGuestAttributes": lambda api: api.guest_attributes(NODE, "hostkeys/"),
     "CreateQueuedResource": lambda api: api.create_queued_resource(REQUEST),
     "GetQueuedResource": lambda api: api.get_queued_resource("t1", zone="us-central1-a"),
     "ListQueuedResources": lambda api: api.list_queued_resources("us-central1-a"),

@@ -9,9 +9,15 @@ import pytest
 from tests import contract
 from tests.cloud_world import CloudWorld, Worlds
 from tests.conftest import Tpuctl
+from tests.fit_cases import too_large
 from tpuctl import cloud
 from tpuctl.cloud.creating import Created
+from tpuctl.compile.cache import open_cache
+from tpuctl.compile.models import Question, Target
+from tpuctl.compile.slices import find_slice
 from tpuctl.errors import NoCapacityError
+from tpuctl.units import GIB
+from tpuctl.usercode.function import Function
 
 A, B, C = "us-west4-a", "us-central1-a", "us-west1-c"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
@@ -125,3 +131,23 @@ def test_in_python_what_went_wrong_is_raised(here: CloudWorld) -> None:
 def test_in_python_zones_are_tried_in_order(here: CloudWorld) -> None:
     result: Any = cloud.create("t1", "v5e-8", zone=(A, B), wait=False)
     assert [(attempt.zone, attempt.outcome) for attempt in result.attempts] == [(A, "accepted")]
+
+
+def test_a_program_that_cannot_fit_is_spoken_of_before_anybody_pays(
+    here: CloudWorld, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What `fit` answered last in this folder, for this type and no other."""
+    monkeypatch.setenv("TPUCTL_CACHE_DIR", str(tmp_path))
+    cache, slice_ = open_cache(), find_slice("v5e-8")
+    target = Target("function", "train.py:make", function=Function("train.py", "make"))
+    question = Question(target, slice_, batch_size=4096, dtype=None, training=True)
+    cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
+    assert "train.py:make" not in tpuctl(*CREATE, "--zone", A, "--dry-run").stderr
+    cache.remember(question)
+    result = tpuctl(*CREATE, "--zone", A, "--dry-run", "--json")
+    [warning] = [words for words in result.document["warnings"] if "train.py:make" in words]
+    assert "does not fit a v5litepod-8 with a batch of 4,096" in warning
+    assert "each device needs 32 GiB and has 15.8 GiB" in warning
+    result = tpuctl(*CREATE, "--zone", A, "--yes")
+    assert warning in result.stderr
+    assert result.exit_code == 0

@@ -23,6 +23,8 @@ from tpuctl.progress import silent
 from tpuctl.storage.local import locked
 from tpuctl.storage.port import Storage, open_storage
 
+pytestmark = pytest.mark.slow
+
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
 Bucket = Callable[..., Storage]

@@ -27,6 +27,7 @@ from tpuctl.datasets import (
 )
 from tpuctl.datasets.fetching import PIECE_BYTES
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
+from tpuctl.progress import Progress
 from tpuctl.storage.port import Storage, open_storage
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
@@ -161,6 +162,22 @@ def test_processes_that_ask_at_once_fetch_it_once(bucket: Bucket, made: Path) ->
     assert sum(result.fetched_bytes > 0 for result in results) == 1
     shards = sum(name.endswith(".tfrecord") for name in contents(made))
     assert asked(world, "storage_get") - before == shards + 4
+
+
+def test_a_copy_that_another_completes_and_goes_on_reading_is_not_waited_for(
+    bucket: Bucket,
+) -> None:
+    bucket()
+    copy = Path(copy_data_set(ADDRESS).path)
+    (copy / "manifest.json").rename(copy / "later")
+    with copy.with_name(f"{copy.name}.lock").open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+
+        def complete(progress: Progress) -> None:
+            if progress.task == "wait":
+                (copy / "later").rename(copy / "manifest.json")
+
+        assert copy_data_set(ADDRESS, on_progress=complete).fetched_bytes == 0
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """One data set by several machines: shares of the shards, nobody waits, the last one concludes."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
@@ -18,7 +20,10 @@ from tests.pictures import contents
 from tpuctl.datasets import PresizeOptions, presize, verify
 from tpuctl.datasets.parts import Part, parse_part
 from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.reporters.data import presize as report
 from tpuctl.storage.port import Storage, open_storage
+
+pytestmark = pytest.mark.slow
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
@@ -72,6 +77,11 @@ def test_parts_make_the_data_set_that_one_machine_makes(
     assert first.shards_missing == 3
     assert "3 shards are still to come from other machines" in first.warnings[0]
     assert "manifest.json" not in content(storage)
+    console = Console(width=200, file=io.StringIO())
+    console.print(report(first))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "as machine 1 of 2; 2 of 5 shards are complete" in shown
+    assert "Next" not in shown
     again = presize(photos, target, SMALL, part=Part(1, 2))
     assert (again.written, again.shards_missing) == (0, 3)
     last = presize(photos, target, SMALL, part=Part(0, 2))

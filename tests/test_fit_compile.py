@@ -1,15 +1,26 @@
 """`fit` with the real compiler: what it says agrees with hand counts and with itself."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import contract
-from tests.fit_cases import compiles, empty_cache, write_programs
+from tests.fit_cases import a_session, compiles, write_programs
 from tpuctl.compile import Comparison, Fit, answer, fit, warn_before_create
+from tpuctl.compile.session import Session
 from tpuctl.units import GIB, MIB
 
 pytestmark = compiles
+
+TYPED = """
+def make(dtype="float16"):
+    import jax, jax.numpy as jnp
+
+    step = lambda w, x: (x.astype(dtype) @ w.astype(dtype)).astype(dtype)
+    shape = jax.ShapeDtypeStruct
+    return step, (shape((1024, 1024), "float32"), shape((1024, 1024), "uint8"))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -18,14 +29,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory):
-    return empty_cache(tmp_path_factory.mktemp("cache"))
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with a_session(tmp_path_factory.mktemp("cache")) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
-def four(programs: Path, cache) -> Comparison:
+def four(programs: Path, session: Session) -> Comparison:
     types = ["v2-8,v5e-4", "v6e-1", "tpu7x-8"]
-    found = answer(f"{programs}:training", types, batch_size=512, cache=cache)
+    found = answer(f"{programs}:training", types, batch_size=512, cache=session.cache)
     assert isinstance(found, Comparison)
     return found
 
@@ -72,59 +84,67 @@ def test_a_donated_state_is_counted_once(four: Comparison) -> None:
     assert found.hbm_needed_bytes < weights + batch + 2 * MIB
 
 
-def test_the_second_run_is_answered_from_the_cache(programs: Path, cache, four: Comparison) -> None:
-    again = fit(f"{programs}:training", "v6e-1", batch_size=512, cache=cache)
+def test_the_second_run_is_answered_from_the_cache(
+    programs: Path, session: Session, four: Comparison
+) -> None:
+    again = fit(f"{programs}:training", "v6e-1", batch_size=512, session=session)
     first = next(f for f in four.types if f.accelerator_type == "v6e-1")
     assert (again.from_cache, first.from_cache) == (True, False)
     assert again.hbm_needed_bytes == first.hbm_needed_bytes
     assert again.step_ms_estimate == first.step_ms_estimate
 
 
-def test_an_edited_program_is_compiled_again(tmp_path: Path) -> None:
-    place, cache = write_programs(tmp_path), empty_cache(tmp_path)
-    before = fit(f"{place}:conv", "v5e-1", cache=cache)
+def test_an_edited_program_is_compiled_again(tmp_path: Path, session: Session) -> None:
+    place = write_programs(tmp_path)
+    before = fit(f"{place}:conv", "v5e-1", session=session)
     place.write_text(place.read_text().replace("(3, 3, 64, 128)", "(3, 3, 64, 256)"))
-    after = fit(f"{place}:conv", "v5e-1", cache=cache)
+    after = fit(f"{place}:conv", "v5e-1", session=session)
     assert not after.from_cache
     assert after.flops_per_step == pytest.approx(2 * before.flops_per_step, rel=0.05)
 
 
-def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
-    place, cache = write_programs(tmp_path), empty_cache(tmp_path)
-    fit(f"{place}:odd_sizes", "v5e-1", cache=cache)
-    for kept in cache.folder.glob("*.json"):
+def test_a_damaged_answer_is_asked_for_again(programs: Path, session: Session) -> None:
+    place = programs
+    fit(f"{place}:odd_sizes", "v5e-1", session=session)
+    for kept in session.cache.folder.glob("*.json"):
         kept.write_text(kept.read_text()[:100])
-    assert not fit(f"{place}:odd_sizes", "v5e-1", cache=cache).from_cache
+    assert not fit(f"{place}:odd_sizes", "v5e-1", session=session).from_cache
 
 
-def test_the_flops_of_a_convolution_agree_with_a_hand_count(programs: Path, cache) -> None:
-    found = fit(f"{programs}:conv", "v6e-1", batch_size=8, cache=cache)
+def test_the_flops_of_a_convolution_agree_with_a_hand_count(
+    programs: Path, session: Session
+) -> None:
+    found = fit(f"{programs}:conv", "v6e-1", batch_size=8, session=session)
     assert found.flops_per_step == pytest.approx(2 * 8 * 16 * 16 * 128 * 3 * 3 * 64, rel=0.05)
 
 
-def test_the_turns_of_a_scan_are_counted(programs: Path, cache) -> None:
-    found = fit(f"{programs}:scan", "v5e-1", batch_size=64, cache=cache)
+def test_the_turns_of_a_scan_are_counted(programs: Path, session: Session) -> None:
+    found = fit(f"{programs}:scan", "v5e-1", batch_size=64, session=session)
     assert found.flops_per_step == pytest.approx(10 * 2 * 64 * 256 * 256, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "unit"), [("v5e-1", 128), ("v6e-1", 256)])
 def test_the_waste_of_the_matrix_unit_agrees_with_a_hand_count(
-    programs: Path, cache, name: str, unit: int
+    programs: Path, session: Session, name: str, unit: int
 ) -> None:
-    found = fit(f"{programs}:odd_sizes", name, cache=cache)
+    found = fit(f"{programs}:odd_sizes", name, session=session)
     padded = {128: (384, 256), 256: (512, 256)}[unit]
     filled = 300 / padded[0] * 200 / padded[1]
     assert found.mxu_padding_waste_fraction == pytest.approx(1 - filled, rel=0.01)
     assert {(w.size, w.better_size) for w in found.mxu_padding} == {(300, 256), (200, 256)}
 
 
-def test_a_layer_that_wastes_is_named_as_the_user_named_it(programs: Path, cache) -> None:
-    found = fit(f"{programs}:dense", "v6e-1", batch_size=64, cache=cache)
+def test_a_layer_that_wastes_is_named_as_the_user_named_it(
+    programs: Path, session: Session
+) -> None:
+    found = fit(f"{programs}:dense", "v6e-1", batch_size=64, session=session)
     assert {waste.layer for waste in found.mxu_padding} == {"second"}
 
 
-def test_a_program_that_does_not_fit_says_what_takes_the_memory(programs: Path, cache) -> None:
-    found = fit(f"{programs}:greedy", "v5e-1", batch_size=16384, cache=cache, verify=True)
+def test_a_program_that_does_not_fit_says_what_takes_the_memory(
+    programs: Path, session: Session
+) -> None:
+    found = fit(f"{programs}:greedy", "v5e-1", batch_size=16384, session=session, verify=True)
     assert (found.fits, found.exit_code, found.status) == (False, 1, "attention")
     assert found.hbm_needed_bytes == pytest.approx(32 * GIB, rel=0.01)
     assert found.hbm_available_bytes == pytest.approx(15.75 * GIB)
@@ -134,41 +154,49 @@ def test_a_program_that_does_not_fit_says_what_takes_the_memory(programs: Path, 
     assert tried["bf16"].hbm_needed_bytes == pytest.approx(16 * GIB, rel=0.01)
     assert tried["bf16"].fits is False
     assert tried["remat"].fits is None
+    assert tried["remat"].why_not == "only you can change a step of your own"
 
 
 def test_the_largest_batch_agrees_with_its_neighbours_compiled_one_by_one(
-    programs: Path, cache
+    programs: Path, session: Session
 ) -> None:
     target = f"{programs}:greedy"
-    found = fit(target, "v5e-1", max_batch=True, cache=cache)
+    found = fit(target, "v5e-1", max_batch=True, session=session)
     assert found.max_batch is not None
     assert found.max_batch == found.batch_size
     assert found.fits
     step = max(8, (1 << found.max_batch.bit_length() - 1) // 32)
     # 8,064 examples would fill the memory to the last byte and leave none for the program.
     assert found.max_batch < 15.75 * 1024 / 2 <= found.max_batch + step
+    # One by one: no answer of the search is used again.
+    for kept in session.cache.folder.glob("*.json"):
+        kept.unlink()
     neighbours = {
-        size: fit(target, "v5e-1", batch_size=size, cache=empty_cache(cache.folder / "none")).fits
+        size: fit(target, "v5e-1", batch_size=size, session=session).fits
         for size in (found.max_batch - step, found.max_batch, found.max_batch + step)
     }
     assert list(neighbours.values()) == [True, True, False]
 
 
-def test_a_type_for_which_nothing_is_small_enough_has_no_largest_batch(tmp_path: Path) -> None:
+def test_a_type_for_which_nothing_is_small_enough_has_no_largest_batch(
+    tmp_path: Path, session: Session
+) -> None:
     place = write_programs(tmp_path)
     place.write_text(place.read_text().replace("(batch, 256, 1024)", "(batch, 65536, 65536)"))
-    found = fit(f"{place}:greedy", "v5e-1", max_batch=True, cache=empty_cache(tmp_path))
+    found = fit(f"{place}:greedy", "v5e-1", max_batch=True, session=session)
     assert (found.fits, found.max_batch, found.batch_size) == (False, None, 1)
 
 
-def test_a_program_in_a_file_is_compiled_as_it_is(programs: Path, cache, tmp_path: Path) -> None:
+def test_a_program_in_a_file_is_compiled_as_it_is(
+    programs: Path, session: Session, tmp_path: Path
+) -> None:
     jax = pytest.importorskip("jax")
     step = jax.jit(lambda w, x: x @ w)
     shapes = jax.ShapeDtypeStruct((256, 512), "float32"), jax.ShapeDtypeStruct((64, 256), "float32")
     text = step.lower(*shapes).as_text()
     place = tmp_path / "step.mlir"
     place.write_text(text, encoding="utf-8")
-    found = fit(str(place), "v5e-4", batch_size=64, cache=cache)
+    found = fit(str(place), "v5e-4", batch_size=64, session=session)
     assert found.framework == "MLIR"
     assert found.flops_per_step == pytest.approx(2 * 64 * 256 * 512, rel=0.05)
     assert found.per_chip_batch == 16
@@ -185,13 +213,48 @@ def test_the_command_keeps_the_contract_and_its_exit_code_tells_the_truth(
         assert result.data["warnings"] == result.document["warnings"]
 
 
-def test_create_is_told_what_cannot_fit(programs: Path, cache) -> None:
+def test_create_is_told_what_cannot_fit_until_the_program_changes(
+    programs: Path, session: Session
+) -> None:
     target = f"{programs}:greedy"
-    assert warn_before_create(fit(target, "v5e-1", batch_size=8, cache=cache)) is None
-    warning = warn_before_create(fit(target, "v5e-1", batch_size=16384, cache=cache))
-    assert warning
+
+    def warnings(accelerator_type: str) -> list[str]:
+        found = warn_before_create(accelerator_type, session.cache)
+        return [warning for warning in found if warning.startswith(target)]
+
+    fit(target, "v5e-1", batch_size=16384, session=session)
+    [warning] = warnings("v5litepod-1")
     assert "each device needs 32 GiB and has 15.8 GiB" in warning
-    assert "--max-batch" in warning
+    assert f"tpuctl fit {target} --type v5litepod-1" in warning
+    assert warnings("v6e-1") == []
+    source = programs.read_text()
+    programs.write_text(f"{source}\n")
+    try:
+        assert warnings("v5litepod-1") == []
+    finally:
+        programs.write_text(source)
+    assert warnings("v5litepod-1")
+    fit(target, "v5e-1", batch_size=8, session=session)
+    assert warnings("v5litepod-1") == []
+
+
+def test_a_step_of_ones_own_has_no_other_program_for_inference(
+    programs: Path, session: Session
+) -> None:
+    found = fit(f"{programs}:dense", "v6e-1", batch_size=64, training=False, session=session)
+    assert any("--inference changes nothing" in warning for warning in found.warnings)
+
+
+def test_a_function_is_told_the_type_of_its_elements_where_it_asks(
+    tmp_path: Path, session: Session
+) -> None:
+    place = tmp_path / "typed.py"
+    place.write_text(TYPED)
+    wide, narrow = (
+        fit(f"{place}:make", "v5e-1", dtype=dtype, session=session) for dtype in ("f32", "bf16")
+    )
+    assert narrow.hbm_needed_bytes > 4 * 1024 * 1024
+    assert wide.hbm_needed_bytes - narrow.hbm_needed_bytes > 1024 * 1024
 
 
 def test_several_types_are_compared_by_price(four: Comparison) -> None:

@@ -1,17 +1,22 @@
 """`fit` on targets that raise, hang, die or are something else: one clear error each."""
 
+import ast
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fit_cases import empty_cache, with_compiler, write_programs
+from tests.fit_cases import a_session, empty_cache, with_compiler, write_programs
 from tpuctl.compile import fit
+from tpuctl.compile.session import Session, missing
 from tpuctl.errors import InvalidInputError, MissingExtraError, NotFoundError, TpuctlError
+from tpuctl.launch.catalog import list_templates
+from tpuctl.usercode.complaint import last_words, ran_out_of_memory
 
 
 @pytest.fixture
@@ -19,9 +24,16 @@ def programs(tmp_path: Path) -> Path:
     return write_programs(tmp_path)
 
 
-def failure_of(place: Path, function: str, cache: Path, **options) -> TpuctlError:
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """It goes on after an error of the target's."""
+    with a_session(tmp_path_factory.mktemp("cache")) as session:
+        yield session
+
+
+def failure_of(place: Path, function: str, **options) -> TpuctlError:
     with pytest.raises(TpuctlError) as caught:
-        fit(f"{place}:{function}", "v5e-4", cache=empty_cache(cache), **options)
+        fit(f"{place}:{function}", "v5e-4", **options)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -29,7 +41,6 @@ def failure_of(place: Path, function: str, cache: Path, **options) -> TpuctlErro
 FAILURES = {
     "raises": ("OSError: no such bucket", "programs.py:", "target_failed"),
     "exits": ("SystemExit: 3", "programs.py:", "target_failed"),
-    "dies": ("was killed by SIGKILL; the machine may have run out of memory", "", "target_failed"),
     "nothing": ("returned a builtins.NoneType", "", "invalid"),
     "needs": ("needs arguments (path)", "", "invalid"),
     "no_such": ("has no function no_such", "", "invalid"),
@@ -41,10 +52,10 @@ FAILURES = {
 @pytest.mark.parametrize("function", FAILURES)
 @with_compiler
 def test_a_target_that_fails_gives_one_clear_error(
-    function: str, programs: Path, tmp_path: Path
+    function: str, programs: Path, session: Session
 ) -> None:
     words, place, code = FAILURES[function]
-    error = failure_of(programs, function, tmp_path)
+    error = failure_of(programs, function, session=session)
     assert words in str(error)
     assert place in str(error)
     assert (error.code, error.exit_code) == (code, 1)
@@ -52,10 +63,70 @@ def test_a_target_that_fails_gives_one_clear_error(
 
 
 @with_compiler
+def test_a_process_that_the_kernel_kills_may_have_had_no_memory(
+    programs: Path, tmp_path: Path
+) -> None:
+    error = failure_of(programs, "dies", cache=empty_cache(tmp_path))
+    assert "was killed by SIGKILL; the machine may have run out of memory" in str(error)
+    assert error.hint
+
+
+@with_compiler
+@pytest.mark.parametrize(
+    ("limit_mib", "words"),
+    [(800, "libtpu cannot compile"), (1800, "process was killed by SIG")],
+)
+def test_without_memory_there_is_one_error_that_says_so(
+    limit_mib: int, words: str, programs: Path
+) -> None:
+    command = f"ulimit -v {limit_mib * 1024}; exec {sys.executable} -m tpuctl fit " + (
+        f"{programs}:conv --type v5e-1 --batch 32"
+    )
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith("Error: ")
+    assert words in found.stderr
+    assert "memory here (ulimit -v)" in found.stderr or "failed to map segment" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_what_a_crash_was_about_is_found_in_its_log() -> None:
+    log = (
+        "F1121 17:50:44.871491   28536 env.cc:93] Check failed: ret == 0 (11 vs. 0) Thread "
+        "tf_XLAEigen creation via pthread_create() failed.\n"
+        "*** Check failure stack trace: ***\n    @     0x7f353f2a8eec  (unknown)\n"
+        "*** SIGABRT received by PID 28536 (TID 28536) on cpu 1; stack trace: ***\n"
+        "PC: @     0x7f353f2a8eec  (unknown)  (unknown)\nhttps://symbolize.stripped_domain/r/\n"
+        "E1121 17:50:45.247978   28536 coredump_hook.cc:310] RAW: Remote crash data gathering\n"
+    )
+    assert last_words(log).startswith("env.cc:93] Check failed: ret == 0")
+    assert ran_out_of_memory(log)
+    assert not ran_out_of_memory("E1121 17:50:45.247978   28536 coredump_hook.cc:310] RAW")
+
+
+@with_compiler
+def test_versions_that_were_never_tried_together_are_refused(
+    programs: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "site" / "libtpu-9.9.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: libtpu\nVersion: 9.9.9\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "tpuctl", "fit", f"{programs}:conv", "--type", "v5e-1"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{other.parent}:{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert found.returncode == 1
+    assert "libtpu 9.9.9" in found.stderr
+    assert "tpuctl[aot]" in found.stderr or "libtpu==" in found.stderr
+
+
+@with_compiler
 def test_a_target_that_hangs_is_given_up_with_the_line_it_was_at(
     programs: Path, tmp_path: Path
 ) -> None:
-    error = failure_of(programs, "hangs", tmp_path, timeout_s=2)
+    error = failure_of(programs, "hangs", cache=empty_cache(tmp_path), timeout_s=2)
     assert "while loading" in str(error)
     line = programs.read_text().splitlines().index("    time.sleep(3600)") + 1
     assert f"programs.py:{line}" in str(error)
@@ -75,17 +146,17 @@ def test_a_target_that_hangs_is_given_up_with_the_line_it_was_at(
     ],
 )
 def test_what_a_tpu_cannot_run_is_explained(
-    function: str, words: str, title: str, programs: Path, tmp_path: Path
+    function: str, words: str, title: str, programs: Path, session: Session
 ) -> None:
     pytest.importorskip("tensorflow")
-    error = failure_of(programs, function, tmp_path)
+    error = failure_of(programs, function, session=session)
     assert words in str(error)
     assert title in str(error.hint)
 
 
 @with_compiler
-def test_a_batch_that_does_not_divide_names_those_that_do(programs: Path, tmp_path: Path) -> None:
-    error = failure_of(programs, "dense", tmp_path, batch_size=30)
+def test_a_batch_that_does_not_divide_names_those_that_do(programs: Path, session: Session) -> None:
+    error = failure_of(programs, "dense", batch_size=30, session=session)
     assert "30 does not divide among 4 devices" in str(error)
     assert error.hint == "--batch 28 or --batch 32"
 
@@ -100,10 +171,12 @@ def test_a_batch_that_does_not_divide_names_those_that_do(programs: Path, tmp_pa
         ("empty.mlir", b"", "no function main"),
     ],
 )
-def test_a_damaged_file_is_refused(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(
+    name: str, content: bytes, words: str, tmp_path: Path, session: Session
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInputError, match=words):
-        fit(str(tmp_path / name), "v5e-1", cache=empty_cache(tmp_path))
+        fit(str(tmp_path / name), "v5e-1", session=session)
 
 
 def test_what_is_asked_wrongly_is_refused_before_anything_starts(tmp_path: Path, tpuctl) -> None:
@@ -137,6 +210,18 @@ def test_without_the_extra_the_pip_line_is_named(
     with pytest.raises(MissingExtraError, match="libtpu") as caught:
         fit(f"{programs}:dense", "v5e-1", cache=empty_cache(tmp_path))
     assert caught.value.hint == "pip install 'tpuctl[aot]'"
+
+
+def test_an_older_python_is_told_that_the_extra_gives_it_nothing() -> None:
+    assert "Python 3.11 or newer, and this is 3.10" in str(missing("libtpu", (3, 10)).hint)
+    assert missing("libtpu", (3, 11)).hint == "pip install 'tpuctl[aot]'"
+
+
+@pytest.mark.parametrize("template", list_templates().templates, ids=lambda one: one.name)
+def test_every_other_template_has_a_program_to_compile(template) -> None:
+    tree = ast.parse(Path(template.path).read_text(encoding="utf-8"))
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert ("make_example" in functions) == (template.frameworks != ("torch",))
 
 
 def test_the_user_process_never_loads_the_compiler(programs: Path, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fit_cases import product
+from tests.fit_cases import compilation, product
 from tpuctl.compile import hlo, mxu, products, program, search, slices
-from tpuctl.compile.models import Compilation, Kernel, Program
+from tpuctl.compile.conclude import build_fit
+from tpuctl.compile.models import Compilation, Kernel, Program, Question, Target
 from tpuctl.compile.report import read_out_of_memory, read_report
 from tpuctl.compile.roofline import roofline
 from tpuctl.errors import InvalidInputError
@@ -58,33 +59,33 @@ def test_a_program_without_products_wastes_nothing_that_is_known() -> None:
     assert mxu.measure_padding([], 128).wasted_fraction is None
 
 
+@pytest.mark.parametrize(
+    ("layer", "known"),
+    [
+        ("functional_1_1/conv2d_4_1/convolution", "conv2d_4"),
+        ("sequential/encoder/dense_1/MatMul", "encoder/dense_1"),
+        ("head_1", "head_1"),
+        ("dot_general at train.py:12", "dot_general at train.py:12"),
+    ],
+)
+def test_a_layer_that_is_known_keeps_the_name_that_it_was_given(layer: str, known: str) -> None:
+    layers = ("conv2d_4", "encoder", "dense_1", "head", "head_1")
+    one = Program((product(8, 128, 100, layer),), (), 0, 0, 0, 0)
+    assert program.name_layers(one, layers).matmuls[0].layer == known
+    assert program.name_layers(one, ()) == one
+
+
 # ---- The roofline --------------------------------------------------------------------------------
 
 
-def compilation(
-    flops: float, kernels: tuple[Kernel, ...], collective_bytes: int = 0
-) -> Compilation:
-    return Compilation(
-        fits=True,
-        flops=flops,
-        hbm_needed_bytes=1,
-        hbm_available_bytes=None,
-        fixed_bytes=0,
-        program=Program((), kernels, 0, collective_bytes, 0, 0),
-        tensors=(),
-        examples=8,
-        framework="jax",
-        notes=(),
-        compile_s=1.0,
-        jaxlib="0",
-        libtpu="0",
-    )
+def work(flops: float, kernels: tuple[Kernel, ...], collective_bytes: int = 0) -> Compilation:
+    return compilation(flops, Program((), kernels, 0, collective_bytes, 0, 0))
 
 
 def test_the_fastest_step_is_the_slower_of_arithmetic_and_memory() -> None:
     chip = slices.find_slice("v5e-1")
     one_ms_of_memory = Kernel(cycles=1, bytes=int(chip.hbm_bytes_per_s / 1e3), times=1)
-    line = roofline(compilation(chip.flops_per_s / 1e3 / 2, (one_ms_of_memory,)), chip)
+    line = roofline(work(chip.flops_per_s / 1e3 / 2, (one_ms_of_memory,)), chip)
     assert line.compute_ms == pytest.approx(0.5)
     assert line.memory_ms == pytest.approx(1.0)
     assert line.step_ms.low == pytest.approx(1.0)
@@ -96,7 +97,7 @@ def test_the_slowest_step_runs_one_kernel_after_the_other_and_then_exchanges() -
     slow_core = Kernel(cycles=int(chip.clock_hz / 1e3), bytes=0, times=2)
     slow_memory = Kernel(cycles=1, bytes=int(chip.hbm_bytes_per_s / 1e3), times=3)
     exchanged = int(chip.ici_bytes_per_s / 1e3)
-    line = roofline(compilation(0.0, (slow_core, slow_memory), exchanged), chip)
+    line = roofline(work(0.0, (slow_core, slow_memory), exchanged), chip)
     assert line.communication_ms == pytest.approx(2 * 3 / 4)
     assert line.step_ms.high == pytest.approx(2 + 3 + 2 * 3 / 4)
 
@@ -104,7 +105,7 @@ def test_the_slowest_step_runs_one_kernel_after_the_other_and_then_exchanges() -
 def test_without_estimates_of_cycles_nothing_is_taken_to_overlap() -> None:
     chip = slices.find_slice("v5e-1")
     kernel = Kernel(cycles=0, bytes=int(chip.hbm_bytes_per_s / 1e3), times=1)
-    line = roofline(compilation(chip.flops_per_s / 1e3, (kernel,)), chip)
+    line = roofline(work(chip.flops_per_s / 1e3, (kernel,)), chip)
     assert line.step_ms.high == pytest.approx(2.0)
 
 
@@ -250,3 +251,14 @@ def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None
         assert found.best.per_device <= limit < found.next_too_large.per_device
         assert step <= max(8, found.best.per_device // 32)
         assert found.best.per_device % 8 == 0 or found.best.per_device < 8
+
+
+def test_a_search_that_found_no_limit_says_so() -> None:
+    tried = search.find_largest(memory(2**21, 1.0, 0.01))
+    question = Question(
+        Target("file", "step.mlir"), slices.find_slice("v5e-4"), 8, dtype=None, training=True
+    )
+    fit = build_fit(question, compilation(), tried, (), 1)
+    assert f"no limit up to a batch of {4 * search.LARGEST:,}" in " ".join(fit.notes)
+    limited = build_fit(question, compilation(), search.find_largest(memory(64, 1, 1)), (), 1)
+    assert "no limit" not in " ".join(limited.notes)

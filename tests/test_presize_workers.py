@@ -38,13 +38,13 @@ def test_a_killed_worker_costs_a_retry_and_not_the_run(photos: Path, tmp_path: P
 POISONED = """
 import os, signal, time
 from tpuctl.datasets import _images, worker
-shrink = _images.shrink
+shrink_all = _images.shrink_all
 def poisoned(data, *args, **options):
-    small = shrink(data, *args, **options)
-    if small.original_width == 344:
+    smalls = shrink_all(data, *args, **options)
+    if smalls[0].original_width == 344:
         {death}
-    return small
-_images.shrink = poisoned
+    return smalls
+_images.shrink_all = poisoned
 worker.main()
 """
 

@@ -56,7 +56,8 @@ def test_the_worker_that_is_wrong_is_named_and_how(change: dict[str, Any], said:
     ((index, problem),) = judge(slice_of({}, change), None)
     assert index == 1
     assert str(problem) == f"worker 1 (h1) is not fit for a job: {said}."
-    assert (problem.hint or "").startswith("tpuctl run --host h0,h1,h2,h3 --worker 1 -- ")
+    verb, where = ("free" if "holders" in change else "run"), "--host h0,h1,h2,h3 --worker 1"
+    assert f"{problem.hint} ".startswith(f"tpuctl {verb} {where} ")
 
 
 def test_a_wrong_clock_of_our_own_is_no_problem_of_theirs() -> None:

@@ -25,6 +25,8 @@ from tpuctl.remote.copies import Copied, plan_copy
 from tpuctl.remote.copy import copy
 from tpuctl.remote.tree import read_tree
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Slice]:
@@ -325,6 +327,71 @@ def test_a_file_that_changed_meanwhile_does_not_replace_the_old_one(tmp_path: Pa
     receiver.close()
     assert receiver.changed == ["a"]
     assert (tmp_path / "a").read_text() == "old content"
+
+
+def receiving_folder(root: Path) -> Receiver:
+    """A folder d with files a and b, of which a has arrived."""
+    entries = [Entry("d", "d", 0o750, 0, 0, "")]
+    entries += [Entry(f"d/{name}", "f", 0o640, 1, 1, "") for name in "ab"]
+    receiver = Receiver(str(root), dict(enumerate(entries)))
+    receiver.expect(receiver.compare()[0])
+    receiver.feed(RECORD.pack(1, 1) + b"x" + WHOLE)
+    return receiver
+
+
+def test_a_new_folder_takes_its_place_when_everything_has_come(tmp_path: Path) -> None:
+    receiver = receiving_folder(tmp_path)
+    assert not (tmp_path / "d").exists()
+    receiver.feed(RECORD.pack(2, 1) + b"y" + CHANGED)
+    assert not (tmp_path / "d").exists()
+    receiver.commit([])
+    receiver.close()
+    assert os.listdir(tmp_path) == ["d"]
+    assert receiver.changed == ["d/b"]
+    assert os.listdir(tmp_path / "d") == ["a"]
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_folder_that_somebody_makes_meanwhile_gets_the_files(tmp_path: Path) -> None:
+    receiver = receiving_folder(tmp_path)
+    (tmp_path / "d").mkdir(mode=0o700)
+    (tmp_path / "d" / "own").write_text("own")
+    receiver.feed(RECORD.pack(2, 1) + b"y" + WHOLE)
+    receiver.commit([])
+    receiver.close()
+    assert sorted(os.listdir(tmp_path / "d")) == ["a", "b", "own"]
+    assert os.listdir(tmp_path) == ["d"]
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_nothing_goes_through_what_somebody_puts_in_a_folders_place(
+    tmp_path: Path, kind: str
+) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    outside.mkdir()
+    receiver = receiving_folder(root)
+    if kind == "link":
+        (root / "d").symlink_to(outside)
+    else:
+        (root / "d").write_text("own")
+    receiver.feed(RECORD.pack(2, 1) + b"y" + WHOLE)
+    with pytest.raises(Refusal):
+        receiver.commit([])
+    receiver.close()
+    assert os.listdir(outside) == []
+    assert os.listdir(root) == ["d"]
+
+
+def test_a_new_folder_that_was_given_up_leaves_nothing(tmp_path: Path) -> None:
+    receiving_folder(tmp_path).close()
+    assert os.listdir(tmp_path) == []
+    killed = receiving_folder(tmp_path)
+    os.close(killed._part)
+    killed._part = -1
+    killed.close()
+    assert len(os.listdir(tmp_path)) == 1
+    receiving(tmp_path, "a").close()
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_a_killed_copy_left_is_removed_by_the_next(tmp_path: Path) -> None:

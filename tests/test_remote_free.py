@@ -28,6 +28,8 @@ from tpuctl.runtime.here import Here
 from tpuctl.runtime.machine import PciDevice
 from tpuctl.runtime.nodes import nodes_of_chips
 
+pytestmark = pytest.mark.slow
+
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); "
 
 

@@ -16,12 +16,15 @@ pytest.importorskip("asyncssh")
 
 from tests.workers import Cable, Heard, Slice, alive, running_slice, wait_until
 from tpuctl.errors import UsageError
+from tpuctl.remote.agent import joblog
 from tpuctl.remote.agent import jobs as agent_jobs
 from tpuctl.remote.agent.wire import Refusal
 from tpuctl.remote.hosts import parse_hosts
 from tpuctl.remote.jobs import list_jobs, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
 from tpuctl.remote.run import plan_command
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -109,6 +112,31 @@ def test_following_goes_on_where_a_connection_broke(own: Slice) -> None:
     assert "worker 0" in noted[0]
 
 
+@pytest.mark.slow
+def test_a_worker_that_drops_in_the_middle_of_a_line_says_it_once_and_whole(own: Slice) -> None:
+    start(own, "sh", "-c", "printf half; while [ ! -e go ]; do sleep 0.05; done; echo ' a line'")
+    heard, dropped = Heard(), threading.Event()
+
+    def note(text: str) -> None:
+        dropped.set()
+        for index in (0, 1):
+            (own.folder(index) / "go").touch()
+
+    def drop() -> None:
+        wait_until(lambda: all((folder(own, w) / "log").read_bytes() for w in (0, 1)))
+        while not dropped.wait(0.3):
+            own.drop(0)
+            own.drop(1)
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    ended = read_logs(own.hosts, own.access, sink=heard, note=note, job="j", follow=True)
+    thread.join()
+    assert ended.exit_code == 0
+    lines = sorted(heard.out.decode().splitlines())
+    assert lines in (["all 2 workers: half a line"], ["[0] half a line", "[1] half a line"])
+
+
 def test_a_connection_that_dies_without_a_word_is_noticed_and_replaced(own: Slice) -> None:
     start(own, "sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two")
     cable = Cable(own.running[0].addresses[0], own.running[0].port)
@@ -155,7 +183,7 @@ def test_the_tail_is_that_of_tail(tmp_path: Path, count: int, end: bytes) -> Non
     path = tmp_path / "log"
     path.write_bytes(b"\n".join(b"line %d" % n for n in range(20000)) + end)
     with path.open("rb") as log:
-        log.seek(agent_jobs._tail_offset(log, count))
+        log.seek(joblog.tail_offset(log.fileno(), count))
         ours = log.read()
     assert ours == subprocess.check_output(["tail", "-n", str(count), path])
 

@@ -22,6 +22,8 @@ from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.hosts import parse_hosts, pick_workers, ranges
 from tpuctl.remote.run import plan_command, run_command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
@@ -179,17 +181,22 @@ def test_a_key_with_a_passphrase_is_used_through_the_agent(
 ) -> None:
     if not shutil.which("ssh-agent"):
         pytest.skip("there is no ssh-agent (apt-get install openssh-client)")
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(own.root / "agent")])
     monkeypatch.setenv("SSH_AUTH_SOCK", str(own.root / "agent"))
-    wait_until((own.root / "agent").exists)
-    subprocess.run(["ssh-add", "-q", str(own.key)], check=True)
-    lock = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(own.key)]
-    subprocess.run(lock, check=True, capture_output=True)
-    tpus = tuple(replace(host, is_own=False) for host in own.hosts)
-    for hosts in (own.hosts, tpus):
-        assert run_command(hosts, plan_command(["true"]), own.access, sink=Heard()).exit_code == 0
-    agent.kill()
-    agent.wait()
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(own.root / "agent")]) as agent:
+        try:
+            # Its socket has a name a moment before it listens.
+            wait_until(
+                lambda: subprocess.run(["ssh-add", "-l"], capture_output=True).returncode < 2
+            )
+            subprocess.run(["ssh-add", "-q", str(own.key)], check=True)
+            lock = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(own.key)]
+            subprocess.run(lock, check=True, capture_output=True)
+            tpus = tuple(replace(host, is_own=False) for host in own.hosts)
+            for hosts in (own.hosts, tpus):
+                done = run_command(hosts, plan_command(["true"]), own.access, sink=Heard())
+                assert done.exit_code == 0
+        finally:
+            agent.kill()
     refused = run_command(tpus, plan_command(["true"]), own.access, sink=Heard())
     assert refused.failures[0].code == "worker_auth"
     assert refused.failures[0].hint == f"A passphrase locks {own.key}: ssh-add {own.key}"

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tpuctl.errors import UsageError
 from tpuctl.remote import agent
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
+from tpuctl.remote.agent.chips import DEVICES
+from tpuctl.remote.agent.metrics import DUTY_CYCLE, HBM_USED
+from tpuctl.remote.agent.top import PORTS
 from tpuctl.remote.copies import plan_copy
 from tpuctl.remote.copy import copy
 from tpuctl.remote.host_keys import HostKeys
@@ -30,6 +34,8 @@ from tpuctl.remote.logs import read_logs
 from tpuctl.remote.payload import COMMAND, opening, shared_modules
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.remote.shell import plan_shell
+
+pytestmark = pytest.mark.slow
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
@@ -46,30 +52,42 @@ class Server:
 
 
 @pytest.fixture
-def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def sshd(tmp_path: Path) -> Iterator[Server]:
+    with running_sshd(tmp_path) as server:
+        yield server
+
+
+@contextmanager
+def running_sshd(
+    tmp_path: Path, kind: str = "ssh-ed25519", env: dict[str, str] | None = None
+) -> Iterator[Server]:
     if SSHD is None:
         pytest.skip("OpenSSH's sshd is not installed (apt-get install openssh-server)")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    for name in ("host", "key"):
-        new_key(tmp_path / name)
+    new_key(tmp_path / "key")
+    new_key(tmp_path / "host", kind)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     config = tmp_path / "config"
     config.write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nStrictModes no\n"
         f"AuthorizedKeysFile {tmp_path}/key.pub\nPidFile none\nUsePAM no\n"
+        + (f"SetEnv {' '.join(f'{name}={value}' for name, value in env.items())}\n" if env else "")
     )
     user = subprocess.check_output(["id", "-un"], text=True).strip()
     option = f"{user}@127.0.0.1:{port}"
     with subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=subprocess.PIPE) as server:
-        assert server.stderr
-        while b"listening" not in (line := server.stderr.readline()):
-            if not line:
-                pytest.skip("sshd does not start on this machine")
-        access = Access((tmp_path / "key",), HostKeys(tmp_path / "known_hosts"), patience=IMPATIENT)
-        yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
-        server.kill()
+        try:
+            assert server.stderr
+            while b"listening" not in (line := server.stderr.readline()):
+                if not line:
+                    pytest.skip("sshd does not start on this machine")
+            keys = HostKeys(tmp_path / "known_hosts")
+            access = Access((tmp_path / "key",), keys, patience=IMPATIENT)
+            yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
+        finally:
+            server.kill()
 
 
 def test_run_passes_words_output_and_exit_code(sshd: Server) -> None:
@@ -79,6 +97,14 @@ def test_run_passes_words_output_and_exit_code(sshd: Server) -> None:
     result = run_command(sshd.hosts, command, sshd.access, sink=heard)
     assert result.exit_code == 9
     assert (heard.out.decode(), heard.err) == ("a 'b' \"c\" $d\nü", b"e")
+
+
+def test_a_server_with_an_rsa_key_alone_is_known_again(tmp_path: Path) -> None:
+    with running_sshd(tmp_path, "ssh-rsa") as server:
+        for _ in range(2):
+            ended = run_command(server.hosts, plan_command(["true"]), server.access, sink=Heard())
+            assert ended.failures == ()
+        assert (server.access.host_keys.find(server.hosts[0]) or "").startswith("ssh-rsa ")
 
 
 def test_a_command_ends_when_its_connection_is_cut(sshd: Server) -> None:
@@ -122,6 +148,68 @@ def test_a_folder_goes_there_and_comes_back(sshd: Server, tmp_path: Path) -> Non
             copy(sshd.hosts, sshd.access, plan_copy(origin, target, has_hosts=True)).exit_code == 0
         )
     assert (back / "sub" / "a").read_bytes() == (source / "sub" / "a").read_bytes()
+
+
+@pytest.mark.slow
+def test_chips_are_watched_and_freed(tpuctl, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed")
+    from tpuctl.emulator._metrics import serve_metrics
+
+    chip = tmp_path / "dev" / "accel0"
+    chip.parent.mkdir()
+    chip.touch()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    env = {DEVICES: str(chip.parent), PORTS: str(port)}
+    with running_sshd(tmp_path, env=env) as server, chip.open("rb") as held:
+        where = ("--host", server.option, "--key", str(server.key))
+        metrics = serve_metrics(lambda: {DUTY_CYCLE: [12.5], HBM_USED: [7]}, port)
+        with subprocess.Popen(["sleep", "600"], stdin=held) as holder:
+            (worker,) = tpuctl("top", *where, "--json").data["workers"]
+            assert worker["chips"][0]["duty_cycle_percent"] == 12.5
+            assert worker["chips"][0]["hbm_used_bytes"] == 7
+            assert worker["vcpu_percent"] is not None
+            pids = {one["pid"] for one in holders(tpuctl("free", *where, "--dry-run", "--json"))}
+            assert {holder.pid, os.getpid()} == pids
+            held.close()
+            freed = tpuctl("free", *where, "--yes", "--json")
+            assert freed.exit_code == 0
+            assert [one["outcome"] for one in holders(freed)] == ["ended"]
+            assert holder.wait() == -15
+        metrics.stop(grace=None).wait()
+
+
+def holders(result: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = result.data["workers"][0]["holders"]
+    return found
+
+
+@pytest.mark.slow
+def test_the_command_line_copies_starts_follows_and_stops(
+    tpuctl, sshd: Server, tmp_path: Path
+) -> None:
+    pytest.importorskip("pathspec")
+    where = ("--host", sshd.option, "--key", str(sshd.key))
+    job, marker = f"cli-{os.getpid()}", f"sshd-cli-{os.getpid()}"
+    home = Path(os.path.expanduser(f"~{sshd.hosts[0].user}"))
+    script = tmp_path / "train.sh"
+    script.write_text("echo begun; sleep 600; :\n")
+    try:
+        assert tpuctl("cp", str(script), f":{tmp_path}/there/", *where).exit_code == 0
+        words = ("sh", f"{tmp_path}/there/train.sh", marker)
+        assert tpuctl("run", *where, "--job", job, "--no-check", "--", *words).exit_code == 0
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "tpuctl", "logs", *where, "-f", "--job", job],
+            stdout=subprocess.PIPE,
+        )
+        assert follower.stdout
+        assert follower.stdout.readline() == b"begun\n"
+        assert "was stopped" in tpuctl("stop", *where, "--job", job).stdout
+        assert follower.communicate()[0] == b""
+        assert follower.returncode == 143
+        assert alive(marker) == []
+    finally:
+        shutil.rmtree(home / ".tpuctl" / "jobs" / job, ignore_errors=True)
 
 
 def test_the_way_may_lead_over_another_machine(sshd: Server, tpuctl) -> None:
@@ -179,6 +267,39 @@ def test_the_agent_is_python_3_8_and_imports_only_the_standard_library(path: Pat
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tpuctl")
     )
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "run.run": {"argv": ["true"], "env": {}, "folder": None, "lease_s": 9.0},
+    "jobs.show": {},
+    "copy.deliver": {"path": "/etc/hostname"},
+    "probe.probe": {"known": {}, "packages": ["numpy"]},
+    "chips.look": {"known": {}},
+    "top.watch": {"known": {}, "interval_s": 0.01, "count": 1, "lease_s": 9.0},
+}
+
+
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_the_agent_runs_on_the_oldest_python_that_is_promised(operation: str) -> None:
+    python = shutil.which("python3.8")
+    # A shim of pyenv may stand for a version that is not there.
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip("python3.8 is not installed")
+    command = ["sh", "-c", COMMAND.replace("python3", python)]
+    talk = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert talk.stdin
+    assert talk.stdout
+    talk.stdin.write(opening(operation, **REQUESTS[operation]))
+    talk.stdin.flush()
+    said, frames = talk.stdout.read(len(wire.MARK)), bytearray()
+    while not (found := list(wire.split_frames(frames))):
+        frames += talk.stdout.read(1)
+    talk.stdin.close()
+    talk.stdout.read()
+    talk.stdout.close()
+    assert said == wire.MARK
+    assert talk.wait() == (1 if operation == "copy.deliver" else 0)
+    assert b"refused" not in found[0][1]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "csh", "tcsh"])

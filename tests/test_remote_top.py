@@ -33,6 +33,8 @@ from tpuctl.remote.agent.top import PORTS, _by_chip
 from tpuctl.remote.top import ChipUse, Usage, WorkerUse
 from tpuctl.reporters import top as report
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 
 
@@ -95,6 +97,7 @@ def top(tpuctl: Callable[..., Any], workers: Slice, *more: str) -> Any:
     return result.data["workers"]
 
 
+@pytest.mark.slow
 def test_a_program_that_uses_the_chips_is_seen_with_its_numbers(tpuctl, own: Slice) -> None:
     busy = [sys.executable, "-m", "tpuctl.emulator.busy", "--duty-cycle-percent", "87.5"]
     env = {**os.environ, **environment(own, 1), "TPUCTL_EMULATED_HBM_BYTES": str(16 * GIB)}
@@ -190,7 +193,7 @@ def test_something_else_on_the_port_is_said_to_be_that() -> None:
 
 
 def test_a_service_that_hangs_is_not_waited_for() -> None:
-    with answering(lambda client: client.recv(1 << 16) and client.recv(1)) as port:
+    with answering(lambda client: list(iter(lambda: client.recv(1 << 16), b""))) as port:
         assert asked(port, 0.1) == f"port {port} did not answer within 0.1 s"
 
 

@@ -25,6 +25,8 @@ from tpuctl.remote.find import find_node, split_user, workers_of
 from tpuctl.remote.keys import KeyPair, ensure_key, key_for_tpus
 from tpuctl.settings import state_dir
 
+pytestmark = pytest.mark.slow
+
 ZONE = "us-central1-a"
 SCALE = 500
 SCENARIO: dict[str, Any] = {
@@ -41,9 +43,11 @@ class Practice:
     def __init__(self, api: TpuApi, clock: Clock, folder: Path) -> None:
         self.api, self.clock, self.folder = api, clock, folder
 
-    def create(self, *, tell_key: bool = True) -> Node:
+    def create(self, *, tell_key: bool = True, metadata: dict[str, str] | None = None) -> Node:
         """Make t1; a command line cannot wait on this clock until it has taken the key."""
-        request = NodeRequest("t1", ZONE, "v5litepod-16", "v2-alpha-tpuv5-lite", "0a" * 16)
+        request = NodeRequest(
+            "t1", ZONE, "v5litepod-16", "v2-alpha-tpuv5-lite", "0a" * 16, metadata=metadata or {}
+        )
         self.api.create_node(request)
         self.clock.sleep(11)
         node = self.api.get_node("t1", zone=ZONE)
@@ -58,9 +62,10 @@ class Practice:
 
 @contextmanager
 def practising(
-    folder: Path, *faults: dict[str, Any], clock: Clock | None = None
+    folder: Path, *faults: dict[str, Any], clock: Clock | None = None, **more: Any
 ) -> Iterator[Practice]:
-    scenario, clock = {**SCENARIO, "faults": list(faults)}, clock or ManualClock(MORNING)
+    scenario = {**SCENARIO, "faults": list(faults), **more}
+    clock = clock or ManualClock(MORNING)
     with serve(scenario, clock=clock, machines=folder) as emulator:
         os.environ["TPUCTL_TPU_ENDPOINT"] = emulator.endpoint
         yield Practice(connect_google("p", endpoint=emulator.endpoint, clock=clock), clock, folder)
@@ -262,6 +267,7 @@ def test_a_chip_that_somebody_holds_keeps_a_job_from_starting(
     wait_until(lambda: not alive("infinity"))
 
 
+@pytest.mark.slow
 def test_a_tpu_whose_chips_somebody_uses_is_seen_by_top_and_freed(
     tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_folder_called_accel_and_a_plain_file_are_no_chips(tmp_path: Path) -> 
     assert find_chips(live(tmp_path)).nodes == ("/dev/accel1",)
 
 
+@pytest.mark.slow
 def test_the_holder_is_found_among_ten_thousand_processes(tmp_path: Path) -> None:
     chip(tmp_path, "0000:00:04.0", "0x0063", group=0)
     device(tmp_path, "/dev/vfio/0")
@@ -97,6 +98,7 @@ def test_the_holder_is_found_among_ten_thousand_processes(tmp_path: Path) -> Non
     assert "F05" in codes(found)
 
 
+@pytest.mark.slow
 def test_scanning_ten_thousand_processes_costs_little_beside_listing_them(tmp_path: Path) -> None:
     chip(tmp_path, "0000:00:04.0", "0x0063", group=0)
     device(tmp_path, "/dev/vfio/0")

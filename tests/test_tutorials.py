@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("cloud-tpus", "workers")
+WALKS = {
+    "cloud-tpus": ("emulator start", "create", "delete", "emulator stop"),
+    "workers": ("emulator start", "create", "delete", "emulator stop"),
+    "spot-training": ("emulator start", "watch", "--delete", "emulator stop"),
+}
 MARK = "\x1e"
 
 
@@ -61,7 +65,7 @@ def run(commands: list[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", WALKS)
 def test_every_command_of_the_page_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
     pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
     pytest.importorskip("asyncssh", reason="asyncssh is not installed")
@@ -79,13 +83,16 @@ def test_every_command_of_the_page_prints_what_the_page_says(name: str, tmp_path
         if not matches(written, got)
     ]
     assert not wrong, "\n\n".join(wrong)
+    if name == "spot-training":
+        begun = re.findall(r"attempt \d begins with step (\d+)", "".join(printed))
+        assert 0 < int(begun[1]) < int(begun[2]) < 300, "it did not go on from its checkpoint"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", WALKS)
 def test_a_page_walks_from_start_to_stop(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     verbs = [command for command, _ in commands_of(page)]
-    for word in ("emulator start", "create", "delete", "emulator stop"):
+    for word in WALKS[name]:
         assert any(word in command for command in verbs), word
     assert files_of(page)
 

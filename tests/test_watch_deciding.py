@@ -18,10 +18,12 @@ from tpuctl.errors import (
     QuotaExceededError,
     TpuctlError,
     UnavailableError,
+    WorkerError,
     WorkerUnfitError,
     WorkerUnreachableError,
 )
-from tpuctl.watch.deciding import MOST_REPLACED, POLL_S, REPAIR_S, SETTLE_S, decide
+from tpuctl.watch.attending import SETTLE_S
+from tpuctl.watch.deciding import MOST_REPLACED, POLL_S, REPAIR_S, decide
 from tpuctl.watch.models import (
     Attempt,
     Cause,
@@ -289,6 +291,36 @@ def test_a_worker_that_never_comes_back_makes_it_a_bad_host() -> None:
     assert "worker 1 could not be used for 10m" in closed.reason
     told = remember(BUSY, closed, Sight(USABLE), NOW)
     assert decide(told, ORDER, Sight(USABLE)) == Delete(closed.reason, is_bad_host=True)
+
+
+def test_when_none_can_be_reached_and_the_service_sees_nothing_wrong_it_may_be_our_network() -> (
+    None
+):
+    nobody = replace(GOOD, errors={0: REFUSES, 1: REFUSES})
+    sight = Sight(USABLE, nobody, trouble_s=3599.0)
+    assert isinstance(decide(BUSY, ORDER, sight), Wait)
+    assert isinstance(decide(BUSY, ORDER, replace(sight, trouble_s=3600.0)), Close)
+    assert isinstance(decide(SEEN, ORDER, replace(sight, trouble_s=3600.0)), Delete)
+    again = replace(SEEN, replaced=1)
+    assert decide(again, ORDER, replace(sight, trouble_s=3600.0)) == End(REFUSES)
+    ill = replace(sight, tpu=replace(USABLE, healthy=False), trouble_s=600.0)
+    assert isinstance(decide(BUSY, ORDER, ill), Close)
+
+
+def test_what_the_service_refuses_is_no_fault_of_the_hosts() -> None:
+    denied = Sight(USABLE, refused=PermissionDeniedError("may not update"), trouble_s=600.0)
+    assert isinstance(decide(BUSY, ORDER, denied), Wait)
+    assert decide(SEEN, ORDER, denied) == End(denied.refused)
+    assert decide(SEEN, ORDER, replace(denied, trouble_s=1.0)) == Ask()
+
+
+def test_a_job_that_cannot_be_ended_makes_it_a_bad_host() -> None:
+    stuck = WorkerError("Job x still runs on worker 1.")
+    workers = replace(GOOD, remains=("watch-01234567-1",))
+    sight = Sight(USABLE, workers, refused=stuck, refusals=4)
+    crashed = after(attempt("crash"))
+    assert isinstance(decide(crashed, ORDER, sight), StopJobs)
+    assert isinstance(decide(crashed, ORDER, replace(sight, refusals=5)), Delete)
 
 
 def test_a_tpu_of_the_users_that_was_never_reached_is_not_deleted() -> None:

@@ -10,13 +10,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("asyncssh")
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.workers import running_slice
+from tpuctl.clock import ManualClock
 from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.models import Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TryAgainError
+from tpuctl.remote.jobs import start_job
+from tpuctl.remote.run import plan_command
+from tpuctl.watch.asking import ask_workers
+from tpuctl.watch.lasting import Awake, Since
 from tpuctl.watch.models import Attempt, Known, Memory, Order, Removing, Running, Silence
 from tpuctl.watch.seeing import see
 from tpuctl.watch.silence import Talk
@@ -75,6 +84,27 @@ def test_a_worker_whose_program_has_ended_has_nothing_more_to_say() -> None:
     assert talking.silent(800, after_s=300) == Silence((1,), 400)
 
 
+def test_while_a_laptop_sleeps_nobody_is_silent() -> None:
+    elapsed_s = [100.0]
+    awake = Awake(lambda: elapsed_s[0])
+    for step_s in (0.1, 0.5, 3600.0, 0.4):
+        elapsed_s[0] += step_s
+        awake.seconds()
+    assert awake.seconds() == pytest.approx(2.0)
+
+
+def test_an_hour_in_which_nobody_looked_is_not_an_hour_of_trouble() -> None:
+    clock = ManualClock(NOW)
+    since = Since(clock.now)
+    assert since.seconds(True) == 0.0
+    for passes_s, expected_s in ((30, 30), (30, 60), (3600, 180)):
+        clock.sleep(passes_s)
+        assert since.seconds(True) == expected_s
+    assert since.seconds(False) == 0.0
+    clock.sleep(30)
+    assert since.seconds(True) == 0.0
+
+
 def kind(node: Node, queued: QueuedResource | None = None, **memory: Any) -> str:
     return see(node, queued, replace(MEMORY, **memory), now=NOW).kind
 
@@ -122,7 +152,9 @@ def test_a_tpu_that_is_gone_was_taken_deleted_or_out_of_time() -> None:
     vanished = see(None, None, alive, now=NOW)
     assert (vanished.on_purpose, vanished.expired) == (False, False)
     assert see(None, None, alive, now=NOW, was_deleted=True).on_purpose
-    assert see(None, None, replace(alive, seen_leaving=True), now=NOW).on_purpose
+    leaving = replace(alive, seen_leaving=True)
+    assert see(None, None, leaving, now=NOW).on_purpose
+    assert not see(None, None, leaving, now=NOW, was_deleted=False).on_purpose
     assert see(None, None, alive, now=NOW + timedelta(hours=1)).expired
     assert not see(None, None, MEMORY, now=NOW, was_deleted=True).on_purpose
 
@@ -221,7 +253,7 @@ def test_variables_are_not_written_down_and_nobody_else_may_read_the_rest(tmp_pa
     store = Store(API, "t1", tmp_path)
     store.save(MEMORY, ORDER)
     assert "secret" not in store.path.read_text()
-    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "tpuctl-watch/9"}', "\x00"])
@@ -259,3 +291,32 @@ def test_two_watches_of_one_name_are_one_too_many(tmp_path: Path) -> None:
 def test_an_odd_name_makes_no_odd_path(tmp_path: Path) -> None:
     assert Store(API, "../../etc/x", tmp_path).path.parent == tmp_path
     assert Store(API, "a_b", tmp_path).path != Store(API, "a.b", tmp_path).path
+
+
+@pytest.mark.slow
+def test_jobs_of_another_watch_are_told_from_ours_and_from_everybodys(tmp_path: Path) -> None:
+    with running_slice(tmp_path, 1) as workers:
+        sleep = plan_command(["sleep", "600"])
+        for job in ("watch-abababab-1", "watch-cdcdcdcd-4", "watch-dog", "train"):
+            start_job(workers.hosts, sleep, workers.access, job=job, check=False)
+        begun = Running(2, "watch-abababab-2", "7", ZONE, NOW)
+        seen = ask_workers(
+            workers.hosts, workers.access, replace(MEMORY, open=begun), chips_per_worker=None
+        )
+    assert (seen.remains, seen.strangers) == (("watch-abababab-1",), ("watch-cdcdcdcd-4",))
+    assert (seen.job, seen.errors, seen.unfit) == ({}, {}, {})
+
+
+@pytest.mark.slow
+def test_a_worker_that_lets_us_in_and_never_answers_is_as_good_as_gone(tmp_path: Path) -> None:
+    with running_slice(tmp_path, 2) as workers:
+        jobs = workers.folder(1) / ".tpuctl" / "jobs" / "j"
+        jobs.mkdir(parents=True)
+        # To open a pipe that nobody writes to takes for ever, as a file on a dead disk does.
+        os.mkfifo(jobs / "job.json")
+        seen = ask_workers(
+            workers.hosts, workers.access, MEMORY, chips_per_worker=None, answer_s=5.0
+        )
+        assert seen.errors.keys() == {1}
+        assert "did not answer within 5 s" in str(seen.errors[1])
+        os.close(os.open(jobs / "job.json", os.O_RDWR))

@@ -16,11 +16,13 @@ import pytest
 pytest.importorskip("asyncssh")
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
+from tests import contract
 from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
-from tests.workers import alive, wait_until
+from tests.workers import Heard, alive, wait_until
 from tpuctl.cloud.deleting import delete, plan_deletion
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.watch.starting import Wishes
+from tpuctl.watch.verbs import watch
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +166,7 @@ def test_a_worker_that_falls_silent_is_named_and_the_job_begins_again(tmp_path: 
             COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0; [ $TPU_WORKER_ID = 1 ] && sleep 600\n"
             "for n in 1 2 3; do sleep 0.5; echo $n; done; sleep 600"
         )
-        ended = world.watch(wishes=POD, hang_after_s=1500.0)
+        ended = world.watch(wishes=POD, hang_after_s=4.0)
     assert world.causes(ended) == ["crash", "done"]
     assert ended.attempts[0].worker == 1
     assert "hung" in ended.attempts[0].reason
@@ -254,6 +256,76 @@ def at_the_same_time(work: Callable[[], None]) -> Iterator[None]:
         doing.result()
 
 
+# ---- The command line ----------------------------------------------------------------------------
+
+
+def test_the_command_line_says_first_what_it_would_do_and_what_it_costs(
+    tpuctl, tmp_path: Path
+) -> None:
+    with watching(tmp_path, time_scale=300) as world:
+        world.script(COUNT)
+        words = ("watch", "t1", "--type", "v5e-8", "--zone", ZONE, "--spot", "--code")
+        code = (str(world.folder / "code"), "--max-crashes", "2")
+        job = ("--", "sh", "train.sh")
+        asked = tpuctl(*words, *code, *job)
+        assert asked.exit_code == 2
+        assert "--yes" in asked.stderr
+        plan = tpuctl(*words, *code, "--dry-run", *job)
+        assert "Would look after t1, which is not there yet" in plan.words
+        assert "v5e-8, spot is made again in us-central1-a, for $1.96 an hour" in plan.words
+        assert not world.emulator.look().nodes
+        done = tpuctl(*words, *code, "--yes", "--json", *job)
+        assert contract.problems(done.document, "watch", contract.WATCHED) == []
+        assert [attempt["cause"] for attempt in done.data["attempts"]] == ["done"]
+        assert "attempt 1 resume 0" in done.stderr
+        again = tpuctl("watch", "t1", "--zone", ZONE, "--dry-run", *job)
+        assert "which is READY in us-central1-a" in again.words
+
+
+def test_the_same_from_python(tmp_path: Path) -> None:
+    with watching(tmp_path, time_scale=300) as world:
+        notes: list[str] = []
+        job, heard = ["sh", "-c", "echo $HELLO; exit 4"], Heard()
+        how: dict[str, Any] = {"env": ["HELLO=you"], "max_crashes": 1, "delete_at_end": True}
+        ended = watch("t1", job, wishes=WISHES, sink=heard, note=notes.append, **how)
+        assert (ended.exit_code, world.causes(ended)) == (4, ["crash"])
+        assert heard.out == b"you\n"
+        assert not world.emulator.look().nodes
+        with pytest.raises(NotFoundError, match="nothing says what kind"):
+            watch("t1", ["true"], zone=ZONE)
+    assert "Deleting t1 in us-central1-a." in notes
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchWorld]:
+    with watching(tmp_path_factory.mktemp("empty"), time_scale=300) as world:
+        yield world
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Which TPU?"),
+        (["t1"], "There is no command"),
+        (["t1", "--zone", ZONE, "--", "true"], "nothing says what kind to make"),
+        (["t1", "--zone", ZONE, "--zones", "b", "--", "true"], "exclude each other"),
+        (["t1", "--code", "/nowhere", "--", "true"], "There is no folder /nowhere"),
+        (["t1", "--env", "1", "--", "true"], "is no variable"),
+        (["t1", "--type", "v9", "--zone", ZONE, "--", "true"], "v9"),
+        (["t1", "--type", "v5e-8", "--zone", ZONE, "--ttl", "0s", "--", "true"], "--ttl"),
+        (["A_b", "--type", "v5e-8", "--zone", ZONE, "--", "true"], "cannot be the name of a TPU"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_anything_is_made(
+    tpuctl, empty: WatchWorld, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", empty.emulator.endpoint)
+    refused = tpuctl("watch", *words)
+    assert refused.exit_code in (1, 2)
+    assert said in " ".join(refused.stderr.split())
+    assert not empty.emulator.look().nodes
+
+
 # ---- The program itself --------------------------------------------------------------------------
 
 
@@ -295,6 +367,18 @@ def test_the_program_killed_and_begun_again_goes_on_with_the_job_that_runs(
     assert "Attempt 1 begins" not in text
     assert "Attempt 1 has ended: preempted" in text
     assert "attempt 2 resume 1 worker 0" in text
+
+
+def test_ctrl_c_while_it_is_made_cancels_that_and_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with watching(tmp_path, time_scale=300, provision_s=1e6) as world:
+        world.script(STAY)
+        with program(world, log) as making:
+            wait_until(lambda: bool(world.emulator.look().nodes))
+            os.kill(making.pid, signal.SIGINT)
+            assert making.wait(60) == 130
+        assert not [n for n in world.emulator.look().nodes.values() if n.state != "DELETING"]
+    assert "was cancelled" in log.read_text()
 
 
 def test_a_laptop_that_sleeps_for_an_hour_misses_neither_the_end_nor_a_line(

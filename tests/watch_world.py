@@ -1,12 +1,13 @@
 """A watch on an emulated TPU with real SSH workers, and ways to strike it at a chosen moment."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cloud_world import MORNING
 from tests.workers import Heard
@@ -22,7 +23,8 @@ from tpuctl.watch.models import Memory, Order, WorkersSight
 from tpuctl.watch.starting import Wishes, plan_order, plan_watch
 from tpuctl.watch.steps import Launch
 from tpuctl.watch.store import Store
-from tpuctl.watch.watching import Watched, watch
+from tpuctl.watch.telling import Watched
+from tpuctl.watch.watching import watch
 
 ZONE, OTHER = "us-central1-a", "us-east5-a"
 SCALE = 300.0
@@ -173,8 +175,11 @@ def watching(folder: Path, *faults: dict[str, Any], **changes: Any) -> Iterator[
         **changes,
     }
     clock = JumpingClock()
-    with serve(scenario, clock=clock, machines=folder / "machines") as emulator:
-        os.environ["TPUCTL_TPU_ENDPOINT"] = emulator.endpoint
+    with (
+        serve(scenario, clock=clock, machines=folder / "machines") as emulator,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("TPUCTL_TPU_ENDPOINT", emulator.endpoint)
         yield WatchWorld(emulator, clock, folder)
 
 

@@ -19,9 +19,9 @@ from tpuctl.remote.hosts import Host, parse_hosts
 IMPATIENT = Patience(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
 
 
-def new_key(path: Path) -> None:
+def new_key(path: Path, kind: str = "ssh-ed25519") -> None:
     """Make a key pair: FILE and FILE.pub."""
-    key = asyncssh.generate_private_key("ssh-ed25519")
+    key = asyncssh.generate_private_key(kind)
     path.write_bytes(key.export_private_key())
     path.chmod(0o600)
     path.with_suffix(".pub").write_bytes(key.export_public_key())

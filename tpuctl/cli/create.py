@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,12 @@ from tpuctl.cloud.guard import MOST_BYTES
 from tpuctl.cloud.opening import Cloud
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.searching import plan_with_service, with_traffic, zones_to_try
+from tpuctl.compile.warning import warn_before_create
 from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.remote.find import split_user
+from tpuctl.remote.keys import first_key
 from tpuctl.reporters import create as report
+from tpuctl.settings import state_dir
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
@@ -87,10 +92,13 @@ def create(
     plan_create(options)
     cloud = opened(project)
     plan = with_traffic(cloud.api, plan_with_service(cloud.api, options), bucket=bucket)
+    plan = plan.warned(*warn_before_create(plan.accelerator_type))
     if dry_run:
         output.show(plan, report.plan)
     else:
         _announce(plan, yes=yes)
+        metadata = first_key(state_dir(), split_user(name)[0])
+        plan = replace(plan, options=replace(plan.options, metadata=metadata))
         output.show(_create(cloud, plan, wait=wait, timeout_s=timeout_s), report.created)
 
 

@@ -1,4 +1,4 @@
-"""`tpuctl data`: presize, cache, verify, show."""
+"""`tpuctl data`: presize, cache, verify, show, serve."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +9,16 @@ import typer
 from tpuctl import datasets
 from tpuctl.cli import here, output
 from tpuctl.cli.progress import bars
+from tpuctl.cli.serving import serve
 from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import Container, Encode, parse_shard_bytes, parse_size, parse_size_of
+from tpuctl.datasets.models import (
+    Container,
+    Encode,
+    Engine,
+    parse_shard_bytes,
+    parse_size_of,
+    parse_sizes,
+)
 from tpuctl.datasets.places import bucket_of
 from tpuctl.errors import UsageError
 from tpuctl.reporters import data as report
@@ -31,7 +39,13 @@ def presize(
     dst: Annotated[
         str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for shards and manifest.json.")
     ],
-    size: Annotated[str, typer.Option(help="224, or 256x192 for height x width.")] = "224",
+    size: Annotated[
+        str,
+        typer.Option(
+            help="224, or 256x192 for height x width; 224,384 makes both, in DST/224x224 and "
+            "DST/384x384."
+        ),
+    ] = "224",
     mode: Annotated[
         str,
         typer.Option(
@@ -80,14 +94,22 @@ def presize(
             help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
         ),
     ] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="processes of this machine, or beam (see --beam).")
+    ] = "processes",
+    beam: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of Beam: runner=DataflowRunner, ..."),
+    ] = None,
     zone: Annotated[
         str | None, typer.Option(help="Where the TPU is, to warn of buckets elsewhere.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only, write nothing.")] = False,
 ) -> None:
     """Decode and shrink pictures once into shards with a manifest and checksums."""
+    sizes = parse_sizes(size)
     options = datasets.PresizeOptions(
-        parse_size(size),
+        sizes[0],
         cast(Mode, mode),
         cast(Fidelity, fidelity),
         cast(Encode, encode),
@@ -102,6 +124,9 @@ def presize(
         seed,
         dry_run,
         here.zone(zone, src, dst),
+        cast(Engine, engine),
+        tuple(beam or ()),
+        sizes if len(sizes) > 1 else (),
     )
     part = here.part(hosts, dst)
     with bars() as on_progress:
@@ -178,3 +203,6 @@ def show(
     """Show what a data set holds: totals, labels, sizes, what was left out."""
     drawn = None if sheet is None else str(datasets.write_sheet(dst, sheet))
     output.show(replace(datasets.describe(dst), sheet=drawn), report.show)
+
+
+app.command()(serve)

@@ -1,17 +1,24 @@
 """`tpuctl launch`."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from tpuctl.cli import output
+from tpuctl.cli import output, workers
+from tpuctl.cli.options import Project, Zone
+from tpuctl.cli.progress import bars
 from tpuctl.diagnosis import diagnose
+from tpuctl.errors import UsageError
 from tpuctl.launch.run import run_training
+from tpuctl.remote.run import plan_command
 from tpuctl.reporters import launch as report
 from tpuctl.runtime import live_machine
 from tpuctl.training.planning import plan_training
 
 app = typer.Typer(add_completion=False)
+
+LOCAL = "local"
 
 
 @app.command()
@@ -20,6 +27,10 @@ def launch(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="What the script gets as it is, behind --.")
     ] = None,
+    on: Annotated[
+        str, typer.Option("--on", metavar="local|NAME", help="On every worker of a TPU.")
+    ] = LOCAL,
+    host: workers.Hosts = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A flag of the script, as K=V.")
     ] = None,
@@ -28,21 +39,74 @@ def launch(
     cpu_devices: Annotated[
         int | None, typer.Option(min=1, help="Split the CPU into so many pretended devices.")
     ] = None,
+    code: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Copy this folder, not the script alone.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="K=V", help="A variable, on workers.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start it on the workers and let it go on alone.")
+    ] = False,
+    job: workers.Job = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Look at every worker before.")
+    ] = True,
+    key: workers.Key = None,
+    jump: workers.Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: workers.InternalIp = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command only.")] = False,
 ) -> None:
     """Train a template or a script of yours, with the right strategy."""
-    plan = plan_training(
-        script,
-        diagnose(live_machine()),
-        framework=framework,
-        strategy=strategy,
-        settings=settings or [],
-        arguments=arguments or [],
-        cpu_devices=cpu_devices,
-    )
+    what: dict[str, Any] = {
+        "framework": framework,
+        "strategy": strategy,
+        "settings": settings or [],
+        "arguments": arguments or [],
+    }
+    if on == LOCAL and not host:
+        if detach or code or env or job:
+            raise UsageError(
+                "--detach, --code, --env and --job are for workers.", hint="Say which: --on NAME"
+            )
+        _train_here(script, what, cpu_devices, dry_run=dry_run)
+        return
+    if cpu_devices:
+        raise UsageError("--cpu-devices is for this machine only.", hint="Leave out --on.")
+    variables = plan_command(["-"], env=env or []).env
+    name = None if on == LOCAL else on
+    where = workers.Where(name, host, "all", key, jump, zone, project, internal_ip)
+    what |= {"code": code, "env": variables}
+    _train_there(script, where, what, {"job": job, "check": check, "detach": detach}, dry_run)
+
+
+def _train_here(
+    script: str, what: dict[str, Any], cpu_devices: int | None, *, dry_run: bool
+) -> None:
+    plan = plan_training(script, diagnose(live_machine()), cpu_devices=cpu_devices, **what)
     if dry_run:
         output.show(plan, report.plan)
     else:
         for reason in plan.because:
             output.note(reason)
         output.show(run_training(plan, log=output.script_log()), report.training)
+
+
+def _train_there(
+    script: str, where: workers.Where, what: dict[str, Any], how: dict[str, Any], dry_run: bool
+) -> None:
+    from tpuctl.training.abroad import plan_on_workers, train_on_workers
+
+    hosts, access, node = where.reach_of_node()
+    plan = plan_on_workers(script, hosts, access, node=node, **what)
+    if dry_run:
+        output.show(plan, report.remote_plan)
+        return
+    for reason in plan.because:
+        output.note(reason)
+    result = train_on_workers(
+        plan, access, **how, sink=workers.sink(), note=output.note, progress=bars
+    )
+    output.show(result, report.on_workers)

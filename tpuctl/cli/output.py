@@ -22,6 +22,7 @@ _FOLLOWS = "What was asked for goes on without us; the same command again follow
 _AFTER_INTERRUPTION = {
     "demo": _RESUMES,
     "data presize": _RESUMES,
+    "data serve": "The service has ended.",
     "delete": _FOLLOWS,
     "gc": _FOLLOWS,
     "wait": _FOLLOWS,
@@ -88,6 +89,12 @@ def _print(report: Any) -> None:
 
         # A command or a snippet may be longer than a line: it is to be copied, so never cut.
         Console(highlight=False).print(report, crop=False)
+
+
+def result_is_out() -> None:
+    """Let the result reach a pipe at once; what a command that goes on says is for stderr."""
+    sys.stdout.flush()
+    _mode.as_json = False
 
 
 def note(message: str) -> None:

@@ -9,6 +9,7 @@ from tpuctl.cli.options import Project, Zone
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.reporters import workers as report
+from tpuctl.units import parse_bytes
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME] -- CMD...", help="Where, and what.")
@@ -25,6 +26,9 @@ Detach = Annotated[
 Check = Annotated[
     bool, typer.Option("--check/--no-check", help="Look at every worker before a job.")
 ]
+LogLimit = Annotated[
+    str, typer.Option("--log-limit", metavar="SIZE", help="How much log a job keeps; 0 for all.")
+]
 
 app = typer.Typer(add_completion=False)
 
@@ -39,6 +43,7 @@ def run(
     detach: Detach = False,
     job: workers.Job = None,
     check: Check = True,
+    log_limit: LogLimit = "1GiB",
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -51,6 +56,8 @@ def run(
     where = workers.Where(name, host, worker, key, jump, zone, project, internal_ip)
     hosts, access = where.reach()
     if detach or job:
-        output.show(start_job(hosts, command, access, job=job, check=check), report.started)
+        most = parse_bytes(log_limit)
+        started = start_job(hosts, command, access, job=job, check=check, log_bytes=most)
+        output.show(started, report.started)
     else:
         output.show(run_command(hosts, command, access, sink=workers.sink()), report.ends)

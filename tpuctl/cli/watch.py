@@ -20,7 +20,7 @@ from tpuctl.units import parse_duration_s
 from tpuctl.watch.edge import Edge, Login
 from tpuctl.watch.starting import WatchPlan, Wishes, plan_order, plan_watch
 from tpuctl.watch.store import Store
-from tpuctl.watch.watching import Watched
+from tpuctl.watch.telling import Watched
 from tpuctl.watch.watching import watch as watch_planned
 
 app = typer.Typer(add_completion=False)
@@ -79,6 +79,7 @@ def watch(
     name, *argv = words or [""]
     if not name:
         raise UsageError("Which TPU? There is no NAME.", hint="tpuctl watch NAME -- CMD...")
+    is_given = "@" in name
     user, name = split_user(name)
     order = plan_order(
         argv,
@@ -100,16 +101,17 @@ def watch(
         max_usd,
         runtime_version,
     )
-    login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip)
+    login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given)
     cloud = opened(project)
     store = Store(cloud.api, name)
-    with store.alone(), states() as on_progress:
+    if dry_run:
         plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
-        if dry_run:
-            output.show(plan, report.plan)
-            return
+        output.show(plan, report.plan)
+        return
+    with store.alone():
+        plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
         _announce(plan, yes=yes)
-        edge = Edge(cloud, login, sink=workers.sink(), note=output.note, on_progress=on_progress)
+        edge = Edge(cloud, login, sink=workers.sink(), note=output.note, progress=states)
         result = _watch(edge, plan, store, delete_at_end=delete)
     output.show(result, report.watched)
 

@@ -10,11 +10,13 @@ import typer
 
 from tpuctl.cli import output
 from tpuctl.cli.opening import opened
+from tpuctl.cloud.models import Node
 from tpuctl.cloud.opening import chosen_zone
 from tpuctl.errors import UsageError
 from tpuctl.remote.access import Access, open_access, open_access_to
 from tpuctl.remote.find import find_node, split_user, workers_of
 from tpuctl.remote.hosts import LOCAL, Host, parse_hosts, pick_workers, this_machine
+from tpuctl.remote.os_login import login_user
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")
@@ -60,19 +62,25 @@ class Where:
 
     def reach(self) -> tuple[tuple[Host, ...], Access]:
         """The workers, and how to reach them; a TPU of ours gets to know our key."""
+        return self.reach_of_node()[:2]
+
+    def reach_of_node(self) -> tuple[tuple[Host, ...], Access, Node | None]:
+        """The same, and the TPU that they are of, if they are of one."""
         jump = parse_hosts(self.jump)[0] if self.jump else None
         if self.hosts and self.name:
             raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
         if self.hosts:
             found = pick_workers(parse_hosts(self.hosts), self.worker)
-            return found, open_access(key=self.key, jump=jump)
+            return found, open_access(key=self.key, jump=jump), None
         if not self.name:
             raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
         user, name = split_user(self.name)
         api = opened(self.project).api
         node = find_node(api, name, chosen_zone(self.zone))
+        if "@" not in self.name:
+            user = login_user(node, user)
         workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
-        return workers, open_access_to(api, node, user, key=self.key, jump=jump)
+        return workers, open_access_to(api, node, user, key=self.key, jump=jump), node
 
     def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
         """The same, or this machine alone, for which there is no access."""

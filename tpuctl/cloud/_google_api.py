@@ -83,6 +83,20 @@ class GoogleTpuApi:
             started = self._client.update_node(message, timeout=self._write_s)
         return protos.operation_of(started.operation, self.project)
 
+    def guest_attributes(self, node: Node, path: str) -> tuple[dict[str, str], ...]:
+        """Read what each worker of a node has published below a path."""
+        request = tpu_v2.GetGuestAttributesRequest(
+            name=self._node(node.name, node.zone), query_path=path
+        )
+        with self._doing("read the guest attributes of TPU", node.name, node.zone):
+            answer = self._client.get_guest_attributes(request, **self._read)
+        workers = tuple(
+            {item.key: item.value for item in worker.query_value.items}
+            for worker in answer.guest_attributes
+        )
+        # Entries carry no worker's number: they are the workers in order, or nobody's.
+        return workers if len(workers) == len(node.endpoints) else ()
+
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:

@@ -39,6 +39,12 @@ class TpuApi(Protocol):
     def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
         """Ask for a node's metadata to be replaced; only one that is READY or STOPPED allows it."""
 
+    def guest_attributes(self, node: Node, path: str) -> tuple[dict[str, str], ...]:
+        """Read what each worker of a node has published below a path such as `hostkeys/`, by key.
+
+        Nothing at all where the service does not say of whom the answers are.
+        """
+
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:

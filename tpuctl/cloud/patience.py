@@ -145,6 +145,10 @@ class PatientTpuApi:
         """Replace a node's metadata; twice the same is once."""
         return self._ask("create", lambda: self._api.set_metadata(node, metadata))
 
+    def guest_attributes(self, node: Node, path: str) -> tuple[dict[str, str], ...]:
+        """Read what the workers have published."""
+        return self._ask("read", lambda: self._api.guest_attributes(node, path))
+
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tpuctl.cloud import guard, labels
 from tpuctl.cloud.models import NodeRequest
@@ -96,6 +96,10 @@ class CreatePlan(Outcome):
     def warnings(self) -> tuple[str, ...]:
         """What should be known before it is paid for."""
         return self.notes
+
+    def warned(self, *notes: str) -> "CreatePlan":
+        """The same plan with more that should be known before it is paid for."""
+        return replace(self, notes=(*self.notes, *notes))
 
     @property
     def reasons(self) -> tuple[str, ...]:

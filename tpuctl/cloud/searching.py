@@ -55,7 +55,7 @@ def with_traffic(api: TpuApi, plan: CreatePlan, *, bucket: str | None) -> Create
     zones = tuple(offer.zone for offer in plan.to_try)
     bucket = load_settings({"bucket": bucket})["bucket"]
     notes = find_traffic(api, live_machine(), zones, bucket=bucket)
-    return replace(plan, notes=(*plan.notes, *notes))
+    return plan.warned(*notes)
 
 
 def rank(offers: Sequence[Offer]) -> tuple[Offer, ...]:
@@ -121,7 +121,7 @@ def _check_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> Create
     for zone in plan.options.zones:
         if zone not in kind.zones:
             notes += _check_zone(api, kind, zone)
-    return replace(plan, notes=(*plan.notes, *notes))
+    return plan.warned(*notes)
 
 
 def _check_zone(api: TpuApi, kind: AcceleratorType, zone: str) -> list[str]:

@@ -25,6 +25,7 @@ def lower(
     examples: int | None,
     notes: tuple[str, ...] = (),
     framework: str = "jax",
+    layers: tuple[str, ...] = (),
 ) -> Work:
     """Trace a step for the devices. `batched` has, for every leaf, the dimension of its batch."""
     mesh = Mesh(np.array(devices), ("batch",))
@@ -48,6 +49,7 @@ def lower(
             if dimension is None and hasattr(leaf, "shape")
         ),
         notes=notes,
+        layers=layers,
     )
 
 

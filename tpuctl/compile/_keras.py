@@ -10,6 +10,7 @@ from tpuctl.compile.work import Work
 from tpuctl.errors import InvalidInputError
 
 POLICIES = {"bf16": "mixed_bfloat16", "f32": "float32"}
+_USERS_POLICY = keras.config.dtype_policy()
 
 
 def is_model(value: Any) -> bool:
@@ -18,9 +19,12 @@ def is_model(value: Any) -> bool:
 
 
 def build(make: Callable[[], Any], *, dtype: Dtype | None, remat: bool) -> Any:
-    """Call the user's function under a policy of element types, and of recomputing."""
-    if dtype:
-        keras.config.set_dtype_policy(POLICIES[dtype])
+    """Call the user's function under a policy of element types, and of recomputing.
+
+    Layers are named as in a new program, and a policy of the question before is forgotten.
+    """
+    keras.utils.clear_session(free_memory=False)
+    keras.config.set_dtype_policy(POLICIES[dtype] if dtype else _USERS_POLICY)
     if not remat:
         return make()
     with keras.RematScope(mode="full"):
@@ -55,6 +59,7 @@ def lower(
     about = {
         "framework": f"keras on {backend}",
         "examples": batch_size,
+        "layers": _names_of_layers(model),
     }
     if training:
         _build_for_training(model, data)
@@ -104,6 +109,10 @@ def _build_for_training(model: Any, data: Any) -> None:
     model._symbolic_build(data_batch=data)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+
+
+def _names_of_layers(model: Any) -> tuple[str, ...]:
+    return tuple(layer.name for layer in model._flatten_layers(include_self=False))
 
 
 def _inputs(model: Any, name: str) -> Any:

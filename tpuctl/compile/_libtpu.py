@@ -24,7 +24,7 @@ from jaxlib.mlir import ir
 
 from tpuctl.compile.hlo import parse
 from tpuctl.compile.models import Compilation, Program, Tensor
-from tpuctl.compile.program import summarise
+from tpuctl.compile.program import name_layers, summarise
 from tpuctl.compile.report import read_out_of_memory, read_report
 from tpuctl.compile.slices import Slice, load_facts
 from tpuctl.compile.work import Work
@@ -135,7 +135,8 @@ def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
 
 def _read(executable: Any, work: Work) -> Compilation:
     memory = executable.get_compiled_memory_stats()
-    program = summarise(parse(executable.hlo_modules()[0].to_string()))
+    text = executable.hlo_modules()[0].to_string()
+    program = name_layers(summarise(parse(text)), work.layers)
     counted = float(executable.cost_analysis().get("flops", 0.0))
     needed_bytes = (
         memory.argument_size_in_bytes
@@ -151,7 +152,7 @@ def _read(executable: Any, work: Work) -> Compilation:
 
 def _too_large(work: Work, needed_bytes: int, available_bytes: int, *, report: bool) -> Compilation:
     program, tensors = _look_closer(work.compile) if report else (None, ())
-    program = program or Program((), (), 0, 0, 0, 0)
+    program = name_layers(program or Program((), (), 0, 0, 0, 0), work.layers)
     return _compilation(
         work,
         program,

@@ -14,6 +14,7 @@ from tpuctl.usercode.loading import load_function, parameters, users_errors
 
 EXAMPLES_PER_DEVICE = 32
 BATCH_NAMES = ("batch", "batch_size")
+WIDTHS = {"bf16": "bfloat16", "f32": "float32"}
 EXPECTED = (
     "a compiled Keras model, (model, (x, y)) with an example batch, or (step, arguments) with a "
     "JAX function or a tf.function"
@@ -62,15 +63,15 @@ class _Made:
 
     def __init__(self, question: Question, function: Function, devices: int) -> None:
         self._question, self._function, self._devices = question, function, devices
-        given = (*BATCH_NAMES, "image_size")
+        given = (*BATCH_NAMES, "image_size", "dtype")
         self._call = load_function(function, given=given, caller="fit")
         takes = parameters(self._call)
         self._batch_name = next((name for name in BATCH_NAMES if name in takes), None)
-        self._fixed = (
-            {"image_size": question.image_size}
-            if "image_size" in takes and question.image_size
-            else {}
-        )
+        # On a TPU the templates compute in bfloat16 unless they are told otherwise.
+        dtype = question.dtype or ("bf16" if question.target.kind == "template" else None)
+        fixed = {"image_size": question.image_size, "dtype": WIDTHS[dtype] if dtype else None}
+        self._fixed = {name: value for name, value in fixed.items() if value and name in takes}
+        self._policy = None if "dtype" in takes else dtype
         default = takes[self._batch_name].default if self._batch_name else None
         fallback = default if isinstance(default, int) else EXAMPLES_PER_DEVICE * devices
         self.batch_size = question.batch_size or fallback
@@ -84,14 +85,14 @@ class _Made:
         with users_errors(f"Calling {self._function} failed", self._function):
             if not had_keras:
                 value = self._call(**given)
-            if "keras" in sys.modules and (had_keras or question.dtype or question.remat):
+            if "keras" in sys.modules and (had_keras or self._policy or question.remat):
                 from tpuctl.compile import _keras
 
                 # Policies count from the moment they are set: a function that has only now
                 # imported Keras is called again.
                 if had_keras or _keras.is_model(_first(value)):
                     value = _keras.build(
-                        lambda: self._call(**given), dtype=question.dtype, remat=question.remat
+                        lambda: self._call(**given), dtype=self._policy, remat=question.remat
                     )
         return value
 
@@ -137,7 +138,7 @@ class _Made:
             arguments,
             devices,
             batched=batched,
-            dtype=self._question.dtype,
+            dtype=None if "dtype" in self._fixed else self._question.dtype,
             examples=examples,
             notes=notes,
         )

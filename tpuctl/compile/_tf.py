@@ -1,6 +1,7 @@
 """TensorFlow functions: lowered to StableHLO by TensorFlow, compiled like any other program."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +35,7 @@ def lower(
     examples: int | None,
     notes: tuple[str, ...] = (),
     framework: str = "tensorflow",
+    layers: tuple[str, ...] = (),
 ) -> Work:
     """Lower a function: its arguments first, the variables that it captures after them."""
     plain = getattr(step, "python_function", step)
@@ -45,9 +47,10 @@ def lower(
 
     compiled = tf.function(flat, jit_compile=True)
     program = compiled.experimental_get_compiler_ir(*specs)(stage="stablehlo")
-    return work_of(
+    work = work_of(
         program, devices, batched=batched, examples=examples, framework=framework, notes=notes
     )
+    return replace(work, layers=layers)
 
 
 def spec(shape: Sequence[int], dtype: str) -> Any:

@@ -7,7 +7,11 @@ from tpuctl.compile.models import Compilation, Question, Try
 # The program itself lies in the same memory.
 KEEP_FREE = 0.98
 REMAT_KERAS = "build the model in `with keras.RematScope(mode='full'):`"
-REMAT_JAX = "wrap each layer in jax.checkpoint"
+# In a step of the user's own nobody but them can do it.
+REMAT = {
+    "jax": "wrap each layer in jax.checkpoint, and ask again",
+    "tensorflow": "wrap each layer in tf.recompute_grad, and ask again",
+}
 
 
 def advise(question: Question, compilation: Compilation) -> Iterator[Try]:
@@ -19,14 +23,13 @@ def advise(question: Question, compilation: Compilation) -> Iterator[Try]:
             f"a batch of {smaller:,}, if memory grows with the batch",
             f"--batch {smaller}",
         )
-    if question.dtype != "bf16" and question.target.kind != "file":
+    if question.dtype != "bf16" and question.target.kind == "function":
         yield Try("bf16", "activations in bfloat16 take half the memory", "--dtype bf16")
     if question.training and compilation.framework != "MLIR":
-        keras = compilation.framework.startswith("keras")
         yield Try(
             "remat",
             "compute activations again in the backward pass instead of keeping them",
-            REMAT_KERAS if keras else REMAT_JAX,
+            REMAT.get(compilation.framework, REMAT_KERAS),
         )
 
 

@@ -10,7 +10,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,23 +55,51 @@ class Cache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path(question), json.dumps(record).encode())
-            self._forget_oldest()
+            _forget_oldest(self.folder)
         except (OSError, TpuctlError):
             return
+
+    def remember(self, question: Question) -> None:
+        """Note what was last asked of a target and a type; where that is not possible, nothing."""
+        about = [question.target.text, question.slice.accelerator_type, os.getcwd()]
+        name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+        try:
+            self._asked.mkdir(parents=True, exist_ok=True)
+            content = json.dumps(to_plain(question)).encode()
+            write_atomically(self._asked / f"{name}.json", content)
+            _forget_oldest(self._asked)
+        except (OSError, TpuctlError):
+            return
+
+    def recall(self, accelerator_type: str) -> Iterator[tuple[Question, Compilation]]:
+        """What was last asked for a type in this folder, where the answer still holds."""
+        for path in sorted(self._asked.glob("*.json")):
+            try:
+                question = from_plain(Question, json.loads(path.read_bytes()))
+            except (OSError, ValueError):
+                continue
+            compilation = self.load(question)
+            if compilation and question.slice.accelerator_type == accelerator_type:
+                yield question, compilation
+
+    @property
+    def _asked(self) -> Path:
+        return self.folder / "asked"
 
     def _path(self, question: Question) -> Path:
         what = json.dumps([to_plain(question), _surroundings()], sort_keys=True)
         return self.folder / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
 
-    def _forget_oldest(self) -> None:
-        kept = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for path in kept[:-MOST_KEPT]:
-            path.unlink(missing_ok=True)
-
 
 def open_cache() -> Cache:
     """The cache of this user."""
     return Cache(cache_dir() / "fit")
+
+
+def _forget_oldest(folder: Path) -> None:
+    kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    for path in kept[:-MOST_KEPT]:
+        path.unlink(missing_ok=True)
 
 
 def _surroundings() -> list[Any]:

@@ -12,7 +12,7 @@ import traceback
 from typing import Any
 
 from tpuctl.compile.models import Question
-from tpuctl.errors import MissingExtraError, TpuctlError
+from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.usercode.channel import Channel
 from tpuctl.usercode.records import from_plain, to_plain
 
@@ -26,9 +26,11 @@ def answer(question: Question, channel: Channel, opened: set[str]) -> dict[str, 
     try:
         from tpuctl.compile._libtpu import check_versions, open_devices, run_compiler
         from tpuctl.compile._prepare import prepare
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         module = error.name or "jax"
         raise MissingExtraError("Compiling for a TPU", extra="aot", module=module) from error
+    except ImportError as error:
+        raise TargetError(f"The compiler could not be loaded: {error}") from error
     check_versions()
     devices = open_devices(question.slice)
     work = prepare(question, devices, channel.enter)
@@ -74,6 +76,9 @@ def main() -> None:
         try:
             question = from_plain(Question, request)
             channel.send(result=answer(question, channel, opened))
+        except MemoryError:
+            words = "The compiling process ran out of memory."
+            channel.send(error=TargetError.code, message=words, hint=None)
         except TpuctlError as error:
             traceback.print_exc()
             channel.send(error=error.code, message=str(error), hint=error.hint)

@@ -59,8 +59,8 @@ def build_fit(
         from_cache=compilations == 0,
         compiler=Compiler(libtpu=compilation.libtpu, jaxlib=compilation.jaxlib),
         facts_as_of=load_facts("chips.json")["as_of"],
-        notes=_notes(compilation, padding),
-        warnings=_warnings(compilation),
+        notes=_notes(compilation, padding, found, slice_.devices),
+        warnings=_warnings(question, compilation),
         why=_why(question, compilation, found),
     )
 
@@ -100,15 +100,24 @@ def _max_batch(found: Largest | None, devices: int) -> int | None:
     return found.best.per_device * devices if found and found.best else None
 
 
-def _notes(compilation: Compilation, padding: Padding) -> tuple[str, ...]:
+def _notes(
+    compilation: Compilation, padding: Padding, found: Largest | None, devices: int
+) -> tuple[str, ...]:
     notes = list(compilation.notes)
+    if found and found.best and not found.next_too_large:
+        most = found.best.per_device * devices
+        notes.append(f"Memory sets no limit up to a batch of {most:,}; more was not tried.")
     if padding.wasted_fraction is None:
         notes.append("No matrix products were found: the matrix unit (MXU) has nothing to do.")
     return tuple(notes)
 
 
-def _warnings(compilation: Compilation) -> tuple[str, ...]:
+def _warnings(question: Question, compilation: Compilation) -> tuple[str, ...]:
     program, warnings = compilation.program, []
+    if not question.training and _mode(question, compilation) == "as given":
+        warnings.append(
+            "--inference changes nothing: only of a Keras model is there more than one program."
+        )
     if program.loops_of_unknown_length:
         count = program.loops_of_unknown_length
         warnings.append(

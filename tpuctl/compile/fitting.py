@@ -1,6 +1,7 @@
 """Does it fit, and how fast can it be? Ask the compiler, then reason."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -31,11 +32,13 @@ def fit(
     timeout_s: float = TIMEOUT_S,
     cache: Cache | None = None,
     on_progress: OnProgress = silent,
+    session: Session | None = None,
 ) -> Fit:
     """Compile a program for a TPU that is not here, in a process of its own.
 
     Takes seconds to minutes, and a second when the same was asked before. `timeout_s` bounds the
-    user's code, not the compiler. Raises TpuctlError for what cannot be compiled.
+    user's code, not the compiler. A `session` has its own cache, limit and progress. Raises
+    TpuctlError for what cannot be compiled.
     """
     parsed = parse_target(target)
     _check(parsed, batch_size, max_batch, dtype)
@@ -43,25 +46,40 @@ def fit(
         target=parsed,
         slice=find_slice(accelerator_type),
         batch_size=batch_size,
-        # On a TPU the templates compute in bfloat16 unless they are told otherwise.
-        dtype=dtype or ("bf16" if parsed.kind == "template" else None),
+        dtype=dtype,
         training=training,
         image_size=image_size,
     )
-    opened = cache or open_cache()
-    with Session(opened, timeout_s=timeout_s, on_progress=on_progress) as session:
-        found = _find_max(question, session) if max_batch else None
-        if found:
-            question = _at(question, found.best.per_device if found.best else 1)
-        compilation = session.compile(question)
-        tries: tuple[Try, ...] = ()
-        if not compilation.fits:
-            tries = tuple(advise(question, compilation))
-            tries = tuple(_verified(tries, question, session)) if verify else tries
-        return build_fit(question, compilation, found, tries, session.compilations)
+    with ExitStack() as stack:
+        running = session or stack.enter_context(
+            Session(cache or open_cache(), timeout_s=timeout_s, on_progress=on_progress)
+        )
+        return _ask(question, running, max_batch=max_batch, verify=verify)
 
 
-def answer(target: str, accelerator_types: Sequence[str], **options: Any) -> Fit | Comparison:
+def _ask(question: Question, session: Session, *, max_batch: bool, verify: bool) -> Fit:
+    before = session.compilations
+    found = _find_max(question, session) if max_batch else None
+    if found:
+        question = _at(question, found.best.per_device if found.best else 1)
+    compilation = session.compile(question)
+    session.cache.remember(question)
+    tries: tuple[Try, ...] = ()
+    if not compilation.fits:
+        tries = tuple(advise(question, compilation))
+        tries = tuple(_verified(tries, question, session)) if verify else tries
+    return build_fit(question, compilation, found, tries, session.compilations - before)
+
+
+def answer(
+    target: str,
+    accelerator_types: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    cache: Cache | None = None,
+    on_progress: OnProgress = silent,
+    **options: Any,
+) -> Fit | Comparison:
     """Compile for one type, or for several and compare; `options` are those of `fit`.
 
     A name may hold several types: `v5e-8,v6e-4`. Raises UsageError where there is none.
@@ -73,7 +91,11 @@ def answer(target: str, accelerator_types: Sequence[str], **options: Any) -> Fit
         raise UsageError(
             "fit needs to know the TPU to compile for.", hint="Add --type v5e-8; see: tpuctl types"
         )
-    fits = tuple(fit(target, name.strip(), **options) for name in dict.fromkeys(names))
+    given = cache or open_cache()
+    with Session(given, timeout_s=timeout_s, on_progress=on_progress) as session:
+        fits = tuple(
+            fit(target, name.strip(), session=session, **options) for name in dict.fromkeys(names)
+        )
     return fits[0] if len(fits) == 1 else Comparison(fits)
 
 
@@ -116,12 +138,12 @@ def _verified(tries: Sequence[Try], question: Question, session: Session) -> Ite
     for one in tries:
         changed = _changed(one, question, session)
         if changed is None:
-            yield one
+            yield replace(one, why_not="only you can change a step of your own")
             continue
         try:
             compilation: Compilation = session.compile(replace(changed, report=False))
-        except TpuctlError:
-            yield one
+        except TpuctlError as error:
+            yield replace(one, why_not=str(error))
             continue
         yield replace(one, fits=compilation.fits, hbm_needed_bytes=compilation.hbm_needed_bytes)
 

@@ -131,13 +131,17 @@ class Waste:
 
 @dataclass(frozen=True)
 class Try:
-    """Something to change; `fits` and `hbm_needed_bytes` are known once it has been compiled."""
+    """Something to change; `fits` and `hbm_needed_bytes` are known once it has been compiled.
+
+    `why_not` says why it could not be.
+    """
 
     code: str
     what: str
     change: str
     fits: bool | None = None
     hbm_needed_bytes: int | None = None
+    why_not: str | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ memory; both matter here, so both are counted from the program itself.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from tpuctl.compile.hlo import Computation, Instruction, Module
@@ -15,6 +15,7 @@ from tpuctl.compile.products import read_matmul
 from tpuctl.compile.traffic import count_bytes
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_AGAIN = re.compile(r"_\d+$")
 _NUMBER = re.compile(r"^\s*(-?\d+)\b")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -47,6 +48,23 @@ def summarise(module: Module) -> Program:
         loops_of_unknown_length=loops,
         custom_kernels=custom_kernels,
     )
+
+
+def name_layers(program: Program, known: Collection[str]) -> Program:
+    """Say where products are in the names that are known: `functional_1/dense_2/MatMul`, dense.
+
+    TensorFlow adds a number to a name that it meets again.
+    """
+    if not known:
+        return program
+
+    def name(layer: str) -> str:
+        parts = [(part, _AGAIN.sub("", part)) for part in layer.split("/")]
+        found = [part if part in known else bare for part, bare in parts if {part, bare} & {*known}]
+        return "/".join(found) or layer
+
+    matmuls = tuple(replace(matmul, layer=name(matmul.layer)) for matmul in program.matmuls)
+    return replace(program, matmuls=matmuls)
 
 
 def rounds(module: Module, loop: Instruction) -> int | None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from tpuctl.usercode.process import Child, start_child
 from tpuctl.usercode.records import from_plain, to_plain
 
 NO_LIMIT_S = float("inf")
+OLDEST_PYTHON = (3, 11)
 START_S = 300.0
 MORE_TIME = "If it is slow and not stuck, give it more time with --timeout."
 # Asking the metadata server would wait for one; a TPU that is here must stay free for others.
@@ -25,7 +27,7 @@ class Session:
     """Answers questions from the cache or by compiling; a context manager that ends the child."""
 
     def __init__(self, cache: Cache, *, timeout_s: float, on_progress: OnProgress) -> None:
-        self._cache, self._timeout_s, self._on_progress = cache, timeout_s, on_progress
+        self.cache, self._timeout_s, self._on_progress = cache, timeout_s, on_progress
         self._child: Child | None = None
         self._stack = ExitStack()
         self.compilations = 0
@@ -46,7 +48,7 @@ class Session:
 
         Raises what the child raised, MissingExtraError, and TargetError when it hangs or dies.
         """
-        if known := self._cache.load(question):
+        if known := self.cache.load(question):
             return known
         child = self._child or self._start()
         child.ask(to_plain(question))
@@ -54,7 +56,7 @@ class Session:
         for message in child.listen(limits_s, self._timeout_s, more_time=MORE_TIME):
             if "result" in message:
                 compilation = from_plain(Compilation, message["result"]["compilation"])
-                self._cache.save(question, compilation, message["result"]["files"])
+                self.cache.save(question, compilation, message["result"]["files"])
                 self.compilations += 1
                 return compilation
             if "error" in message:
@@ -67,9 +69,18 @@ class Session:
     def _start(self) -> Child:
         for module in ("jax", "libtpu"):
             if importlib.util.find_spec(module) is None:
-                raise MissingExtraError("Compiling for a TPU", extra="aot", module=module)
+                raise missing(module, sys.version_info[:2])
         self._child = self._stack.enter_context(start_child("tpuctl.compile.child", env=_env()))
         return self._child
+
+
+def missing(module: str, python: tuple[int, int]) -> MissingExtraError:
+    """Say what to install; an older Python gets nothing from the extra."""
+    error = MissingExtraError("Compiling for a TPU", extra="aot", module=module)
+    if python < OLDEST_PYTHON:
+        here, needed = (".".join(map(str, version)) for version in (python, OLDEST_PYTHON))
+        error.hint = f"It needs Python {needed} or newer, and this is {here}: {error.hint} there."
+    return error
 
 
 def explained(error: Exception) -> Exception:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tpuctl.compile.models import Target
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.launch.catalog import find_template
+from tpuctl.launch.catalog import describe_script, find_template
 from tpuctl.usercode.function import Function, parse_function
 
 SUPPORTED = (
@@ -31,4 +31,9 @@ def parse_target(text: str) -> Target:
     except NotFoundError as error:
         hint = f"fit takes {SUPPORTED}. {error.hint}"
         raise NotFoundError(f"There is no {text!r} to compile.", hint=hint) from error
+    if not {"tensorflow", "jax"} & {*describe_script(script).frameworks}:
+        raise InvalidInputError(
+            f"{text} is a program of PyTorch; fit compiles those of TensorFlow and JAX.",
+            hint="Choose another template: tpuctl templates list",
+        )
     return Target("template", text, function=Function(str(script), IN_A_TEMPLATE))

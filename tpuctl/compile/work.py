@@ -22,7 +22,8 @@ class Work:
     """A lowered program: `compile` takes the compiler's options, `text` is the program itself.
 
     `examples` is the global batch where it is known; `fixed_bytes` are those of the arguments that
-    do not grow with it, on one device.
+    do not grow with it, on one device. `layers` are the names that the user gave, where they are
+    known apart from the program.
     """
 
     framework: str
@@ -31,3 +32,4 @@ class Work:
     examples: int | None
     fixed_bytes: int
     notes: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()

@@ -21,4 +21,5 @@ from tpuctl.datasets.presizing import presize as presize
 from tpuctl.datasets.reading import Record as Record
 from tpuctl.datasets.reading import read_records as read_records
 from tpuctl.datasets.tfdata import open_tf_dataset as open_tf_dataset
+from tpuctl.datasets.torchdata import open_torch_dataset as open_torch_dataset
 from tpuctl.datasets.verifying import verify as verify

@@ -18,14 +18,23 @@ _AHEAD = 2
 
 
 def decode_ahead(
-    records: Iterator[Record], batch_size: int, *, first_step: int, planes: bool, threads: int
+    records: Iterator[Record],
+    batch_size: int,
+    *,
+    first_step: int,
+    stride: int,
+    planes: bool,
+    threads: int,
 ) -> Iterator[Batch]:
-    """Yield batches of decoded records until there are none; what decoding raises is raised."""
+    """Yield batches of decoded records until there are none; what decoding raises is raised.
+
+    The first is that of step `first_step`, each other one `stride` steps after the one before.
+    """
     decode = _planes_of if planes else Record.array
     waiting: deque[tuple[list[Record], list[Future[Pixels]]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for step in count(first_step):
+            for step in count(first_step, stride):
                 while len(waiting) < _AHEAD and (group := list(islice(records, batch_size))):
                     waiting.append((group, [pool.submit(decode, record) for record in group]))
                 if not waiting:

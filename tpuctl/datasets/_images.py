@@ -1,7 +1,8 @@
 """A file's bytes in, a small sRGB picture out: decode what is needed, refuse what is broken."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -77,6 +78,18 @@ def shrink(
 
     `admit` is asked for the memory that the header announces before anything is decoded.
     """
+    return shrink_all(data, (size,), mode=mode, fidelity=fidelity, admit=admit)[0]
+
+
+def shrink_all(
+    data: bytes,
+    sizes: Sequence[tuple[int, int]],
+    *,
+    mode: Mode = "cover",
+    fidelity: Fidelity = "balanced",
+    admit: Admit = admit_everything,
+) -> list[Shrunk]:
+    """Decode a picture once, as finely as the largest size needs, and fit it into each of them."""
     kind = _require_kind(data)
     header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
     width, height, orientation = _look(header)
@@ -84,16 +97,19 @@ def shrink(
         raise BadImageError("bomb", f"{width}x{height} pixels")
     turned = orientation >= 5
     shown = (height, width) if turned else (width, height)
-    shown_fit = plan_fit(*shown, size, mode)
-    fit = shown_fit.transposed if turned else shown_fit
-    denominator = choose_denominator(fit, fidelity) if isinstance(header, jpeg.JpegHeader) else 1
+    fits = [plan_fit(*shown, size, mode) for size in sizes]
+    stored = [fit.transposed if turned else fit for fit in fits]
+    denominators = [choose_denominator(fit, fidelity) for fit in stored]
+    denominator = min(denominators) if isinstance(header, jpeg.JpegHeader) else 1
     with admit(_memory_bytes(header, denominator, len(data))):
         decoded = _decode(data, header, denominator, fidelity)
-        small = _fit(decoded, fit, fidelity)
-    profile = header.profile
-    pixels, colour_flags = to_srgb(_turn(small, orientation), profile)
-    flags = decoded.flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
-    return Shrunk(_pad(pixels, shown_fit), *shown, with_orientation(flags, orientation))
+        smalls = _fit_all(decoded, stored, denominators, fidelity)
+    found = []
+    for small, fit in zip(smalls, fits, strict=True):
+        pixels, colour_flags = to_srgb(_turn(small, orientation), header.profile)
+        flags = decoded.flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
+        found.append(Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation)))
+    return found
 
 
 def _require_kind(data: bytes) -> str:
@@ -184,6 +200,34 @@ def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: 
             except ValueError:
                 pass
     raise BadImageError("corrupt", complaint)
+
+
+def _fit_all(
+    decoded: _Decoded, fits: Sequence[Fit], denominators: Sequence[int], fidelity: Fidelity
+) -> list[Pixels]:
+    """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
+
+    What a decoder gives at half the scale are the means of 2 x 2 of these pixels.
+    """
+    halves = {decoded.denominator: decoded}
+    smalls = []
+    for fit, denominator in zip(fits, denominators, strict=True):
+        while len(fits) > 1 and max(halves) < denominator:
+            largest = halves[max(halves)]
+            halves[2 * max(halves)] = replace(
+                largest, pixels=_halve(largest.pixels), denominator=2 * largest.denominator
+            )
+        smalls.append(_fit(halves.get(denominator, decoded), fit, fidelity))
+    return smalls
+
+
+def _halve(pixels: Pixels) -> Pixels:
+    """Take the means of 2 x 2 pixels; of an odd last row or column, of what there is."""
+    height, width = pixels.shape[:2]
+    if height % 2 or width % 2:
+        pixels = cv2.copyMakeBorder(pixels, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
+    half = (-(-width // 2), -(-height // 2))
+    return cv2.resize(pixels, half, interpolation=cv2.INTER_AREA)
 
 
 def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:

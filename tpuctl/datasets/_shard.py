@@ -3,13 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from tpuctl.datasets import _images
 from tpuctl.datasets._encoding import encode_picture
+from tpuctl.datasets._images import Shrunk
 from tpuctl.datasets._tfrecord import RecordWriter, frame, read_frames
 from tpuctl.datasets.containers import DamagedRecordError, open_container, suffix_of
 from tpuctl.datasets.example import Feature, decode_example, encode_example
@@ -68,48 +70,64 @@ class _Tally:
 
 
 class ShardBuilder:
-    """Builds one shard in the work folder; `tell` hears of each picture before it is touched."""
+    """Builds one shard in the work folder, picture by picture."""
 
-    def __init__(
-        self, job: ShardJob, *, originals: Originals, work: Work, recipe: Recipe, admit: Admit
-    ) -> None:
-        self._job, self._originals, self._work = job, originals, work
-        self._recipe, self._admit = recipe, admit
+    def __init__(self, job: ShardJob, *, work: Work, recipe: Recipe) -> None:
+        self.job, self.recipe = job, recipe
+        self._work = work
+        self._part = work.part(job.id)
         self._left_out: dict[int, Quarantined] = {}
         self._tally = _Tally()
+        self._writer: RecordWriter | None = None
 
-    def build(self, crashed: Mapping[int, str], tell: Callable[[int], None]) -> Finished:
-        """Write what is missing and finish the shard; raises WriteError, SourceChangedError."""
-        part = self._work.part(self._job.id)
-        with translated_write_errors(part):
-            self._take_up(part)
-        with translated_write_errors(part), part.open("a+b") as file:
-            writer = RecordWriter(file)
-            self._recover(file, writer)
-            missing = range(self._tally.position, len(self._job.entries))
-            self._originals.begin(
-                [self._job.entries[index] for index in missing if index not in crashed]
-            )
-            for index in missing:
-                tell(index)
-                self._add(index, writer, crashed.get(index))
-            tell(len(self._job.entries))
-        return self._finish(writer)
+    @property
+    def position(self) -> int:
+        """The number of the next picture that is missing."""
+        return self._tally.position
+
+    def open(self, stack: ExitStack) -> None:
+        """Take up what an earlier run has done; raises WriteError."""
+        with translated_write_errors(self._part):
+            self._take_up(self._part)
+            file = stack.enter_context(self._part.open("a+b"))
+            self._writer = RecordWriter(file)
+            self._recover(file, self._writer)
+
+    def add(self, index: int, small: Shrunk) -> None:
+        """Append a picture; raises WriteError."""
+        entry = self.job.entries[index]
+        assert self._writer is not None
+        with translated_write_errors(self._part):
+            self._writer.write(_make_record(entry, small, self.recipe))
+        self._tally.count(entry.key, small.flags)
+
+    def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
+        """Write down that a picture cannot be used; raises WriteError."""
+        entry = self.job.entries[index]
+        sha256 = hashlib.sha256(data).hexdigest() if data else None
+        line = Quarantined(entry.key, bad.reason, bad.detail, max(0, entry.bytes), sha256)
+        path = self._work.left_out(self.job.id)
+        with translated_write_errors(path), path.open("ab") as file:
+            file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
+        self._left_out[index] = line
+        self._tally.position += 1
 
     def _take_up(self, part: Path) -> None:
         """Turn a shard that was finished but never journalled into one that only lacks a look."""
-        shard = self._work.shard(self._job.id)
+        shard = self._work.shard(self.job.id)
         if shard.exists() and not part.exists():
             os.replace(shard, part)
 
-    def _finish(self, writer: RecordWriter) -> Finished:
-        tally, job, work = self._tally, self._job, self._work
-        container = open_container(vars(self._recipe))
+    def finish(self) -> Finished:
+        """Give the shard its name; raises WriteError."""
+        assert self._writer is not None
+        tally, job, work, writer = self._tally, self.job, self._work, self._writer
+        container = open_container(vars(self.recipe))
         part, shard = work.part(job.id), work.shard(job.id)
         digest = container.pack(part, shard, job.index, writer.digest())
         return Finished(
             job=job.id,
-            name=job.name(digest.crc32c, suffix_of(vars(self._recipe))),
+            name=job.name(digest.crc32c, suffix_of(vars(self.recipe))),
             bytes=digest.bytes,
             records=tally.records,
             crc32c=digest.crc32c,
@@ -125,7 +143,7 @@ class ShardBuilder:
         """Keep the whole records of an interrupted run, as long as they follow the plan."""
         noted = {
             document.pop("index", -1): Quarantined(**document)
-            for document in read_lines(self._work.left_out(self._job.id))
+            for document in read_lines(self._work.left_out(self.job.id))
         }
         file.seek(0)
         whole = 0
@@ -139,7 +157,7 @@ class ShardBuilder:
                 writer.replay(frames)
                 whole = offset + len(frames)
                 flags = features["flags"]
-                entry = self._job.entries[self._tally.position]
+                entry = self.job.entries[self._tally.position]
                 self._tally.count(entry.key, flags if isinstance(flags, int) else 0)
         except (DamagedRecordError, InvalidInputError):
             pass
@@ -149,7 +167,7 @@ class ShardBuilder:
 
     def _is_next(self, key: object) -> bool:
         position = self._tally.position
-        entries = self._job.entries
+        entries = self.job.entries
         return position < len(entries) and key == os.fsencode(entries[position].key)
 
     def _skip_noted(self, noted: Mapping[int, Quarantined]) -> None:
@@ -157,42 +175,72 @@ class ShardBuilder:
             self._left_out[self._tally.position] = bad
             self._tally.position += 1
 
-    def _add(self, index: int, writer: RecordWriter, crash: str | None) -> None:
-        entry = self._job.entries[index]
-        data = b""
-        try:
-            if crash is not None:
-                raise BadImageError("crashed_worker", crash)
-            data = self._originals.read(entry)
-            record, flags = self._make_record(entry, data)
-        except BadImageError as bad:
-            self._leave_out(index, entry, data, bad)
-            return
-        writer.write(record)
-        self._tally.count(entry.key, flags)
 
-    def _leave_out(self, index: int, entry: Entry, data: bytes, bad: BadImageError) -> None:
-        sha256 = hashlib.sha256(data).hexdigest() if data else None
-        line = Quarantined(entry.key, bad.reason, bad.detail, max(0, entry.bytes), sha256)
-        with self._work.left_out(self._job.id).open("ab") as file:
-            file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
-        self._left_out[index] = line
-        self._tally.position += 1
+def build_together(
+    builders: Sequence[ShardBuilder],
+    originals: Originals,
+    admit: Admit,
+    crashed: Mapping[int, str],
+    tell: Callable[[int], None],
+) -> tuple[Finished, ...]:
+    """Build shards of the same entries at several sizes, each picture decoded once for all.
 
-    def _make_record(self, entry: Entry, data: bytes) -> tuple[bytes, int]:
-        recipe = self._recipe
-        small = _images.shrink(
-            data, recipe.size, mode=recipe.mode, fidelity=recipe.fidelity, admit=self._admit
+    `tell` hears of each picture before it is touched. Raises WriteError, SourceChangedError, and
+    what reading from a bucket raises.
+    """
+    entries = builders[0].job.entries
+    with ExitStack() as stack:
+        for builder in builders:
+            builder.open(stack)
+        missing = range(min(builder.position for builder in builders), len(entries))
+        originals.begin([entries[index] for index in missing if index not in crashed])
+        for index in missing:
+            tell(index)
+            _add(builders, originals, admit, index, crashed.get(index))
+        tell(len(entries))
+    return tuple(builder.finish() for builder in builders)
+
+
+def _add(
+    builders: Sequence[ShardBuilder],
+    originals: Originals,
+    admit: Admit,
+    index: int,
+    crash: str | None,
+) -> None:
+    """Add a picture to every shard that lacks it, or to the list of what it leaves out."""
+    data, recipe = b"", builders[0].recipe
+    lacking = [builder for builder in builders if builder.position == index]
+    try:
+        if crash is not None:
+            raise BadImageError("crashed_worker", crash)
+        data = originals.read(builders[0].job.entries[index])
+        smalls = _images.shrink_all(
+            data,
+            [builder.recipe.size for builder in builders],
+            mode=recipe.mode,
+            fidelity=recipe.fidelity,
+            admit=admit,
         )
-        # The picture comes last, so that a reader of labels and sizes need not touch it.
-        features: dict[str, Feature] = {
-            "key": os.fsencode(entry.key),
-            "label": entry.label,
-            "height": int(small.pixels.shape[0]),
-            "width": int(small.pixels.shape[1]),
-            "orig_height": small.original_height,
-            "orig_width": small.original_width,
-            "flags": small.flags,
-            "image": encode_picture(small.pixels, recipe.encode, recipe.quality),
-        }
-        return encode_example(features), small.flags
+    except BadImageError as bad:
+        for builder in lacking:
+            builder.leave_out(index, data, bad)
+        return
+    for builder, small in zip(builders, smalls, strict=True):
+        if builder in lacking:
+            builder.add(index, small)
+
+
+def _make_record(entry: Entry, small: Shrunk, recipe: Recipe) -> bytes:
+    # The picture comes last, so that a reader of labels and sizes need not touch it.
+    features: dict[str, Feature] = {
+        "key": os.fsencode(entry.key),
+        "label": entry.label,
+        "height": int(small.pixels.shape[0]),
+        "width": int(small.pixels.shape[1]),
+        "orig_height": small.original_height,
+        "orig_width": small.original_width,
+        "flags": small.flags,
+        "image": encode_picture(small.pixels, recipe.encode, recipe.quality),
+    }
+    return encode_example(features)

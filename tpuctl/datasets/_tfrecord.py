@@ -54,12 +54,15 @@ class TfRecord:
 
 
 class RecordWriter:
-    """Append records to an open file and keep the checksums of all of it."""
+    """Append records to an open file and keep the checksums of all of it.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Without `sha256`, its digest is empty: that alone costs as much as everything else.
+    """
+
+    def __init__(self, file: BinaryIO, *, sha256: bool = True) -> None:
         self._file = file
         self._crc = 0
-        self._sha256 = hashlib.sha256()
+        self._sha256 = hashlib.sha256() if sha256 else None
         self._bytes = 0
 
     def write(self, record: bytes) -> None:
@@ -80,11 +83,13 @@ class RecordWriter:
 
     def digest(self) -> Digest:
         """Say what has been written so far."""
-        return Digest(self._bytes, f"{self._crc:08x}", self._sha256.hexdigest())
+        sha256 = self._sha256.hexdigest() if self._sha256 else ""
+        return Digest(self._bytes, f"{self._crc:08x}", sha256)
 
     def _count(self, data: bytes) -> None:
         self._crc = google_crc32c.extend(self._crc, data)
-        self._sha256.update(data)
+        if self._sha256:
+            self._sha256.update(data)
         self._bytes += len(data)
 
 

@@ -1,6 +1,6 @@
 """Batches of a data set for NumPy, JAX or PyTorch: no TensorFlow, no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.copies import local_data_set
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.order import Order
 from tpuctl.datasets.reading import Record, need_images_extra, read_shard
 from tpuctl.errors import InvalidInputError, UsageError
@@ -33,7 +33,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of a data set, endless without `steps`; each iteration begins at `start_step`."""
+    """Batches of a data set, endless without `steps`; each iteration begins at `start_step`.
+
+    Of `workers` processes that share the work, each makes every n-th batch.
+    """
 
     data_set: DataSet
     order: Order
@@ -41,6 +44,8 @@ class Batches:
     steps: int | None = None
     planes: bool = False
     threads: int = 2
+    worker: int = 0
+    workers: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -51,23 +56,42 @@ class Batches:
         from tpuctl.datasets._decoding import decode_ahead
 
         size = self.order.batch_size
-        wanted = None if self.steps is None else self.steps * size
-        records = islice(self._records(), wanted)
+        wanted = None
+        if self.steps is not None:
+            wanted = len(range(self.worker, self.steps, self.workers)) * size
         return decode_ahead(
-            records, size, first_step=self.start_step, planes=self.planes, threads=self.threads
+            islice(self._records(), wanted),
+            size,
+            first_step=self.start_step + self.worker,
+            stride=self.workers,
+            planes=self.planes,
+            threads=self.threads,
         )
 
     def _records(self) -> Iterator[Record]:
+        """The records of this worker's batches."""
+        taken = 0
+        for shard, positions in self._turns():
+            records: list[Record] = []
+            for position in positions:
+                if taken // self.order.batch_size % self.workers == self.worker:
+                    records = records or self._read(shard)
+                    yield records[position]
+                taken += 1
+
+    def _read(self, shard: Shard) -> list[Record]:
+        records = list(read_shard(self.data_set, shard))
+        if len(records) != shard.records:
+            raise _another_count(self.data_set, shard.name, len(records), shard.records)
+        return records
+
+    def _turns(self) -> Iterator[tuple[Shard, Sequence[int]]]:
+        """Which records of which shard come next, without end."""
         epoch, step = divmod(self.start_step, self.steps_per_epoch)
         skip = step * self.order.batch_size
         while True:
             for turn in self.order.turns(epoch, skip=skip):
-                shard = self.data_set.shards[turn.shard]
-                records = list(read_shard(self.data_set, shard))
-                if len(records) != shard.records:
-                    raise _another_count(self.data_set, shard.name, len(records), shard.records)
-                for position in turn.positions:
-                    yield records[position]
+                yield self.data_set.shards[turn.shard], turn.positions
             epoch, skip = epoch + 1, 0
 
 

@@ -1,8 +1,9 @@
 """The missing shards of a plan, built in worker processes and journalled one by one."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from tpuctl.datasets.memory import memory_budget_bytes
 from tpuctl.datasets.plan import ShardJob
@@ -14,9 +15,16 @@ from tpuctl.units import format_bytes
 
 
 def build_missing(
-    run: Prepared, work: Work, missing: Sequence[ShardJob], lock: int, on_progress: OnProgress
+    run: Prepared,
+    work: Work,
+    missing: Sequence[ShardJob],
+    lock: int,
+    on_progress: OnProgress,
 ) -> Generator[Finished, None, None]:
-    """Build the missing shards in the work folder; each is journalled when it is complete."""
+    """Build the missing shards in the work folder; each is journalled when it is complete.
+
+    So are their twins, each in its own work folder.
+    """
     setup = Setup(
         source=run.source,
         work=str(work.folder),
@@ -29,9 +37,16 @@ def build_missing(
         for step in steps:
             meter.show(step.job, step.position, step.finished)
             if step.finished is not None:
-                work.record(step.finished)
-                work.forget_part(step.finished.job)
-                yield step.finished
+                for place, finished in zip(_places(work, step.job), step.all, strict=True):
+                    place.record(finished)
+                    place.forget_part(finished.job)
+                    yield finished
+
+
+def _places(work: Work, job: ShardJob) -> Iterator[Work]:
+    yield work
+    for twin in job.twins:
+        yield Work(Path(twin.work))
 
 
 class _Meter:

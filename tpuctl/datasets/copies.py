@@ -80,8 +80,8 @@ def copy_data_set(
     wanted = _wanted(address, dst)
     fetched, evicted = 0, tuple[str, ...]()
     while not _share(wanted):
-        with _alone(wanted, on_progress):
-            if not wanted.is_complete:
+        with _alone(wanted, on_progress) as is_alone:
+            if is_alone and not wanted.is_complete:
                 evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
                 fetched = _fill(wanted, on_progress)
     os.utime(wanted.lock)
@@ -127,9 +127,8 @@ def _share(wanted: _Wanted) -> bool:
     descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     if wanted.is_complete:
-        if wanted.is_shared:
-            _HELD[wanted.lock] = descriptor
-        else:
+        # Another thread may have it already.
+        if not wanted.is_shared or _HELD.setdefault(wanted.lock, descriptor) != descriptor:
             os.close(descriptor)
         return True
     _HELD.pop(wanted.lock, None)
@@ -138,15 +137,18 @@ def _share(wanted: _Wanted) -> bool:
 
 
 @contextmanager
-def _alone(wanted: _Wanted, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the copy alone, as soon as nobody else does."""
+def _alone(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+    """Hold the copy alone, as soon as nobody else does.
+
+    False where somebody else has completed it meanwhile: who reads it may hold it for hours.
+    """
     descriptor = _open(wanted.lock)
     try:
-        while not _try_alone(descriptor):
+        while not (is_alone := _try_alone(descriptor)) and not wanted.is_complete:
             note = "another process is fetching it"
             on_progress(Progress("wait", 0, None, "", note))
             time.sleep(_POLL_S)
-        yield
+        yield is_alone
     finally:
         os.close(descriptor)
 

@@ -12,6 +12,7 @@ from tpuctl.errors import InvalidInputError
 Feature = int | bytes
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_FIRST, _SECOND = bytes((1 << 3 | _LENGTH,)), bytes((2 << 3 | _LENGTH,))
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
@@ -53,6 +54,7 @@ def _until_cut(features: memoryview) -> Iterator[tuple[str, Feature]]:
             yield from _decode_entry(entry)
 
 
+@lru_cache(maxsize=1 << 16)
 def _varint(value: int) -> bytes:
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
@@ -73,10 +75,15 @@ def _field(number: int, payload: bytes) -> bytes:
 
 def _head_of_bytes(name: str, size: int) -> bytes:
     """Write all of a bytes feature that comes before its value, which is thus copied once only."""
-    value = _head(1, size)
-    values = _head(1, len(value) + size) + value
-    feature = _field(1, name.encode()) + _head(2, len(values) + size) + values
-    return _head(1, len(feature) + size) + feature
+    value = _FIRST + _varint(size)
+    values = _FIRST + _varint(len(value) + size) + value
+    feature = _name(name) + _SECOND + _varint(len(values) + size) + values
+    return _FIRST + _varint(len(feature) + size) + feature
+
+
+@lru_cache(maxsize=4096)
+def _name(name: str) -> bytes:
+    return _field(1, name.encode())
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ from tpuctl.units import MIB, parse_bytes
 
 Encode = Literal["jpeg", "raw", "yuv420", "webp", "png"]
 Container = Literal["tfrecord", "wds", "arrayrecord"]
+Engine = Literal["processes", "beam"]
 
 DEFAULT_MAX_BAD = "auto"
 _LABELS = ("auto", "folder", "none")
@@ -27,7 +28,8 @@ class PresizeOptions:
 
     `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`:
     1 % or 3 files, whichever is more, but always less than half. `zone` is where the machine or
-    its TPU is, to warn of buckets elsewhere.
+    its TPU is, to warn of buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`.
+    With `sizes`, one pass makes a data set of each, in a folder of its own.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -45,6 +47,9 @@ class PresizeOptions:
     seed: int = 0
     dry_run: bool = False
     zone: str | None = None
+    engine: Engine = "processes"
+    beam: tuple[str, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -52,6 +57,7 @@ class PresizeOptions:
             ("--fidelity", self.fidelity, get_args(Fidelity)),
             ("--encode", self.encode, get_args(Encode)),
             ("--format", self.format, get_args(Container)),
+            ("--engine", self.engine, get_args(Engine)),
         ):
             if value not in known:
                 raise UsageError(f"{name} {value} is not one of: {', '.join(known)}.")
@@ -59,12 +65,14 @@ class PresizeOptions:
             raise UsageError(
                 f"--labels {self.labels} is not one of: {', '.join(_LABELS)}, or a file *.csv."
             )
-        _check_range("--size", min(self.size), 1, _MAX_SIDE)
-        _check_range("--size", max(self.size), 1, _MAX_SIDE)
+        for side in (*self.size, *(side for size in self.sizes for side in size)):
+            _check_range("--size", side, 1, _MAX_SIDE)
+        if len(set(self.sizes)) < len(self.sizes):
+            raise UsageError("--size names a size twice.")
         _check_range("--quality", self.quality, 1, 100)
         _check_range("--shard-size", self.shard_bytes, 1, 1 << 50)
         _check_range("--workers", 1 if self.workers is None else self.workers, 1, 1024)
-        if self.mode == "short" and self.size[0] != self.size[1]:
+        if self.mode == "short" and any(a != b for a, b in (self.size, *self.sizes)):
             raise UsageError(
                 "--mode short takes one number: the length of the shorter side.",
                 hint=f"Write --size {min(self.size)}.",
@@ -85,6 +93,11 @@ def parse_size(text: str) -> tuple[int, int]:
             f"--size {text} is not a size.", hint="Write --size 224 or --size 256x192."
         )
     return int(match[1]), int(match[2] or match[1])
+
+
+def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
+    """Read one size or several, `224,384`; raises UsageError."""
+    return tuple(parse_size(part) for part in text.split(","))
 
 
 def parse_shard_bytes(text: str) -> int:
@@ -141,6 +154,7 @@ class PresizeResult(Outcome):
     host: int = 0
     hosts: int = 1
     shards_missing: int = 0
+    sizes: "tuple[PresizeResult, ...]" = ()
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property

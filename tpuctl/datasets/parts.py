@@ -6,6 +6,7 @@ preconditions and names of its content, so to do anything twice, or at once, doe
 """
 
 import hashlib
+import importlib.util
 import re
 import shutil
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.reuse import refuse_another_plan, usable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
-from tpuctl.errors import AlreadyExistsError, UsageError, WriteError
+from tpuctl.errors import AlreadyExistsError, MissingExtraError, UsageError, WriteError
 from tpuctl.progress import OnProgress, told
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
@@ -89,15 +90,30 @@ def presize_into_storage(run: Prepared, part: Part, *, on_progress: OnProgress) 
         return _result(run, part, shards, frozenset(done), missing=0)
     if traffic := plan_traffic(run, missing):
         on_progress(told(describe_traffic(run, traffic)))
-    built = _build(run, part, storage, missing, on_progress)
-    there = complete_shards(storage, run.plan, published, retry=False) if part.hosts > 1 else done
-    there = there | {shard.job: shard for shard in built}
+    there = dict(done)
+    if run.options.engine == "beam":
+        _build_on_beam(run, missing)
+    else:
+        built = _build(run, part, storage, missing, on_progress)
+        there |= {shard.job: shard for shard in built}
+    if len(there) < len(run.plan.jobs):
+        there = complete_shards(storage, run.plan, published, retry=False) | there
     if shards := in_order(run.plan, there):
         conclude(run, storage, shards, published)
     shutil.rmtree(_staging(run.target, part), ignore_errors=True)
     return _result(
         run, part, tuple(there.values()), frozenset(done), missing=len(run.plan.jobs) - len(there)
     )
+
+
+def _build_on_beam(run: Prepared, missing: Sequence[ShardJob]) -> None:
+    if not missing:
+        return
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingExtraError("--engine beam", extra="beam", module="apache_beam")
+    from tpuctl.datasets._beam import run_pipeline
+
+    run_pipeline(run, missing)
 
 
 def conclude(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -40,13 +40,26 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Twin:
+    """The same entries at another size: the job of another plan, and where it is worked on."""
+
+    id: str
+    work: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class ShardJob:
-    """The work of one shard: a pure function from these entries to its bytes."""
+    """The work of one shard: a pure function from these entries to its bytes.
+
+    `twins` are made of the same entries in the same pass.
+    """
 
     id: str
     index: int
     of: int
     entries: tuple[Entry, ...]
+    twins: tuple[Twin, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -88,7 +101,9 @@ def plan_presize(
     ]
     recipe = _recipe(options, labelling.source)
     record_bytes = estimate_record_bytes(options)
-    count = count_shards(len(entries), record_bytes * len(entries), options.shard_bytes)
+    # Sizes that are made together need the same pictures in the same shards.
+    largest = max(estimate_record_bytes(replace(options, size=size)) for size in _sizes(options))
+    count = count_shards(len(entries), largest * len(entries), options.shard_bytes)
     shuffled = sorted(entries, key=lambda entry: _rank(entry.key, options.seed))
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
     jobs = tuple(
@@ -150,8 +165,14 @@ def _lossy_bytes_per_pixel(options: PresizeOptions) -> float:
     return 2.0 * share
 
 
+def _sizes(options: PresizeOptions) -> tuple[tuple[int, int], ...]:
+    return options.sizes or (options.size,)
+
+
 def _recipe(options: PresizeOptions, labels: str) -> dict[str, Any]:
+    together = [list(size) for size in options.sizes]
     return {
+        **({"sizes": together} if len(together) > 1 else {}),
         "size": list(options.size),
         "mode": options.mode,
         "fidelity": options.fidelity,

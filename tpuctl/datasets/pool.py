@@ -67,11 +67,17 @@ class Setup:
 
 @dataclass(frozen=True)
 class Step:
-    """One report from a worker: how far it is in a shard, or that the shard is finished."""
+    """One report from a worker: how far it is in a shard, or that it is finished, and its twins."""
 
     job: ShardJob
     position: int
     finished: Finished | None = None
+    twins: tuple[Finished, ...] = ()
+
+    @property
+    def all(self) -> tuple[Finished, ...]:
+        """What is finished."""
+        return () if self.finished is None else (self.finished, *self.twins)
 
 
 @dataclass
@@ -159,8 +165,8 @@ class _Seat:
                     name, message, hint = report["failed"]
                     raise _ERRORS.get(name, InvalidInputError)(message, hint=hint)
                 if "done" in report:
-                    done = Finished.from_json(report["done"])
-                    self.reports.put(Step(job, len(job.entries), done))
+                    done, *twins = (Finished.from_json(one) for one in report["done"])
+                    self.reports.put(Step(job, len(job.entries), done, tuple(twins)))
                     return position, None
                 if "at" in report:
                     position = min(report["at"], len(job.entries) - 1)
@@ -262,7 +268,8 @@ def _collect(
 
 def _to_json(job: ShardJob) -> dict[str, Any]:
     entries = [astuple(entry) for entry in job.entries]
-    return {"id": job.id, "index": job.index, "of": job.of, "entries": entries}
+    twins = [astuple(twin) for twin in job.twins]
+    return {"id": job.id, "index": job.index, "of": job.of, "entries": entries, "twins": twins}
 
 
 def _environment() -> dict[str, str]:

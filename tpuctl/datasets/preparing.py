@@ -59,6 +59,13 @@ def prepare(
 
     Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
     """
+    return prepare_sizes(src, dst, options, started_s=started_s)[0]
+
+
+def prepare_sizes(
+    src: str | Path, dst: str | Path, options: PresizeOptions, *, started_s: float
+) -> tuple[Prepared, ...]:
+    """Plan each size that one pass makes, in a folder of its own where there are several."""
     source, target = check_places(src, dst)
     versions = _check_modules(options)
     if bucket_of(source):
@@ -67,9 +74,15 @@ def prepare(
         inputs = scan(Path(source), None if bucket_of(target) else Path(target))
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
-    plan = plan_presize(inputs.pictures, options, versions)
-    notes = (*inputs.notes, *plan.notes, *_far_away(source, target, options.zone))
-    return Prepared(source, target, options, replace(inputs, notes=()), plan, started_s, notes)
+    far_away = _far_away(source, target, options.zone)
+    prepared = []
+    for size in options.sizes or (options.size,):
+        this = replace(options, size=size)
+        plan = plan_presize(inputs.pictures, this, versions)
+        notes = (*inputs.notes, *plan.notes, *far_away)
+        place = f"{target}/{size[0]}x{size[1]}" if len(options.sizes) > 1 else target
+        prepared.append(Prepared(source, place, this, inputs, plan, started_s, notes))
+    return tuple(prepared)
 
 
 def available_cpus() -> int:

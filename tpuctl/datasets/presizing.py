@@ -1,8 +1,9 @@
 """Presize: a folder of photographs becomes a data set of small ones, once and for all."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpuctl.datasets import manifest
@@ -11,13 +12,13 @@ from tpuctl.datasets.judging import check_quarantine, result_of
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult
 from tpuctl.datasets.parts import Part, presize_into_storage
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import Plan, ShardJob
-from tpuctl.datasets.preparing import Prepared, prepare
+from tpuctl.datasets.plan import Plan, ShardJob, Twin
+from tpuctl.datasets.preparing import Prepared, prepare_sizes
 from tpuctl.datasets.publish import clean_up, publish_data_set
 from tpuctl.datasets.reuse import refuse_another_plan, reusable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
-from tpuctl.errors import WriteError
+from tpuctl.errors import UsageError, WriteError
 from tpuctl.progress import OnProgress, silent, told
 from tpuctl.storage.local import free_bytes, locked, write_atomically
 from tpuctl.units import format_bytes
@@ -62,14 +63,17 @@ def presize(
     InvalidInputError, AlreadyExistsError, WriteError, TryAgainError.
     """
     options = options or PresizeOptions()
-    prepared = prepare(src, dst, options, started_s=time.monotonic())
-    if bucket_of(prepared.target) or part is not None:
+    prepared, *others = prepare_sizes(src, dst, options, started_s=time.monotonic())
+    if others and (bucket_of(dst) or part is not None or options.engine == "beam"):
+        raise UsageError(
+            "Several sizes in one pass go into a folder, made by the processes of this machine.",
+            hint="Give one --size at a time, or presize into a folder and copy it.",
+        )
+    if others:
+        return _presize_sizes((prepared, *others), on_progress)
+    if bucket_of(prepared.target) or part is not None or options.engine == "beam":
         return presize_into_storage(prepared, part or Part(), on_progress=on_progress)
-    target = Path(prepared.target)
-    previous = manifest.load_previous(target, leniently=options.overwrite)
-    run = _Run(prepared, target, previous)
-    if previous is not None and previous.plan_id != run.plan.id:
-        refuse_another_plan(previous, run.plan, options)
+    run = _begin(prepared)
     if options.dry_run:
         return _result(run, (), frozenset(), resumed=False)
     if (kept := _already_complete(run)) is not None:
@@ -77,26 +81,94 @@ def presize(
     return _make(run, on_progress)
 
 
-def _make(run: _Run, on_progress: OnProgress) -> PresizeResult:
+def _begin(prepared: Prepared) -> _Run:
+    """Look at what is in the target; raises AlreadyExistsError."""
+    target, options = Path(prepared.target), prepared.options
+    previous = manifest.load_previous(target, leniently=options.overwrite)
+    if previous is not None and previous.plan_id != prepared.plan.id:
+        refuse_another_plan(previous, prepared.plan, options)
+    return _Run(prepared, target, previous)
+
+
+def _presize_sizes(prepared: Sequence[Prepared], on_progress: OnProgress) -> PresizeResult:
+    """Make data sets of several sizes, each picture decoded once; the first one's result leads."""
+    runs = [_begin(one) for one in prepared]
+    if prepared[0].options.dry_run:
+        results = [_result(run, (), frozenset(), resumed=False) for run in runs]
+    elif all(_already_complete(run) is not None for run in runs):
+        results = [_make(run, on_progress) for run in runs]
+    else:
+        results = _make_together(runs, on_progress)
+    total = sum(result.bytes_out for result in results)
+    shards = sum(result.shards for result in results)
+    return replace(results[0], bytes_out=total, shards=shards, sizes=tuple(results))
+
+
+def _make_together(runs: Sequence[_Run], on_progress: OnProgress) -> list[PresizeResult]:
+    lead, *others = runs
+    with ExitStack() as stack:
+        locks = [stack.enter_context(_locked(run)) for run in runs]
+        kept = {run.plan.id: _take_up(run) for run in runs}
+        complete = {shard.job for run in runs for shard in kept[run.plan.id]}
+        missing = [
+            replace(jobs[0], twins=tuple(map(_twin, others, jobs[1:])))
+            for jobs in zip(*(run.plan.jobs for run in runs), strict=True)
+            if any(job.id not in complete for job in jobs)
+        ]
+        for run in runs:
+            _check_space(run, missing)
+        built = {
+            shard.job: shard
+            for shard in build_missing(lead.prepared, lead.work, missing, locks[0], on_progress)
+        }
+        return [_conclude(run, kept[run.plan.id], built) for run in runs]
+
+
+def _twin(run: _Run, job: ShardJob) -> Twin:
+    return Twin(job.id, str(run.work.folder), run.plan.options)
+
+
+def _conclude(run: _Run, kept: Sequence[Finished], built: dict[str, Finished]) -> PresizeResult:
+    """Publish a data set of which all shards are there."""
+    there = {shard.job: shard for shard in kept} | built
+    shards = sorted((there[job.id] for job in run.plan.jobs), key=lambda shard: shard.name)
+    check_quarantine(run.prepared, shards, lambda text: _list_left_out(run, text))
+    publish_data_set(run.target, run.work, run.plan, shards, run.previous)
+    done = frozenset(shard.job for shard in kept) - set(built)
+    return _result(run, shards, done, resumed=bool(kept))
+
+
+@contextmanager
+def _locked(run: _Run) -> Iterator[int]:
     run.work.create()
     busy = f"Another presize is working on {run.target}."
     with locked(run.work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:
-        kept = reusable(run.target, run.work, run.plan, retry=run.options.retry_quarantined)
-        run.work.forget_all_but(run.plan.jobs)
-        run.work.rewrite(kept)
+        yield lock
+
+
+def _take_up(run: _Run) -> tuple[Finished, ...]:
+    """Keep what is still right of earlier runs, and forget the rest."""
+    kept = reusable(run.target, run.work, run.plan, retry=run.options.retry_quarantined)
+    run.work.forget_all_but(run.plan.jobs)
+    run.work.rewrite(kept)
+    if run.options.retry_quarantined:
+        done = {shard.job for shard in kept}
+        run.work.forget_left_out([job for job in run.plan.jobs if job.id not in done])
+    return kept
+
+
+def _make(run: _Run, on_progress: OnProgress) -> PresizeResult:
+    with _locked(run) as lock:
+        kept = _take_up(run)
         done = {shard.job for shard in kept}
         missing = [job for job in run.plan.jobs if job.id not in done]
-        if run.options.retry_quarantined:
-            run.work.forget_left_out(missing)
         _check_space(run, missing)
         if traffic := plan_traffic(run.prepared, missing):
             on_progress(told(describe_traffic(run.prepared, traffic)))
         resumed = bool(kept) or any(run.work.part(job.id).exists() for job in missing)
-        built = list(build_missing(run.prepared, run.work, missing, lock, on_progress))
-        shards = sorted((*kept, *built), key=lambda shard: shard.name)
-        check_quarantine(run.prepared, shards, lambda text: _list_left_out(run, text))
-        publish_data_set(run.target, run.work, run.plan, shards, run.previous)
-    return _result(run, shards, frozenset(done), resumed=resumed)
+        fresh = build_missing(run.prepared, run.work, missing, lock, on_progress)
+        result = _conclude(run, kept, {shard.job: shard for shard in fresh})
+    return replace(result, resumed=resumed)
 
 
 def _list_left_out(run: _Run, text: str) -> str:

@@ -10,10 +10,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tpuctl.datasets.plan import Entry, ShardJob
 from tpuctl.errors import TpuctlError
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.memory import Admit
+    from tpuctl.datasets.originals import Originals
 
 
 def main() -> None:
@@ -25,29 +29,25 @@ def main() -> None:
     setup = jobs.get()
 
     from tpuctl.datasets import _images
-    from tpuctl.datasets._shard import Recipe
     from tpuctl.datasets.memory import Admission
     from tpuctl.datasets.originals import open_originals
-    from tpuctl.datasets.state import Work
 
     _images.prepare_decoders()
-    work = Work(Path(setup["work"]))
-    serve = _Server(
-        reports,
-        originals=open_originals(setup["source"]),
-        work=work,
-        recipe=Recipe.from_options(setup["options"]),
-        admit=Admission(work.folder, budget_bytes=setup["budget_bytes"], workers=setup["workers"]),
+    admit = Admission(
+        Path(setup["work"]), budget_bytes=setup["budget_bytes"], workers=setup["workers"]
     )
+    serve = _Server(reports, setup, open_originals(setup["source"]), admit)
     serve.report({"ready": True})
     while True:
         serve.run(jobs.get())
 
 
 class _Server:
-    def __init__(self, reports: BinaryIO, **building: Any) -> None:
-        self._reports = reports
-        self._building = building
+    def __init__(
+        self, reports: BinaryIO, setup: dict[str, Any], originals: "Originals", admit: "Admit"
+    ) -> None:
+        self._reports, self._setup = reports, setup
+        self._originals, self._admit = originals, admit
 
     def report(self, message: dict[str, Any]) -> None:
         try:
@@ -57,18 +57,29 @@ class _Server:
             os._exit(1)
 
     def run(self, job: dict[str, Any]) -> None:
-        from tpuctl.datasets._shard import ShardBuilder
+        from tpuctl.datasets._shard import Recipe, ShardBuilder, build_together
+        from tpuctl.datasets.state import Work
 
         entries = tuple(Entry(*fields) for fields in job["entries"])
-        shard = ShardJob(job["id"], job["index"], job["of"], entries)
+        lead = (job["id"], self._setup["work"], self._setup["options"])
+        builders = [
+            ShardBuilder(
+                ShardJob(number, job["index"], job["of"], entries),
+                work=Work(Path(work)),
+                recipe=Recipe.from_options(options),
+            )
+            for number, work, options in (lead, *job["twins"])
+        ]
         crashed = {int(index): detail for index, detail in job["crashed"].items()}
-        builder = ShardBuilder(shard, **self._building)
         try:
-            finished = builder.build(crashed, lambda index: self.report({"at": index}))
+            done = build_together(builders, self._originals, self._admit, crashed, self._tell)
         except TpuctlError as error:
             self.report({"failed": [type(error).__name__, str(error), error.hint]})
         else:
-            self.report({"done": json.loads(finished.to_json())})
+            self.report({"done": [json.loads(finished.to_json()) for finished in done]})
+
+    def _tell(self, index: int) -> None:
+        self.report({"at": index})
 
 
 def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:

@@ -28,6 +28,7 @@ class EmulatedWorker:
     port: int
     folder: Path
     acceptor: Any = field(repr=False)
+    host_key: str = ""
     connections: set[Any] = field(default_factory=set, repr=False)
     sessions: "set[asyncio.Task[Any]]" = field(default_factory=set, repr=False)
 
@@ -68,12 +69,14 @@ async def serve_worker(
         MARK: str(folder),
         **env,
     }
-    worker = EmulatedWorker(addresses, port, folder, None)
+    key = _host_key(host_key)
+    public = " ".join(key.export_public_key().decode().split()[:2])
+    worker = EmulatedWorker(addresses, port, folder, None, public)
     worker.acceptor = await asyncssh.listen(
         list(addresses),
         port,
         server_factory=lambda: _Server(worker.connections, authorized_keys),
-        server_host_keys=[_host_key(host_key)],
+        server_host_keys=[key],
         process_factory=lambda process: _serve_session(process, worker, own),
         encoding=None,
         line_editor=False,

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,10 @@ from tpuctl.units import GIB
 
 RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
+
+
+OsLogin = Mapping[str, Sequence[str]]
+"""The public keys that users have registered with OS Login."""
 
 
 class _Machine(NamedTuple):
@@ -63,7 +67,7 @@ class Machines:
         for holder in self._busy.values():
             holder.poll()
         for machine in sorted(wanted.keys() - self._running.keys()):
-            self._start(machine, wanted[machine])
+            self._start(machine, wanted[machine], world.scenario.os_login)
         for machine in [*wanted.keys() - self._busy.keys()]:
             if machine.worker in wanted[machine].busy_workers:
                 self._keep_busy(machine, wanted[machine].busy_workers[machine.worker])
@@ -77,7 +81,7 @@ class Machines:
         for holder in self._busy.values():
             holder.wait()
 
-    def _start(self, machine: _Machine, node: Node) -> None:
+    def _start(self, machine: _Machine, node: Node, os_login: OsLogin) -> None:
         place = self._place(machine)
         devices = place / "dev" / "vfio"
         devices.mkdir(parents=True, exist_ok=True)
@@ -91,8 +95,9 @@ class Machines:
             folder=place / "home",
             env=env,
             host_key=place / "host_key",
-            authorized_keys=lambda user: ssh_keys(node, user),
+            authorized_keys=lambda user: ssh_keys(node, user, os_login),
         )
+        node.host_keys[machine.worker] = self._running[machine].host_key
 
     def _keep_busy(self, machine: _Machine, duty_cycle_percent: float | None) -> None:
         """Let a process hold the first chip of a machine, as somebody's forgotten one does.
@@ -142,9 +147,12 @@ class Machines:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def ssh_keys(node: Node, user: str) -> Sequence[str]:
-    """The public keys by which a user may log in, from the node's metadata."""
-    text = str(node.spec.document.get("metadata", {}).get("ssh-keys", ""))
+def ssh_keys(node: Node, user: str, os_login: OsLogin) -> Sequence[str]:
+    """The public keys by which a user may log in: OS Login's, or from the node's metadata."""
+    metadata = node.spec.document.get("metadata", {})
+    if str(metadata.get("enable-oslogin", "")).upper() == "TRUE":
+        return os_login.get(user, ())
+    text = str(metadata.get("ssh-keys", ""))
     pairs = (line.strip().partition(":") for line in text.splitlines())
     return [key for name, _, key in pairs if name == user]
 

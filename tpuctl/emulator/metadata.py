@@ -36,7 +36,7 @@ def worker_tree(node: Node, worker: int) -> Tree:
         "attributes": {**spec.get("metadata", {}), **_tpu_attributes(node, worker)},
         "preempted": "TRUE" if node.state == "PREEMPTED" else "FALSE",
         "upcoming-maintenance": _NO_NOTICE,
-        "guest-attributes": _nested(node.guest_attributes.get(worker, {})),
+        "guest-attributes": _nested(node.published(worker)),
         "network-interfaces": {
             "0": {"ip": internal, "access-configs": {"0": {"external-ip": external}}}
         },

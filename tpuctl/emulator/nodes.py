@@ -184,7 +184,7 @@ def guest_attributes(world: World, call: Call) -> Document:
         raise bad_request(f"There is no worker {unknown[0]}; workers are 0 to {known[-1]}.")
     found = []
     for worker in wanted or known:
-        published = node.guest_attributes.get(int(worker), {})
+        published = node.published(int(worker))
         items = [
             {"namespace": path.partition("/")[0], "key": path.partition("/")[2], "value": value}
             for path, value in sorted(published.items())

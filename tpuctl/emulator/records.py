@@ -76,11 +76,20 @@ class Node:
     waiting: list[NodeEvent] = field(default_factory=list)
     operation: Operation | None = None
     ssh_port: int | None = None
+    host_keys: dict[int, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
         """The full name of the resource."""
         return self.key.path("nodes")
+
+    def published(self, worker: int) -> dict[str, str]:
+        """The guest attributes of a worker, by path: its host key first, as soon as it runs."""
+        metadata = self.spec.document.get("metadata", {})
+        allowed = str(metadata.get("enable-guest-attributes", "")).upper() != "FALSE"
+        kind, _, key = self.host_keys.get(worker, "").partition(" ")
+        own = {f"hostkeys/{kind}": key} if kind and allowed else {}
+        return {**own, **self.guest_attributes.get(worker, {})}
 
     @property
     def chips(self) -> int:

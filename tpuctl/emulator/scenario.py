@@ -93,6 +93,7 @@ class Scenario:
     storage_faults: tuple[StorageFault, ...]
     rate_limits_per_minute: dict[str, int]
     buckets: dict[str, str]
+    os_login: dict[str, tuple[str, ...]]
     document: Mapping[str, Any] = field(compare=False)
 
 
@@ -126,7 +127,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = Reader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch"
+        " project epoch os_login"
     )
     zones = top.object("zones") if top.has("zones") else None
     faults = [_fault(item) for item in top.objects("faults")]
@@ -142,6 +143,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         storage_faults=tuple(fault for fault in faults if isinstance(fault, StorageFault)),
         rate_limits_per_minute=_rates(top.object("rate_limits_per_minute")),
         buckets=_buckets(top.object("buckets")),
+        os_login=_os_login(top.object("os_login")),
         document=document,
     )
 
@@ -272,6 +274,10 @@ def _buckets(buckets: Reader) -> dict[str, str]:
         bucket.allow("location")
         found[name] = (bucket.text("location", "US") or "US").upper()
     return found
+
+
+def _os_login(users: Reader) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(users.texts(name)) for name in users}
 
 
 def _epoch(top: Reader) -> datetime | None:

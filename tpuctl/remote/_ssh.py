@@ -4,9 +4,9 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ _NEW_KEY_POLL_S = 1.0
 _MEMORY_BYTES = 64 << 20
 _WINDOW_BYTES = (1 << 17, 1 << 21)
 _COMPLAINT_BYTES = 4096
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")
+_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
+          "ssh-rsa")  # fmt: skip
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com",
             "aes256-ctr", "aes128-ctr")  # fmt: skip
 
@@ -52,7 +55,9 @@ class _Client(asyncssh.SSHClient):
             if known is None:
                 self._host_keys.remember(self._host, _agreeing(self._host, key, shown))
             elif known != shown:
-                self.refusal = changed(self._host, known, shown, self._host_keys.path)
+                keys = self._host_keys
+                published = keys.is_published(self._host)
+                self.refusal = changed(self._host, known, shown, keys.path, is_published=published)
         except TpuctlError as error:
             self.refusal = error
         return self.refusal is None
@@ -74,7 +79,7 @@ def _agreeing(host: Host, key: Any, shown: str) -> str:
 class _Ssh:
     def __init__(self, access: Access, workers: int) -> None:
         self._access = access
-        self._keys = _load_keys(access.keys)
+        self._keys = replace(_load_keys(access.keys), hint=access.login_hint)
         smallest, largest = _WINDOW_BYTES
         self._window = min(largest, max(smallest, _MEMORY_BYTES // max(1, workers)))
         self._turn = asyncio.Semaphore(_HANDSHAKES)
@@ -131,7 +136,7 @@ class _Ssh:
             agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,
             agent_identities=None if host.is_own else locked,
             known_hosts=([], [], []),
-            server_host_key_algs=[known.split()[0]] if known else (),
+            server_host_key_algs=_signatures(known),
             encryption_algs=_CIPHERS,
             compression_algs=None,
             gss_auth=False,
@@ -140,6 +145,12 @@ class _Ssh:
             keepalive_count_max=patience.keepalives_missed,
             login_timeout=patience.connect_s,
         )
+
+
+def _signatures(known: str | None) -> Sequence[str]:
+    """How a worker may sign: with the kind of key that we know it by, else the best one first."""
+    kinds = [known.split()[0]] if known else _KINDS
+    return [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
 
 
 @asynccontextmanager
@@ -235,6 +246,7 @@ class _Keys:
 
     ours: tuple[Any, ...]
     locked: tuple[Path, ...]
+    hint: str | None = None
 
 
 def _load_keys(paths: tuple[Path, ...]) -> _Keys:
@@ -292,6 +304,8 @@ def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
     offered = len(keys.ours)
     what = f"none of the {offered} keys that we have" if offered else "us, for we have no key"
     hint = "Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?"
+    if keys.hint and not host.is_own:
+        hint = keys.hint
     if keys.locked:
         hint = f"A passphrase locks {keys.locked[0]}: ssh-add {keys.locked[0]}"
     return WorkerAuthError(f"{host.label} accepts {what} for the user {host.user}.", hint=hint)

@@ -8,11 +8,14 @@ from typing import Protocol
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
+from tpuctl.errors import TpuctlError
 from tpuctl.remote.connection import Connection, Patience
+from tpuctl.remote.find import worker_alias
 from tpuctl.remote.here import HereConnector
-from tpuctl.remote.host_keys import HostKeys
+from tpuctl.remote.host_keys import HostKeys, published_key
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.keys import ensure_key, key_for_tpus, private_keys
+from tpuctl.remote.os_login import login_hint
 
 NEW_KEY_S = 90.0
 """How long the workers of a TPU may take to hear of a new key from their metadata server."""
@@ -20,11 +23,15 @@ NEW_KEY_S = 90.0
 
 @dataclass(frozen=True)
 class Access:
-    """Everything that SSH needs to know besides the worker itself."""
+    """Everything that SSH needs to know besides the worker itself.
+
+    `login_hint` is what to do when none of the keys is accepted.
+    """
 
     keys: tuple[Path, ...]
     host_keys: HostKeys
     jump: Host | None = None
+    login_hint: str | None = None
     patience: Patience = field(default_factory=Patience)
 
 
@@ -52,7 +59,27 @@ def open_access_to(
     pair = key_for_tpus(state, key)
     wait_s = NEW_KEY_S if ensure_key(api, node, user, pair) else 0.0
     host_keys = HostKeys(state / "known_hosts")
-    return Access((pair.path,), host_keys, jump, Patience(new_key_s=wait_s))
+    learn_host_keys(api, node, host_keys)
+    hint = login_hint(node, user, pair.path)
+    return Access((pair.path,), host_keys, jump, hint, Patience(new_key_s=wait_s))
+
+
+def learn_host_keys(api: TpuApi, node: Node, host_keys: HostKeys) -> None:
+    """Know the workers' keys before the first word, where the TPU publishes them.
+
+    Where it does not, or we may not read that, the first key that a worker shows is kept.
+    """
+    workers = [Host(i, "", "", key_alias=worker_alias(node, i)) for i in range(len(node.endpoints))]
+    unknown = [worker for worker in workers if host_keys.find(worker) is None]
+    if not unknown:
+        return
+    try:
+        published = api.guest_attributes(node, "hostkeys/")
+    except TpuctlError:
+        return
+    if published:
+        pairs = ((worker, published_key(published[worker.index])) for worker in unknown)
+        host_keys.learn((worker, key) for worker, key in pairs if key)
 
 
 def connector(access: Access | None, workers: int) -> AbstractAsyncContextManager[Connector]:

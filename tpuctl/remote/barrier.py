@@ -15,7 +15,10 @@ from tpuctl.remote.fleet import Fleet, drive, open_fleet
 from tpuctl.remote.hosts import Host
 from tpuctl.units import GIB, format_bytes, format_duration
 
-PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "torch", "torch_xla", "keras", "numpy")
+PACKAGES = (
+    "jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-tpu", "tensorflow-cpu", "torch",
+    "torch_xla", "keras", "numpy",
+)  # fmt: skip
 """Packages whose versions must agree: different ones give different programs, which never meet."""
 
 _LEAST_DISK_BYTES = GIB
@@ -24,7 +27,10 @@ _LARGEST_SKEW_S = 10.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What a worker is like; `clock_s` is how far its clock is ahead of ours."""
+    """What a worker is like; `clock_s` is how far its clock is ahead of ours.
+
+    `libtpu` is the path of its TPU library, if it has one.
+    """
 
     index: int
     address: str
@@ -34,6 +40,7 @@ class Probe:
     packages: dict[str, str]
     chips: int
     holders: tuple[str, ...]
+    libtpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,7 @@ async def _probe(connection: Connection) -> Probe:
         dict(answer["packages"]),
         answer["chips"],
         tuple(f"{holder['pid']} ({holder['command']})" for holder in answer["holders"]),
+        answer["libtpu"],
     )
 
 
@@ -145,8 +153,12 @@ def _own_problems(host: Host, probe: Probe, chips: int) -> list[TpuctlError]:
         problems.append(_unfit(host, what, "ls -l /dev/accel0 /dev/vfio"))
     if probe.holders:
         what = f"its chips are held by process {', '.join(probe.holders)}"
-        pids = " ".join(holder.split()[0] for holder in probe.holders)
-        problems.append(_unfit(host, what, f"kill {pids}"))
+        problems.append(
+            WorkerUnfitError(
+                f"{host.label} is not fit for a job: {what}.",
+                hint=f"tpuctl free {host.target} --worker {host.index}",
+            )
+        )
     return problems
 
 

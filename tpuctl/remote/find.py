@@ -77,5 +77,10 @@ def _worker(node: Node, index: int, user: str, port: int, internal_ip: bool) -> 
         user,
         port,
         target=f"{node.name} --zone {node.zone}",
-        key_alias=f"tpu.{node.id}-{index}",
+        key_alias=worker_alias(node, index),
     )
+
+
+def worker_alias(node: Node, index: int) -> str:
+    """Under which name the host key of a worker is kept: another TPU is another worker."""
+    return f"tpu.{node.id}-{index}"

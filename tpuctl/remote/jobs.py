@@ -8,6 +8,7 @@ from typing import Any
 from tpuctl.errors import NotStartedError, TpuctlError, UsageError, WorkerError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.access import Access
+from tpuctl.remote.agent.joblog import LOG_BYTES
 from tpuctl.remote.agent.jobs import NAME, RUNNING
 from tpuctl.remote.barrier import probe_fleet
 from tpuctl.remote.connection import Connection, ask
@@ -106,13 +107,15 @@ def start_job(
     *,
     job: str | None = None,
     check: bool = True,
+    log_bytes: int = LOG_BYTES,
 ) -> StartedJob:
     """Start a command on every worker that runs on without us; on all of them or on none.
 
     With `check`, the workers are looked at first (`barrier.check_workers`), and nothing is started
-    when one of them is unfit.
+    when one of them is unfit. Of its log each worker keeps the last `log_bytes` (0: all of it).
     """
-    return drive(_start_on_all(hosts, command, access, check_job(job) or _new_name(), check))
+    name = check_job(job) or _new_name()
+    return drive(_start_on_all(hosts, command, access, name, check, log_bytes))
 
 
 def stop_job(
@@ -155,9 +158,19 @@ def _new_name() -> str:
 
 
 async def _start_on_all(
-    hosts: tuple[Host, ...], command: Command, access: Access, job: str, check: bool
+    hosts: tuple[Host, ...],
+    command: Command,
+    access: Access,
+    job: str,
+    check: bool,
+    log_bytes: int,
 ) -> StartedJob:
-    request = {"argv": command.argv, "env": dict(command.env), "folder": command.folder}
+    request = {
+        "argv": command.argv,
+        "env": dict(command.env),
+        "folder": command.folder,
+        "log_bytes": log_bytes,
+    }
 
     async def start(connection: Connection) -> WorkerEnd:
         async with ask(connection, "jobs.start", job=job, **request) as conversation:

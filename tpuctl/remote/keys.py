@@ -1,14 +1,21 @@
 """Which private keys to offer: those that are there, or one of our own; how a TPU learns them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.polling import Polling
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, TryAgainError
+from tpuctl.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    MissingExtraError,
+    TryAgainError,
+    WriteError,
+)
+from tpuctl.remote.os_login import has_os_login
 from tpuctl.storage.local import ensure_folder, write_atomically
 
 GOOGLE_KEY = "google_compute_engine"
@@ -17,7 +24,7 @@ _USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 # A server hangs up after six attempts, and the agent's keys want their turn too.
 _OFFERED = 4
 _UPDATE_S = 120.0
-_SSH_KEYS, _OS_LOGIN = "ssh-keys", "enable-oslogin"
+_SSH_KEYS = "ssh-keys"
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,7 @@ def key_for_tpus(state_dir: Path, chosen: Path | None = None) -> KeyPair:
 
     Raises InvalidInputError for a chosen one without its public half.
     """
-    google = Path(os.path.expanduser("~/.ssh")) / GOOGLE_KEY
-    for path in (chosen.expanduser(),) if chosen else (google, _own(state_dir)):
+    for path in (chosen.expanduser(),) if chosen else _ours(state_dir):
         public = path.with_name(f"{path.name}.pub")
         if path.is_file() and public.is_file():
             return KeyPair(path, _line(public))
@@ -58,13 +64,9 @@ def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
 
     With OS Login on, metadata keys are not looked at, so nothing is changed.
     """
-    if node.metadata.get(_OS_LOGIN, "").upper() == "TRUE":
+    if has_os_login(node) or knows_key(node.metadata, user, key):
         return False
-    wanted, known = f"{user}:{key.public}", node.metadata.get(_SSH_KEYS, "")
-    if wanted.split()[:2] in (line.split()[:2] for line in known.splitlines()):
-        return False
-    lines = [line for line in known.splitlines() if line.strip()]
-    metadata = {**node.metadata, _SSH_KEYS: "\n".join([*lines, wanted])}
+    wanted, metadata = f"{user}:{key.public}", with_key(node.metadata, user, key)
     try:
         operation = api.set_metadata(node, metadata)
     except (TryAgainError, AlreadyExistsError):
@@ -79,6 +81,46 @@ def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
     if operation.error:
         raise operation.error
     return True
+
+
+def knows_key(metadata: Mapping[str, str], user: str, key: KeyPair) -> bool:
+    """Whether a TPU with this metadata lets a user in with a key."""
+    wanted = f"{user}:{key.public}".split()[:2]
+    return wanted in (line.split()[:2] for line in metadata.get(_SSH_KEYS, "").splitlines())
+
+
+def with_key(metadata: Mapping[str, str], user: str, key: KeyPair) -> dict[str, str]:
+    """The metadata that lets a user in with a key as well."""
+    if knows_key(metadata, user, key):
+        return dict(metadata)
+    lines = [line for line in metadata.get(_SSH_KEYS, "").splitlines() if line.strip()]
+    return {**metadata, _SSH_KEYS: "\n".join([*lines, f"{user}:{key.public}"])}
+
+
+def first_key(state_dir: Path, user: str) -> dict[str, str]:
+    """The metadata by which a new TPU knows our key from the start, so that nobody waits for it.
+
+    Empty where there is no key and none can be made: then the first command sees to it.
+    """
+    try:
+        return with_key({}, user, key_for_tpus(state_dir))
+    except (MissingExtraError, WriteError, InvalidInputError):
+        return {}
+
+
+def known_key(state_dir: Path, node: Node, user: str) -> KeyPair | None:
+    """A key that is here and that a TPU accepts already; nothing is made or changed."""
+    for path in _ours(state_dir):
+        public = path.with_name(f"{path.name}.pub")
+        if path.is_file() and public.is_file():
+            pair = KeyPair(path, _line(public))
+            if knows_key(node.metadata, user, pair):
+                return pair
+    return None
+
+
+def _ours(state_dir: Path) -> tuple[Path, Path]:
+    return Path(os.path.expanduser("~/.ssh")) / GOOGLE_KEY, _own(state_dir)
 
 
 def _candidates(state_dir: Path) -> Iterator[Path]:

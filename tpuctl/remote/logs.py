@@ -21,6 +21,7 @@ from tpuctl.remote.fleet import Fleet, drive, open_fleet
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import check_job, find_job
 from tpuctl.remote.output import Output, Sink
+from tpuctl.units import format_bytes
 
 _FIRST_RETRY_S = 0.2
 _LAST_RETRY_S = 15.0
@@ -123,7 +124,7 @@ class _Reading:
 
             async def read(connection: Connection) -> LogEnd:
                 start = self._offsets.get(connection.host.index)
-                log = _WorkerLog(connection.host, name, self._listener, follow=follow)
+                log = _WorkerLog(connection.host, name, self._listener, self._note, follow=follow)
                 log.begin(start, tail)
                 try:
                     return await self._to_the_end(fleet, connection, log)
@@ -172,9 +173,18 @@ class _Reading:
 class _WorkerLog:
     """One worker's log, and how far we are in it."""
 
-    def __init__(self, host: Host, job: str | None, listener: Listener, *, follow: bool) -> None:
+    def __init__(
+        self,
+        host: Host,
+        job: str | None,
+        listener: Listener,
+        note: Callable[[str], None],
+        *,
+        follow: bool,
+    ) -> None:
         self.host, self.follow = host, follow
-        self._job, self._listener = job, listener
+        self._job, self._listener, self._note = job, listener, note
+        self._is_mid_line = False
         self._offset = 0
         self._tail: int | None = None
 
@@ -192,14 +202,33 @@ class _WorkerLog:
                     data = wire.read_block(kind, payload)
                     await output.take(self.host.index, 1, data)
                     self._offset += len(data)
+                    self._is_mid_line = not data.endswith(b"\n")
                     self._listener.heard(self.host.index, self._offset)
                     continue
                 note = wire.read_note(payload)
                 if "ended" in note:
                     return dict(note["ended"])
+                await self._explain(note, output)
                 # From here on we know where we are, and ask for no tail again.
                 self._offset, self._tail = note["offset"], None
         raise lost(self.host)
+
+    async def _explain(self, note: dict[str, Any], output: Output) -> None:
+        """Say what of a log is no longer there, and end a line whose rest is gone."""
+        if dropped := note.get("dropped_bytes"):
+            if self._is_mid_line:
+                await output.take(self.host.index, 1, b"\n")
+            size = format_bytes(dropped)
+            self._note(
+                f"{size} of the log of job {self._job} are gone from {self.host.label}, which "
+                "keeps only its end (run --log-limit)."
+            )
+        elif note.get("too_large"):
+            limit = format_bytes(note["keeps_bytes"])
+            self._note(
+                f"The log of job {self._job} on {self.host.label} is larger than its limit of "
+                f"{limit}: the file system there cannot drop its beginning."
+            )
 
     def end(self, state: dict[str, Any]) -> LogEnd:
         """What the job's state means for this worker."""

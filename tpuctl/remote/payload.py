@@ -20,7 +20,7 @@ _CHIPS = (
 # Which modules an operation's module needs, each after those that it imports.
 _NEEDS = {
     "run": ("wire", "process", "run", "main"),
-    "jobs": ("wire", "process", "run", "jobs", "main"),
+    "jobs": ("wire", "process", "run", "joblog", "jobs", "main"),
     "probe": ("wire", "process", *_CHIPS, "chips", "run", "probe", "main"),
     "chips": ("wire", "process", *_CHIPS, "chips", "main"),
     "top": ("wire", "process", *_CHIPS, "chips", "metrics", "top", "main"),

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.remote.access import Access
@@ -84,18 +84,35 @@ async def _run_on_all(
     async with Output(tuple(host.index for host in hosts), sink) as output:
 
         async def work(connection: Connection) -> CommandEnd:
-            return await _run_on(connection, command, output)
+            return await run_on(connection, command, output)
 
         async with open_fleet(hosts, access, together=True) as fleet:
             ends = await fleet.each(work)
-    workers = tuple(
+    return CommandEnds(workers=ends_of(hosts, ends), command=command.argv)
+
+
+def ends_of(
+    hosts: Sequence[Host], ends: Sequence[CommandEnd | TpuctlError]
+) -> tuple[CommandEnd, ...]:
+    """How it went on every worker, those included that could not be reached."""
+    return tuple(
         _never_ended(host, end) if isinstance(end, TpuctlError) else end
         for host, end in zip(hosts, ends, strict=True)
     )
-    return CommandEnds(workers=workers, command=command.argv)
 
 
-async def _run_on(connection: Connection, command: Command, output: Output) -> CommandEnd:
+class Taker(Protocol):
+    """Takes what workers print, as it comes."""
+
+    async def take(self, worker: int, stream: int, data: bytes) -> None:
+        """Take bytes of a worker's stdout (1) or stderr (2)."""
+
+    async def end(self, worker: int) -> None:
+        """Hear that a worker prints nothing more."""
+
+
+async def run_on(connection: Connection, command: Command, output: Taker) -> CommandEnd:
+    """Run a command on one worker; how it ended, whatever that was."""
     tails = {1: Tail(), 2: Tail()}
     request = {"argv": command.argv, "env": command.env, "folder": command.folder}
     try:
@@ -112,7 +129,7 @@ async def _run_on(connection: Connection, command: Command, output: Output) -> C
 
 
 async def _follow(
-    conversation: Conversation, output: Output, tails: "dict[int, Tail]"
+    conversation: Conversation, output: Taker, tails: "dict[int, Tail]"
 ) -> dict[str, Any]:
     """Pass on what is printed until the command has ended; how it did."""
     host = conversation.host

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tpuctl.datasets.cache_models import CacheResult, CopyResult, Prediction
 from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
+from tpuctl.datasets.serve_models import Service
 from tpuctl.units import format_bytes, format_duration, format_rate
 
 _SHOWN_FILES = 20
@@ -27,7 +28,8 @@ def presize(result: PresizeResult) -> Group:
     parts: list[RenderableType] = [*lines]
     if result.quarantined:
         parts.append(_left_out(result))
-    if not result.dry_run:
+    parts += [Text(f"{one.manifest}: {format_bytes(one.bytes_out)}") for one in result.sizes]
+    if not result.dry_run and not result.shards_missing:
         folder = result.manifest.rpartition("/")[0]
         parts.append(Text(f"Next: tpuctl data verify {folder}", style="dim"))
     return Group(*parts)
@@ -44,6 +46,13 @@ def _headline(result: PresizeResult) -> Text:
         return Text(
             f"Nothing to do: {_count(result.skipped, 'record')} in "
             f"{_count(result.shards, 'shard')} are complete ({amount}): {result.manifest}"
+        )
+    if result.shards_missing:
+        done = result.shards - result.shards_missing
+        return Text(
+            f"Presized {_count(result.written, 'picture')} as machine {result.host} of "
+            f"{result.hosts}; {done} of {_count(result.shards, 'shard')} are complete: "
+            f"{result.manifest} is not there yet"
         )
     kept = f", {result.skipped:,} kept from an earlier run" if result.skipped else ""
     return Text(
@@ -92,6 +101,15 @@ def copied(result: CopyResult) -> Group:
     reader = "open_tf_dataset" if result.format == "tfrecord" else "open_batches"
     next_ = f"Next: tpuctl.datasets.{reader}({result.address!r}, 64) reads the copy"
     return Group(*lines, Text(next_, style="dim"))
+
+
+def served(service: Service) -> str:
+    """Say that a tf.data service runs, and the line of code that uses it."""
+    workers = _count(len(service.servers) - 1, "worker")
+    return (
+        f"A tf.data service with {workers} runs at {service.target}. In the training, before the "
+        f"model:\n\n    {service.line}\n\nCtrl-C ends it."
+    )
 
 
 def _prediction(predicted: Prediction) -> Text:

@@ -1,5 +1,6 @@
 """Whether a program fits a TPU, as text: the answer first, then the numbers, then what to do."""
 
+import math
 from collections.abc import Callable
 
 from rich.console import Group, RenderableType
@@ -54,14 +55,13 @@ def _figures(fit: Fit) -> Table:
 
 def _rows(fit: Fit) -> list[tuple[str, str]]:
     mode = "" if fit.mode == "as given" else f"{fit.mode}, "
-    left = 1 - fit.hbm_needed_bytes / fit.hbm_available_bytes
     rows = [
         (
             "program",
             f"{mode}{fit.framework}, on {_count(fit.chips, 'chip')} "
             f"({_count(fit.devices, 'device')})",
         ),
-        ("memory", f"{format_fraction(max(0.0, left))} of each device's HBM stays free"),
+        ("memory", _memory(fit)),
         (
             "step",
             f"{_range_ms(fit.step_ms_estimate)} ({fit.bound}-bound: arithmetic "
@@ -73,16 +73,15 @@ def _rows(fit: Fit) -> list[tuple[str, str]]:
             f"{_flop(fit.flops_per_step)} and {format_bytes(fit.hbm_bytes_per_step)} of memory "
             "traffic per step",
         ),
-        (
-            "MXU padding",
-            f"{format_fraction(fit.mxu_padding_waste_fraction)} of its FLOPs are waste",
-        ),
     ]
+    if fit.mxu_padding_waste_fraction is not None:
+        waste = format_fraction(fit.mxu_padding_waste_fraction)
+        rows.append(("MXU padding", f"{waste} of its FLOPs are waste"))
     if fit.batch_size and fit.per_chip_batch:
-        rows.insert(1, ("batch", f"{fit.batch_size:,}, {fit.per_chip_batch:,g} on each chip"))
-    if fit.examples_per_s:
+        rows.insert(1, ("batch", f"{fit.batch_size:,}, {fit.per_chip_batch:,.10g} on each chip"))
+    if fit.examples_per_s and fit.fits:
         rows.append(("to feed it", _feed(fit, fit.examples_per_s)))
-    if fit.usd_per_million_examples and fit.usd_per_hour:
+    if fit.usd_per_million_examples and fit.usd_per_hour and fit.fits:
         cost = _range(fit.usd_per_million_examples, _dollars)
         rows.append(
             (
@@ -93,6 +92,13 @@ def _rows(fit: Fit) -> list[tuple[str, str]]:
         )
     rows.append(("compiled", _compiled(fit)))
     return rows
+
+
+def _memory(fit: Fit) -> str:
+    share = fit.hbm_needed_bytes / fit.hbm_available_bytes
+    if not fit.fits:
+        return f"{share:,.3g} times what each device has"
+    return f"{format_fraction(max(0.0, 1 - share))} of each device's HBM stays free"
 
 
 def _compiled(fit: Fit) -> str:
@@ -134,6 +140,8 @@ def _advice(one: Try) -> RenderableType:
     if one.fits is not None and one.hbm_needed_bytes is not None:
         verdict = "fits" if one.fits else "does not fit either"
         outcome = f" Compiled: {verdict}, {format_bytes(one.hbm_needed_bytes)}."
+    elif one.why_not:
+        outcome = f" Not compiled: {one.why_not.rstrip('.')}."
     first = Text.assemble((one.code, "bold"), f": {one.what}.{outcome}")
     return Padding(Group(first, Text(f"→ {one.change}", "cyan")), (0, 0, 0, 2))
 
@@ -165,6 +173,9 @@ def _range_ms(value: Range) -> str:
 
 def _range(value: Range, write: Callable[[float], str], between: str = " to ") -> str:
     low, high = write(value.low), write(value.high)
+    for unit in (" ms", " s"):
+        if low.endswith(unit) and high.endswith(unit) and low != high:
+            low = low.removesuffix(unit)
     return low if low == high else f"{low}{between}{high}"
 
 
@@ -181,7 +192,10 @@ def _short(number: float) -> str:
 
 
 def _dollars(amount: float) -> str:
-    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.2g}"
+    if amount >= 1 or not amount:
+        return f"${amount:,.2f}"
+    # Two digits, without an exponent.
+    return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
 
 
 def _count(number: int, what: str) -> str:

@@ -9,6 +9,11 @@ from rich.text import Text
 
 from tpuctl.launch.plan import LaunchPlan
 from tpuctl.launch.run import Training
+from tpuctl.remote.ends import Ends
+from tpuctl.remote.hosts import name_workers
+from tpuctl.remote.jobs import StartedJob
+from tpuctl.reporters.workers import started
+from tpuctl.training.abroad import RemotePlan
 from tpuctl.units import format_duration
 
 
@@ -16,6 +21,18 @@ def plan(result: LaunchPlan) -> str:
     """The command to paste, in one line however long, and why it looks like this."""
     reasons = (f"# {reason}" for reason in result.because)
     return "\n".join([*reasons, command_line(result)])
+
+
+def remote_plan(result: RemotePlan) -> str:
+    """The same for workers: what is copied there first, and where it runs."""
+    copies = (f"# copies {source} to {target}" for source, target in result.copies)
+    where = f"# in the folder {result.folder} of {name_workers(h.index for h in result.hosts)}"
+    return "\n".join([*copies, f"{where}, on {result.on}", plan(result)])
+
+
+def on_workers(result: Ends) -> RenderableType | None:
+    """A job that goes on alone; otherwise the workers have said it themselves."""
+    return started(result) if isinstance(result, StartedJob) else None
 
 
 def training(result: Training) -> RenderableType:

@@ -9,7 +9,9 @@ from rich.text import Text
 from tpuctl.cloud.listing import TpuList
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.cloud.waiting import Waited
+from tpuctl.remote.showing import ShownTpu
 from tpuctl.reporters.columns import columns
+from tpuctl.reporters.workers import table_of_jobs
 from tpuctl.units import format_duration, format_usd
 
 _EMULATED = "All of this comes from an emulator: nothing here is real, and nothing is billed."
@@ -37,6 +39,8 @@ def one(result: Tpu | QueuedTpu) -> RenderableType:
     parts: list[RenderableType] = [_facts(_rows(result))]
     if result.workers:
         parts += ["", _table_of_workers(result)]
+    if isinstance(result, ShownTpu) and result.jobs:
+        parts += ["", table_of_jobs(result.jobs)]
     if result.is_dead:
         following = f"tpuctl delete {result.name} --zone {result.zone}"
         parts += ["", Text(f"{_waste([result])} To free them: {following}")]

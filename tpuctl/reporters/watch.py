@@ -8,7 +8,7 @@ from rich.table import Table
 from tpuctl.units import format_duration, format_usd
 from tpuctl.watch.models import Attempt
 from tpuctl.watch.starting import WatchPlan
-from tpuctl.watch.watching import Watched
+from tpuctl.watch.telling import Watched
 
 
 def plan(result: WatchPlan) -> str:

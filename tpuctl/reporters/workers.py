@@ -1,6 +1,7 @@
 """What happened on workers, as text."""
 
 import shlex
+from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -72,14 +73,17 @@ def shell(result: Shell) -> str:
 
 def jobs(result: Jobs) -> RenderableType:
     """A table of jobs, a line for each."""
-    if not result.jobs:
-        return "There are no jobs."
+    return table_of_jobs(result.jobs) if result.jobs else "There are no jobs."
+
+
+def table_of_jobs(jobs: Sequence[Job]) -> Table:
+    """A line for each job, the oldest first."""
     table = Table(box=None, pad_edge=False)
     table.add_column("job", no_wrap=True)
     table.add_column("started", no_wrap=True)
     table.add_column("state")
     table.add_column("command")
-    for job in result.jobs:
+    for job in jobs:
         table.add_row(job.job, job.started[:16].replace("T", " "), _states(job), _command(job))
     return table
 

@@ -1,19 +1,14 @@
 """Who we are for Cloud Storage: nobody for an emulator, else the login of this machine."""
 
-import os
 import threading
-import warnings
 from typing import Any
 
-import google.auth
 import google.auth.exceptions
 import urllib3
-from google.auth import _cloud_sdk
 from google.auth.compute_engine import _metadata
 from google.auth.transport.urllib3 import Request
 
-from tpuctl.errors import NotLoggedInError
-from tpuctl.storage.faults import LOGIN_COMMAND
+from tpuctl.storage._credentials import find_credentials, first_line, not_logged_in
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _KNOCK_S = 0.5
@@ -42,42 +37,10 @@ class Login:
 
 def log_in(pool: urllib3.PoolManager) -> Login:
     """Find the credentials of this machine; raises NotLoggedInError."""
-    path = _credentials_file()
-    if not path and not _is_on_google(pool):
-        # Google's own search would knock at the metadata server for ten seconds.
-        raise not_logged_in("there are no credentials for Google Cloud")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if path:
-                # google.auth.default() would start gcloud, for seconds, to learn the project.
-                credentials, _ = google.auth.load_credentials_from_file(path, scopes=_SCOPES)
-            else:
-                credentials, _ = google.auth.default(scopes=_SCOPES)
-    except Exception as error:  # whatever a broken file makes Google's reader stumble over
-        raise not_logged_in(f"the credentials cannot be used: {first_line(error)}") from None
-    return Login(credentials, pool)
-
-
-def not_logged_in(why: str) -> NotLoggedInError:
-    """Say why nobody is logged in, and how to."""
-    return NotLoggedInError(
-        f"Not logged in: {why}.",
-        hint=f"{LOGIN_COMMAND} (or practise for free: tpuctl emulator start)",
+    credentials, _ = find_credentials(
+        _SCOPES, is_on_google=lambda: _is_on_google(pool), with_project=False
     )
-
-
-def first_line(error: Exception) -> str:
-    """What an exception says, without the rest."""
-    return str(error.args[0] if error.args else error).partition("\n")[0]
-
-
-def _credentials_file() -> str | None:
-    path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if path:
-        return path
-    path = str(_cloud_sdk.get_application_default_credentials_path())
-    return path if os.path.isfile(path) else None
+    return Login(credentials, pool)
 
 
 def _is_on_google(pool: urllib3.PoolManager) -> bool:

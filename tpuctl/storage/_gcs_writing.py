@@ -19,7 +19,8 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from tpuctl.errors import NotLoggedInError, TpuctlError
 from tpuctl.storage._checksum import to_base64
-from tpuctl.storage._gcs_login import Login, first_line
+from tpuctl.storage._credentials import first_line
+from tpuctl.storage._gcs_login import Login
 from tpuctl.storage.faults import LOGIN_COMMAND, Asked, translate, unavailable
 from tpuctl.storage.port import Patience
 

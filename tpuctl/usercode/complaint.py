@@ -13,6 +13,7 @@ _WRAPPING = re.compile(
     r"|\[Op:\w+\]( name:.*)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+"
 )
+_KERAS = "Exception encountered when calling "
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 # https://abseil.io/docs/cpp/guides/logging#prefix and the older form with a date; F is fatal.
 _LOG_LINE = re.compile(
@@ -25,6 +26,14 @@ _LOG_LINE = re.compile(
     r"|Failed to find host bounds for accelerator type"
     r"|=== Source Location Trace"
     r"|learning/\S+:\d+$"
+    # The trace after a crash.
+    r"|\*\*\* |PC: @|@ +0x|https://symbolize"
+)
+# "F1121 17:50:44.871491 28536 env.cc:93] Check failed: ...": what a crash was about.
+_FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (.*)")
+_NO_MEMORY = re.compile(
+    r"bad_alloc|MemoryError|pthread_create|[Cc]annot allocate memory|[Oo]ut of memory"
+    r"|[Ff]ailed to map segment"
 )
 _NOT_THE_USERS = (
     "site-packages",
@@ -51,9 +60,15 @@ def describe(error: BaseException) -> str:
 
 def last_words(log: str) -> str:
     """Find the last line of a log that is not TensorFlow's talk about its start; may be empty."""
-    lines = (line.strip() for line in log.splitlines())
-    words = [line for line in lines if line and not _LOG_LINE.match(line)]
+    lines = [line.strip() for line in log.splitlines()]
+    fatal = [found[1] for line in lines if (found := _FATAL.match(line))]
+    words = fatal[:1] or [line for line in lines if line and not _LOG_LINE.match(line)]
     return words[-1][:LONGEST] if words else ""
+
+
+def ran_out_of_memory(log: str) -> bool:
+    """Whether a log says that the machine gave no more memory."""
+    return bool(_NO_MEMORY.search(log))
 
 
 def _is_the_users(file: str) -> bool:
@@ -62,6 +77,7 @@ def _is_the_users(file: str) -> bool:
 
 def _said(text: str) -> str:
     lines = [_WRAPPING.sub("", line).strip(" \t:") for line in text.splitlines()]
-    words = [line for line in lines if line] or [""]
+    # Keras says first where it was and only then what happened.
+    words = [line for line in lines if line and not line.startswith(_KERAS)] or [""]
     # AutoGraph puts a traceback into the message; what happened comes last.
     return words[-1] if text.lstrip().startswith("in user code:") else words[0]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
-from tpuctl.usercode.complaint import last_words
+from tpuctl.units import format_bytes
+from tpuctl.usercode.complaint import last_words, ran_out_of_memory
 
 SILENCE_LIMIT_S = 60.0
 TICK_S = 0.5
@@ -83,17 +85,27 @@ class Child:
         """Say how a child that left without a result came to its end."""
         code = self._process.wait()
         if code < 0:
-            name = signal.Signals(-code).name
-            memory = "; the machine may have run out of memory" if name == "SIGKILL" else ""
-            end = f"was killed by {name}{memory}"
+            end = f"was killed by {signal.Signals(-code).name}{self._memory(-code)}"
         else:
             end = f"ended with code {code} and without a result"
         return TargetError(f"The {what} process {end}. {self._tail()}".rstrip(), hint=hint)
 
+    def _memory(self, number: int) -> str:
+        """Whether it was for want of memory: the kernel kills, libraries abort."""
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit_bytes != resource.RLIM_INFINITY:
+            return f"; a process has {format_bytes(limit_bytes)} of memory here (ulimit -v)"
+        if number == signal.SIGKILL or ran_out_of_memory(self._read_log()):
+            return "; the machine may have run out of memory"
+        return ""
+
     def _tail(self) -> str:
-        self._log.seek(0)
-        words = last_words(self._log.read().decode("utf-8", "replace"))
+        words = last_words(self._read_log())
         return f"Its last words: {words}" if words else ""
+
+    def _read_log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode("utf-8", "replace")
 
     def end(self) -> None:
         """Kill it and all that it started."""

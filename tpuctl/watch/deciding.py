@@ -7,7 +7,7 @@ restarted (maintenance), the job fails on a TPU that stays (crash, a few times),
 READY for the service and cannot be reached or used (bad host: the TPU is replaced).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tpuctl.errors import (
     AlreadyExistsError,
@@ -21,20 +21,21 @@ from tpuctl.errors import (
     TryAgainError,
     UsageError,
     WorkerError,
+    WorkerUnreachableError,
     WriteError,
     WrongStateError,
 )
-from tpuctl.remote.agent.jobs import FINISHED, LOST, STOPPED
 from tpuctl.remote.hosts import name_workers
 from tpuctl.units import format_duration
-from tpuctl.watch.models import JobSight, Memory, Order, Sight, WorkersSight, job_prefix
+from tpuctl.watch.attending import attend
+from tpuctl.watch.endings import busy, crashed, over, stopped
+from tpuctl.watch.models import Memory, Order, Sight, WorkersSight, job_prefix
 from tpuctl.watch.steps import (
     Ask,
     Close,
     Create,
     Delete,
     End,
-    Follow,
     Forget,
     Launch,
     Step,
@@ -44,9 +45,6 @@ from tpuctl.watch.steps import (
 
 POLL_S = 30.0
 """Seconds between two looks at a TPU that works: a preemption is news within a minute."""
-
-SETTLE_S = 45.0
-"""How long a failed job is no crash yet: a machine that is taken away ends its processes first."""
 
 REPAIR_S = 3600.0
 """How long maintenance may take before the TPU is replaced."""
@@ -64,7 +62,8 @@ _FOR_GOOD = (
     WriteError,
 )
 _LONGEST_WAIT_S = 600.0
-_RESTARTS = 2
+# None of the workers, and the service finds nothing wrong: more likely our own way is barred.
+_DOUBT = 6
 
 
 def decide(memory: Memory, order: Order, sight: Sight) -> Step:
@@ -90,7 +89,7 @@ def _on_none(memory: Memory, order: Order, sight: Sight) -> Step:
         why = "its time to live was over" if tpu.expired else "somebody has deleted it"
         if memory.open:
             return Close("stopped", why)
-        return End(_over(memory, f"{memory.name} is gone, for {why}: it is not made again."))
+        return End(over(memory, f"{memory.name} is gone, for {why}: it is not made again."))
     if memory.open:
         return Close("preempted", "it vanished")
     return _limits(memory, sight) or _after_refusal(sight) or Create()
@@ -103,7 +102,7 @@ def _on_coming(memory: Memory, order: Order, sight: Sight) -> Step:
         return _after_refusal(sight) or Create()
     if not tpu.in_line and tpu.past_s >= REPAIR_S:
         reason = f"it was {tpu.state} for {format_duration(tpu.past_s)}"
-        return Close("maintenance", reason) if memory.open else Delete(reason, is_bad_host=True)
+        return Close("maintenance", reason) if memory.open else _replace(memory, reason, None)
     return Wait(POLL_S, f"{memory.name} in {tpu.zone} is {tpu.state}.")
 
 
@@ -112,7 +111,7 @@ def _on_dead(memory: Memory, order: Order, sight: Sight) -> Step:
     if memory.open:
         return Close("preempted", reason)
     if sight.tpu.expired:
-        return End(_over(memory, f"{memory.name} is {sight.tpu.state}, and its time is over."))
+        return End(over(memory, f"{memory.name} is {sight.tpu.state}, and its time is over."))
     return _after_refusal(sight) or Delete(reason)
 
 
@@ -139,11 +138,11 @@ def _on_usable(memory: Memory, order: Order, sight: Sight) -> Step:
     if workers is None:
         return _on_refused(memory, order, sight) or Ask()
     if workers.strangers:
-        return End(_busy(memory, workers.strangers))
+        return End(busy(memory, workers.strangers))
     if workers.errors:
         return _on_unreachable(memory, order, sight, workers)
     if memory.open:
-        return _attend(memory, order, sight, workers)
+        return attend(memory, order, sight, workers)
     return _prepare(memory, order, sight, workers)
 
 
@@ -162,22 +161,39 @@ def _on_refused(memory: Memory, order: Order, sight: Sight) -> Step | None:
     error = sight.refused
     if error is None or (is_passing(error) and sight.trouble_s < order.bad_host_after_s):
         return None
+    if not _is_of_workers(error):
+        # The service is to blame, or we are: a job that runs is left alone.
+        return (
+            Wait(POLL_S, f"{error}") if memory.open and is_passing(error) else _stop(memory, error)
+        )
     if memory.open:
-        is_bad = is_passing(error)
-        return Close("bad_host" if is_bad else "stopped", f"it could not be run: {error}")
-    return _replace(memory, str(error), error) if is_passing(error) else End(error)
+        return Close("bad_host", f"it could not be asked: {error}")
+    return _replace(memory, str(error), error)
+
+
+def _stop(memory: Memory, error: TpuctlError) -> Step:
+    return Close("stopped", f"it could not be run: {error}") if memory.open else End(error)
+
+
+def _is_of_workers(error: TpuctlError) -> bool:
+    """Whether another TPU may do better."""
+    return is_passing(error) and isinstance(error, (WorkerError, WorkerUnreachableError))
 
 
 def _on_unreachable(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -> Step:
+    """A worker cannot be reached while the others can; or none can, which may be our own fault."""
     index, error = min(workers.errors.items())
     if not is_passing(error):
         return End(error)
-    if sight.trouble_s < order.bad_host_after_s:
+    is_doubtful = len(workers.errors) == workers.count and sight.tpu.healthy
+    if sight.trouble_s < order.bad_host_after_s * (_DOUBT if is_doubtful else 1):
         return Wait(_soon(order), f"{error}")
     who, long = name_workers(workers.errors), format_duration(sight.trouble_s)
     reason = f"{who} could not be used for {long}: {error}"
     if memory.open:
         return Close("bad_host", reason, worker=index)
+    if is_doubtful and memory.replaced:
+        return End(error)
     return _replace(memory, reason, error)
 
 
@@ -197,14 +213,16 @@ def _replace(memory: Memory, reason: str, error: TpuctlError | None) -> Step:
 
 def _prepare(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -> Step:
     """No attempt is under way: clear what is left of the last one, then begin another."""
-    if workers.remains:
+    if workers.remains and sight.refusals < _MOST_REFUSALS:
         return StopJobs(workers.remains)
     last = memory.last
     if last and last.cause in ("done", "stopped"):
-        return End(None if last.cause == "done" else _stopped(memory))
+        return End(None if last.cause == "done" else stopped(memory))
     if memory.crashes >= order.max_crashes and last and last.cause == "crash":
-        return End(_crashed(memory))
+        return End(crashed(memory))
     problem = next(iter(workers.unfit.values()), None) or sight.refused
+    if problem and workers.remains:
+        return _replace(memory, f"the job of before cannot be ended: {problem}", problem)
     if problem:
         return _on_unfit(memory, order, sight, problem)
     serial = memory.serial + 1
@@ -219,55 +237,9 @@ def _on_unfit(memory: Memory, order: Order, sight: Sight, problem: TpuctlError) 
         return End(problem)
     if sight.trouble_s < order.bad_host_after_s and sight.refusals < _MOST_REFUSALS:
         return Wait(_soon(order), f"{problem}")
-    return End(problem) if is_users else _replace(memory, str(problem).rstrip("."), problem)
-
-
-def _attend(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -> Step:
-    """An attempt is under way: what has become of its job?"""
-    attempt, jobs = memory.open, workers.job
-    assert attempt
-    if len(jobs) < workers.count:
-        if attempt.launched:
-            missing = name_workers(sorted(set(range(workers.count)) - jobs.keys()))
-            return Close("maintenance", f"the job is gone without a trace from {missing}")
-        # We ended before we knew whether it had begun everywhere: then it begins anew.
-        if jobs:
-            return StopJobs((attempt.job,))
-        return Launch(attempt.number, attempt.job)
-    if failed := _first(jobs, lambda job: job.state == FINISHED and job.failure is not None):
-        return _on_failure(*failed, sight)
-    if stopped := _first(jobs, lambda job: job.state == STOPPED):
-        return Close("stopped", f"somebody has stopped the job on worker {stopped[0]}")
-    if lost := _first(jobs, lambda job: job.state == LOST):
-        return _on_lost(memory, lost[0])
-    if all(job.state == FINISHED for job in jobs.values()):
-        return Close("done", "", exit_code=0)
-    if sight.hung and order.hang_after_s is not None:
-        who, after = name_workers(sight.hung.workers), format_duration(sight.hung.seconds)
-        reason = f"{who} hung: nothing was said for {after}"
-        return Close("crash", reason, worker=sight.hung.workers[0])
-    return Follow()
-
-
-def _on_failure(index: int, job: JobSight, sight: Sight) -> Step:
-    if sight.failing_s < SETTLE_S:
-        return Wait(SETTLE_S, f"{job.failure} Is the TPU about to be taken away?")
-    return Close("crash", str(job.failure), exit_code=job.exit_code, worker=index)
-
-
-def _on_lost(memory: Memory, index: int) -> Step:
-    """A machine that was restarted took its job along; one that always does is broken."""
-    earlier = [a for a in memory.attempts[-_RESTARTS:] if a.cause == "maintenance"]
-    tpu_id = memory.open.tpu_id if memory.open else ""
-    if len([a for a in earlier if a.tpu_id == tpu_id]) == _RESTARTS:
-        return Close("bad_host", f"worker {index} lost its job again and again", worker=index)
-    return Close("maintenance", f"worker {index} was restarted, or lost its job", worker=index)
-
-
-def _first(
-    jobs: Mapping[int, JobSight], wanted: Callable[[JobSight], bool]
-) -> tuple[int, JobSight] | None:
-    return next(((i, job) for i, job in sorted(jobs.items()) if wanted(job)), None)
+    if is_users or not _is_of_workers(problem):
+        return End(problem)
+    return _replace(memory, str(problem).rstrip("."), problem)
 
 
 def _limits(memory: Memory, sight: Sight) -> Step | None:
@@ -297,39 +269,3 @@ def _after_refusal(sight: Sight) -> Step | None:
 
 def _soon(order: Order) -> float:
     return min(POLL_S, max(1.0, order.bad_host_after_s / 4))
-
-
-def _over(memory: Memory, what: str) -> TpuctlError:
-    kind = memory.recipe.accelerator_type
-    return WrongStateError(
-        what, hint=f"To go on all the same: the same command again with --type {kind}"
-    )
-
-
-def _stopped(memory: Memory) -> TpuctlError:
-    last = memory.last
-    why = last.reason if last else ""
-    return WrongStateError(
-        f"The job on {memory.name} is not started again: {why}.", hint="The same command begins it."
-    )
-
-
-def _crashed(memory: Memory) -> TpuctlError:
-    """That the job itself fails; with its own exit code."""
-    last = memory.last
-    assert last
-    times = "" if memory.crashes == 1 else f" {memory.crashes} times, and is not started again"
-    where = f"{memory.name} --zone {last.zone} --job {last.job}"
-    error = CommandFailedError(
-        f"The job on {memory.name} has failed{times}. {last.reason}",
-        hint=f"All that it said: tpuctl logs {where}",
-    )
-    error.exit_code = last.exit_code or error.exit_code
-    return error
-
-
-def _busy(memory: Memory, jobs: tuple[str, ...]) -> TpuctlError:
-    return AlreadyExistsError(
-        f"Another watch runs the job {jobs[0]} on {memory.name}.",
-        hint=f"End that watch first, then: tpuctl stop {memory.name} --job {jobs[0]}",
-    )

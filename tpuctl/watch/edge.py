@@ -1,12 +1,14 @@
 """The edge of a watch: it looks and acts through what creates, deletes, copies and runs."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tpuctl.cloud.attempts import Attempt as CreateAttempt
 from tpuctl.cloud.creating import Created, create
 from tpuctl.cloud.groups import group_of
-from tpuctl.cloud.journal import DELETED
+from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.looking import Thing, find
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.cloud.opening import Cloud
@@ -22,8 +24,9 @@ from tpuctl.remote.copy import copy
 from tpuctl.remote.find import workers_of
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import start_job, stop_job
-from tpuctl.remote.keys import key_for_tpus
+from tpuctl.remote.keys import key_for_tpus, with_key
 from tpuctl.remote.logs import read_logs
+from tpuctl.remote.os_login import login_user
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
@@ -38,17 +41,16 @@ ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
 
 TAIL_LINES = 20
 
-_SSH_KEYS = "ssh-keys"
-
 
 @dataclass(frozen=True)
 class Login:
-    """How to log in to the workers."""
+    """How to log in to the workers; `is_given` is a user whom OS Login does not change."""
 
     user: str
     key: Path | None = None
     jump: Host | None = None
     internal_ip: bool = False
+    is_given: bool = False
 
 
 class Edge:
@@ -61,10 +63,10 @@ class Edge:
         *,
         sink: Sink,
         note: Callable[[str], None],
-        on_progress: OnProgress = silent,
+        progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
     ) -> None:
         self._api, self._journal, self._login = cloud.api, cloud.journal, login
-        self._sink, self._note, self._on_progress = sink, note, on_progress
+        self._sink, self._note, self._progress = sink, note, progress
         self._thing: Thing | None = None
         self._reach: tuple[str, tuple[Host, ...], Access] | None = None
         self._offsets: dict[str, dict[int, int]] = {}
@@ -76,7 +78,7 @@ class Edge:
             self._thing = thing = self._find(memory)
             maker = thing.queued_resource if isinstance(thing, Node) else None
             queued = self._queued(maker, thing.zone) if thing and maker else None
-            was_deleted = self._was_deleted(memory) if thing is None else False
+            was_deleted = self._was_deleted(memory) if thing is None else None
         except TpuctlError as error:
             return TpuSight("unknown", error=error)
         return see(thing, queued, memory, now=self.clock.now(), was_deleted=was_deleted)
@@ -99,10 +101,13 @@ class Edge:
         except NotFoundError:
             return None
 
-    def _was_deleted(self, memory: Memory) -> bool:
+    def _was_deleted(self, memory: Memory) -> bool | None:
+        """Whether a command of ours has deleted it while it lived; None where none did."""
         create_id = memory.tpu.create_id if memory.tpu else None
         entry = self._journal.find(create_id) if create_id else None
-        return bool(entry and entry.outcome == DELETED)
+        if entry is None or entry.outcome not in (COLLECTED, DELETED):
+            return None
+        return entry.outcome == DELETED
 
     def ask(self, memory: Memory) -> WorkersSight:
         """Ask every worker of the TPU that was seen last."""
@@ -117,13 +122,17 @@ class Edge:
         if recipe.max_usd is not None:
             recipe = replace(recipe, max_usd=recipe.max_usd - memory.spent_usd)
         plan = plan_with_service(self._api, replace(recipe, watch=memory.watch))
-        made = create(
-            self._api,
-            plan,
-            journal=self._journal,
-            on_progress=self._on_progress,
-            on_attempt=lambda a: self._note(f"{a.zone}: {a.outcome.replace('_', ' ')} {a.reason}"),
-        )
+        attempts: list[CreateAttempt] = []
+        with self._progress() as on_progress:
+            made = create(
+                self._api,
+                plan,
+                journal=self._journal,
+                on_progress=on_progress,
+                on_attempt=attempts.append,
+            )
+        for attempt in attempts[:-1]:
+            self._note(f"{attempt.zone}: {attempt.outcome.replace('_', ' ')}, {attempt.reason}")
         if not isinstance(made, Created):
             raise made.error
         for warning in made.warnings:
@@ -131,11 +140,8 @@ class Edge:
 
     def _with_key(self, recipe: CreateOptions) -> CreateOptions:
         """Let the new TPU know our key from the start: then nothing has to wait for it."""
-        public = key_for_tpus(state_dir(), self._login.key).public
-        line = f"{self._login.user}:{public}"
-        known = recipe.metadata.get(_SSH_KEYS, "").splitlines()
-        lines = known if line in known else [*known, line]
-        return replace(recipe, metadata={**recipe.metadata, _SSH_KEYS: "\n".join(lines)})
+        pair = key_for_tpus(state_dir(), self._login.key)
+        return replace(recipe, metadata=with_key(recipe.metadata, self._login.user, pair))
 
     def delete(self, memory: Memory) -> None:
         """Delete the TPU that was seen last, exactly that one, and wait until it is gone."""
@@ -240,8 +246,9 @@ class Edge:
     def _workers(self) -> tuple[tuple[Host, ...], Access]:
         """The workers of the TPU that was seen last; it gets to know our key once."""
         node, login = self._node(), self._login
-        hosts = workers_of(node, login.user, internal_ip=login.internal_ip)
+        user = login.user if login.is_given else login_user(node, login.user)
+        hosts = workers_of(node, user, internal_ip=login.internal_ip)
         if self._reach is None or self._reach[:2] != (node.id, hosts):
-            access = open_access_to(self._api, node, login.user, key=login.key, jump=login.jump)
+            access = open_access_to(self._api, node, user, key=login.key, jump=login.jump)
             self._reach = (node.id, hosts, access)
         return hosts, self._reach[2]

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from tpuctl.remote.hosts import Host, name_workers
 from tpuctl.remote.logs import Listener, LogEnd, follow_log
 from tpuctl.remote.output import Sink
 from tpuctl.units import format_duration
+from tpuctl.watch.lasting import Awake
 from tpuctl.watch.models import SILENT_S, Order, Silence
 from tpuctl.watch.silence import Talk
 
@@ -103,7 +105,7 @@ class _Following(Listener):
         self._eyes, self._sink, self._note = eyes, sink, note
         self._is_first = so_far is None
         self.result = Followed(dict(so_far or {}))
-        self._start = eyes.clock.now()
+        self._awake = Awake(time.monotonic)
         workers = tuple(host.index for host in hosts)
         self._talk = Talk(workers, 0.0)
         self._named: tuple[int, ...] = ()
@@ -112,7 +114,7 @@ class _Following(Listener):
     def heard(self, worker: int, offset_bytes: int) -> None:
         """Note the time, and how far we are."""
         self.result.offsets[worker] = offset_bytes
-        self._talk.heard(worker, self._now_s())
+        self._talk.heard(worker, self._awake.seconds())
 
     def lost(self, worker: int, error: TpuctlError) -> None:
         """Nothing is known of it for now."""
@@ -122,7 +124,7 @@ class _Following(Listener):
     def back(self, worker: int) -> None:
         """It is there again."""
         self.result.lost.pop(worker, None)
-        self._talk.back(worker, self._now_s())
+        self._talk.back(worker, self._awake.seconds())
 
     def ended(self, worker: int, end: LogEnd | TpuctlError) -> None:
         """A program that has failed on one worker is not waited for on the others."""
@@ -165,13 +167,13 @@ class _Following(Listener):
         """Ask the service now and then, and listen for silence all the time."""
         clock, due = self._eyes.clock, self._eyes.clock.now()
         while True:
-            if (now := clock.now()) >= due:
+            if clock.now() >= due:
                 if not await asyncio.to_thread(self._eyes.is_well):
                     return
                 due = clock.now() + timedelta(seconds=self._eyes.poll_s)
             if self._eyes.give_up_lost(bool(self.result.lost)):
                 return
-            if self._is_hung((now - self._start).total_seconds()):
+            if self._is_hung(self._awake.seconds()):
                 return
             await asyncio.sleep(_TICK_S)
 
@@ -188,6 +190,3 @@ class _Following(Listener):
             who, long = name_workers(silence.workers), format_duration(silence.seconds)
             self._note(f"Nothing was said for {long} by {who}. If it hangs: --hang-after {long}")
         return False
-
-    def _now_s(self) -> float:
-        return (self._eyes.clock.now() - self._start).total_seconds()

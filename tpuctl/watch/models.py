@@ -1,5 +1,6 @@
 """What a watch is told, what it remembers, and what it can see."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,8 +17,9 @@ SILENT_S = 900.0
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and how patient to be; all times are the service's.
+    """What to run, and how patient to be.
 
+    `hang_after_s` is counted here, while this program is awake; `bad_host_after_s` by the service.
     `folder` is where the command runs and, with `code`, where that folder is copied to.
     """
 
@@ -127,13 +129,17 @@ class Memory:
         return job.startswith(job_prefix(self.watch))
 
 
-JOBS = "watch-"
-"""How the names of all jobs begin that a watch starts."""
+_JOB = re.compile(r"watch-[0-9a-f]{8}-\d+")
 
 
 def job_prefix(watch: str) -> str:
     """How the names of a watch's own jobs begin."""
-    return f"{JOBS}{watch[:8]}-"
+    return f"watch-{watch[:8]}-"
+
+
+def is_watched(job: str) -> bool:
+    """Whether a job was started by a watch, whichever."""
+    return _JOB.fullmatch(job) is not None
 
 
 TpuKind = Literal["unknown", "none", "coming", "usable", "dead", "leaving", "stopped"]
@@ -144,7 +150,8 @@ class TpuSight:
     """What the service says of the TPU.
 
     `unknown`: it could not be asked. `leaving`: somebody deletes it. `on_purpose`: one that is
-    gone was deleted by somebody while it lived. `past_s` is for how long it has been so.
+    gone was deleted by somebody while it lived. `healthy` is whether the service finds nothing
+    wrong with it. `past_s` is for how long it has been so.
     """
 
     kind: TpuKind
@@ -154,6 +161,7 @@ class TpuSight:
     known: Known | None = None
     is_ours: bool = False
     in_line: bool = False
+    healthy: bool = True
     on_purpose: bool = False
     expired: bool = False
     past_s: float = 0.0

@@ -17,16 +17,18 @@ def see(
     memory: Memory,
     *,
     now: datetime,
-    was_deleted: bool = False,
+    was_deleted: bool | None = None,
 ) -> TpuSight:
     """Say what a node, or what waits in line for one, means; `queued` is what made the node.
 
-    `was_deleted` is whether somebody is known to have deleted the TPU of before while it lived.
+    `was_deleted` is whether somebody has deleted the TPU of before while it lived, None where that
+    is not known.
     """
     if thing is None:
         known = memory.tpu
         expired = bool(known and known.expires and known.expires <= now)
-        on_purpose = bool(known) and (was_deleted or memory.seen_leaving)
+        was_meant = memory.seen_leaving if was_deleted is None else was_deleted
+        on_purpose = known is not None and was_meant
         return TpuSight("none", "gone", on_purpose=on_purpose, expired=expired)
     is_ours = thing.labels.get(labels.WATCH) == memory.watch
     if isinstance(thing, QueuedResource):
@@ -75,5 +77,6 @@ def _see_node(
         node.zone,
         known=known if kind == "usable" else None,
         is_ours=is_ours,
+        healthy=not tpu.ailments,
         expired=bool(tpu.expires and tpu.expires <= now),
     )

@@ -96,8 +96,10 @@ class Store:
             "is_over": is_over,
             "memory": document_of(memory),
         }
+        ensure_folder(self.path.parent)
+        # A recipe holds what the TPU was told, which may be a secret.
+        self.path.parent.chmod(0o700)
         write_atomically(self.path, json.dumps(document, indent=1))
-        self.path.chmod(0o600)
 
     def _unreadable(self, error: Exception) -> InvalidInputError:
         return InvalidInputError(

@@ -1,14 +1,13 @@
 """`watch`: look, decide, write it down, do it; again, until the job is done."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 
-from tpuctl.errors import TpuctlError
-from tpuctl.outcome import Outcome, Status
+from tpuctl.errors import StoppedError, TpuctlError
 from tpuctl.watch.deciding import POLL_S, decide
 from tpuctl.watch.edge import Edge
-from tpuctl.watch.models import Attempt, Memory, Order, Sight, TpuSight
+from tpuctl.watch.lasting import Since
+from tpuctl.watch.models import Memory, Order, Sight, TpuSight
 from tpuctl.watch.remembering import remember
 from tpuctl.watch.steps import (
     Ask,
@@ -23,64 +22,7 @@ from tpuctl.watch.steps import (
     Wait,
 )
 from tpuctl.watch.store import Store
-
-
-@dataclass(frozen=True)
-class Watched(Outcome):
-    """How a watch has ended; `attempts` are all runs of the job, the first one first.
-
-    `tail` is the end of what the last one printed, where it failed. `usd_per_hour` is what the TPU
-    goes on to cost, None where there is none any more.
-    """
-
-    name: str
-    zone: str | None
-    job: str | None
-    attempts: tuple[Attempt, ...]
-    crashes: int
-    usd_per_hour: float | None
-    tail: tuple[str, ...] = ()
-    error: TpuctlError | None = field(default=None, metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """An error when the job was given up."""
-        return "error" if self.error else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """0 when the job is done; the job's own when it has failed."""
-        return self.error.exit_code if self.error else 0
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """That the TPU is still there."""
-        if self.zone is None:
-            return ()
-        price = f"${self.usd_per_hour:,.2f} an hour" if self.usd_per_hour else "money"
-        return (
-            f"{self.name} in {self.zone} is still there and costs {price}: "
-            f"tpuctl delete {self.name} --zone {self.zone}",
-        )
-
-    @property
-    def failures(self) -> tuple[TpuctlError, ...]:
-        """Why it was given up."""
-        return (self.error,) if self.error else ()
-
-
-class _Since:
-    """For how long something has been so, as often as one looks."""
-
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        self._now = now
-        self._start: datetime | None = None
-
-    def seconds(self, is_so: bool) -> float:
-        """Note whether it is so; the seconds since it began to be."""
-        now = self._now()
-        self._start = (self._start or now) if is_so else None
-        return (now - self._start).total_seconds() if self._start else 0.0
+from tpuctl.watch.telling import Watched, words
 
 
 def watch(
@@ -108,7 +50,7 @@ class _Watch:
         self._store, self._note = store, note
         self._sight = Sight(TpuSight("unknown"))
         now = edge.clock.now
-        self._trouble, self._failing, self._coming = _Since(now), _Since(now), _Since(now)
+        self._trouble, self._failing, self._coming = Since(now), Since(now), Since(now)
         self._said = ""
 
     def to_the_end(self, *, delete_at_end: bool) -> Watched:
@@ -142,6 +84,8 @@ class _Watch:
     def _act(self, step: Step) -> None:
         try:
             self._do(step)
+        except StoppedError:
+            raise
         except TpuctlError as error:
             refusals = self._sight.refusals + 1
             self._sight = replace(self._sight, refused=error, refusals=refusals, workers=None)
@@ -201,7 +145,7 @@ class _Watch:
         self._sight = replace(self._sight, trouble_s=troubled_s, failing_s=failing_s)
 
     def _tell(self, step: Step) -> None:
-        text = _words(step, self._memory, self._sight)
+        text = words(step, self._memory, self._sight)
         if text and text != self._said:
             self._note(text)
         self._said = text or self._said
@@ -212,10 +156,7 @@ class _Watch:
         is_there = sight.tpu.kind not in ("none", "unknown", "leaving")
         can_ask = sight.tpu.kind == "usable" and last and last.cause == "crash" and step.error
         tail = self._edge.tail(last) if can_ask and last else ()
-        if delete_at_end and is_there:
-            self._note(f"Deleting {memory.name} in {sight.tpu.zone}.")
-            self._edge.delete(memory)
-            is_there = False
+        is_there = is_there and not (delete_at_end and self._delete_at_end())
         self._store.save(memory, self._order, is_over=True)
         return Watched(
             name=memory.name,
@@ -228,25 +169,14 @@ class _Watch:
             error=step.error,
         )
 
-
-def _words(step: Step, memory: Memory, sight: Sight) -> str:
-    """What a step is called when it is told, with its reason."""
-    where = f"{memory.name} in {sight.tpu.zone}"
-    match step:
-        case Wait():
-            return step.why
-        case Delete():
-            return f"Deleting {where}: {step.reason}."
-        case Create():
-            return f"Making {memory.name}."
-        case Launch():
-            again = "" if step.number == 1 else ", to go on from its checkpoint"
-            return f"Attempt {step.number} begins on {where} (job {step.job}){again}."
-        case Close(cause="done"):
-            return f"Attempt {memory.open.number if memory.open else 0} is done."
-        case Close():
-            number = memory.open.number if memory.open else 0
-            return f"Attempt {number} has ended: {step.cause.replace('_', ' ')}, {step.reason}"
-        case StopJobs():
-            return f"Stopping {', '.join(step.jobs)} on {where}."
-    return ""
+    def _delete_at_end(self) -> bool:
+        """Delete the TPU; that this fails must not hide how the job has ended."""
+        self._note(f"Deleting {self._memory.name} in {self._sight.tpu.zone}.")
+        try:
+            self._edge.delete(self._memory)
+        except StoppedError:
+            raise
+        except TpuctlError as error:
+            self._note(f"Error: {error}")
+            return False
+        return True

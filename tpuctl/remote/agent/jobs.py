@@ -1,7 +1,8 @@
 """Jobs on a worker: they outlive the connection, and their exit code outlives them.
 
 `~/.tpuctl/jobs/JOB` holds `job.json` (what was asked), `pid.json` (who does it), `log` (all it
-printed), `stopped.json` (somebody asked it to end) and `exit.json` (how it ended).
+printed, or the end of it), `stopped.json` (somebody asked it to end) and `exit.json` (how it
+ended).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import signal
 import time
 
 from tpuctl.remote.agent import process
-from tpuctl.remote.agent.run import free_bytes
+from tpuctl.remote.agent.joblog import Bound, is_too_large, read_on, tail_offset
+from tpuctl.remote.agent.run import free_bytes, wake_on_child
 from tpuctl.remote.agent.wire import BLOCK_BYTES, Refusal, block, note, send
 
 TYPE_CHECKING = False
@@ -29,7 +31,7 @@ _JOB, _PID, _EXIT, _STOPPED = "job.json", "pid.json", "exit.json", "stopped.json
 _PART = ".part"
 _FOLDER = "~/.tpuctl/jobs"
 _POLL_S = 0.1
-_TAIL_BYTES = 1 << 16
+_BOUND_S = 0.5
 _REPORT_BYTES = 4096
 _SETTLE_S = 5.0
 
@@ -53,22 +55,34 @@ def logs(request: dict[str, Any], stdin: BinaryIO) -> None:
     """Send a job's log from a byte on; with `follow`, until the job has ended."""
     job = _find(request["job"])
     folder = _folder_of(job)
-    with open(os.path.join(folder, "log"), "rb") as log:
-        offset = request["offset"]
-        if request["tail"] is not None:
-            offset = _tail_offset(log, request["tail"])
-        log.seek(offset)
-        send(note(job=job, offset=offset))
-        while True:
-            # The state is read first: what was written before the end is then surely sent.
-            state = _state(folder)
-            while data := log.read(BLOCK_BYTES):
-                send(block(data))
-            if not request["follow"] or state["state"] != RUNNING:
-                break
-            if not _is_watched():
-                return
+    log = os.open(os.path.join(folder, "log"), os.O_RDONLY)
+    offset = request["offset"]
+    if request["tail"] is not None:
+        offset = tail_offset(log, request["tail"])
+    most = _asked(job).get("log_bytes", 0)
+    send(note(job=job, offset=offset, keeps_bytes=most, too_large=is_too_large(log, most)))
+    while True:
+        # The state is read first: what was written before the end is then surely sent.
+        state = _state(folder)
+        offset = _send_rest(log, offset)
+        if not request["follow"] or state["state"] != RUNNING:
+            break
+        if not _is_watched():
+            return
     send(note(ended=state))
+
+
+def _send_rest(log: int, offset: int) -> int:
+    """Send what there is from an offset on, and say what has been dropped; how far it goes."""
+    while True:
+        begin, data = read_on(log, offset, BLOCK_BYTES)
+        if begin > offset:
+            send(note(offset=begin, dropped_bytes=begin - offset))
+        elif not data:
+            return offset
+        else:
+            send(block(data))
+        offset = begin + len(data)
 
 
 def stop(request: dict[str, Any], stdin: BinaryIO) -> None:
@@ -109,7 +123,7 @@ def _supervise(request: dict[str, Any], folder: str, tell: int) -> None:
 
 def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
     log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    oom_kills = process.oom_kills()
+    oom_kills, wake = process.oom_kills(), wake_on_child()
     try:
         pid = process.spawn(
             request["argv"], request["env"], request["folder"], stdout=log, stderr=log
@@ -123,10 +137,19 @@ def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
     _report(folder, _PID, {**both, "boot": _boot()})
     os.write(tell, json.dumps({"pid": pid}).encode())
     os.close(tell)
-    process.wait(pid)
+    _wait_and_bound(pid, wake, Bound(log, request["log_bytes"]))
     process.end_session(pid, process.LEFT_BEHIND)
     ended = {**process.reap(pid, oom_kills), "disk_free_bytes": free_bytes(folder)}
     _report(folder, _EXIT, {**ended, "ended_s": time.time()})
+
+
+def _wait_and_bound(pid: int, wake: int, bound: Bound) -> None:
+    """Wait for a job to end, and keep its log within bounds meanwhile."""
+    while not process.has_ended(pid):
+        if select.select([wake], [], [], _BOUND_S)[0]:
+            os.read(wake, 4096)
+        bound.keep()
+    bound.keep()
 
 
 def _report(folder: str, name: str, content: dict[str, Any]) -> None:
@@ -177,7 +200,7 @@ def _make_folder(request: dict[str, Any]) -> str:
     """
     folder = _folder_of(request["job"])
     part = os.path.join(os.path.dirname(folder), f".{request['job']}.{os.getpid()}.part")
-    asked = {key: request[key] for key in ("job", "argv", "folder")}
+    asked = {key: request[key] for key in ("job", "argv", "folder", "log_bytes")}
     try:
         os.makedirs(part)
         _save(os.path.join(part, _JOB), json.dumps({**asked, "started_s": time.time()}).encode())
@@ -256,26 +279,6 @@ def _boot() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _tail_offset(log: BinaryIO, lines: int) -> int:
-    """Where the last so many lines begin."""
-    end = position = log.seek(0, os.SEEK_END)
-    missing = lines + 1
-    while position > 0:
-        start = max(0, position - _TAIL_BYTES)
-        log.seek(start)
-        chunk = log.read(position - start)
-        if position == end and not chunk.endswith(b"\n"):
-            missing -= 1
-        found = chunk.count(b"\n")
-        if found >= missing:
-            for _ in range(missing):
-                chunk = chunk[: chunk.rindex(b"\n")]
-            return start + len(chunk) + 1
-        missing -= found
-        position = start
-    return 0
 
 
 def _is_watched() -> bool:

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 _VERSIONS = """
-import importlib.metadata as m, json, platform, sys
+import importlib.metadata as m, importlib.util, json, os, platform, sys
 found = {}
 for name in sys.argv[1:]:
     try:
         found[name] = m.version(name)
     except m.PackageNotFoundError:
         pass
-print(json.dumps({"python": platform.python_version(), "packages": found}))
+spec = importlib.util.find_spec("libtpu")
+places = ["/lib/libtpu.so", "/usr/lib/libtpu.so"]
+if spec and spec.origin:
+    places.append(os.path.join(os.path.dirname(spec.origin), "libtpu.so"))
+libtpu = next(filter(os.path.isfile, places), None)
+print(json.dumps({"python": platform.python_version(), "packages": found, "libtpu": libtpu}))
 """
 
 
@@ -49,4 +54,4 @@ def _versions(packages: list[str]) -> dict[str, Any]:
         text = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
         return dict(json.loads(text))
     except (OSError, ValueError, subprocess.SubprocessError):
-        return {"python": None, "packages": {}}
+        return {"python": None, "packages": {}, "libtpu": None}

@@ -98,11 +98,6 @@ def has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def wait(pid: int) -> None:
-    """Wait until our child has ended; it keeps its id until it is reaped."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
 def reap(pid: int, oom_kills_before: int) -> dict[str, Any]:
     """Wait for our child and say how it ended."""
     status = os.waitpid(pid, 0)[1]

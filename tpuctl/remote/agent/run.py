@@ -25,7 +25,7 @@ def run(request: dict[str, Any], stdin: BinaryIO) -> None:
 
     When the other end closes its side, or says nothing for `lease_s`, the command is stopped.
     """
-    oom_kills, wake = process.oom_kills(), _wake_on_child()
+    oom_kills, wake = process.oom_kills(), wake_on_child()
     out, err = os.pipe(), os.pipe()
     pid = process.spawn(
         request["argv"], request["env"], request["folder"], stdout=out[1], stderr=err[1]
@@ -54,7 +54,7 @@ def free_bytes(path: str) -> int | None:
     return state.f_bavail * state.f_frsize
 
 
-def _wake_on_child() -> int:
+def wake_on_child() -> int:
     """A descriptor that becomes readable when a child ends."""
     wake, write = os.pipe()
     os.set_blocking(write, False)

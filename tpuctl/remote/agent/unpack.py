@@ -12,7 +12,6 @@ import stat
 
 from tpuctl.remote.agent.tree import (
     CHANGED,
-    FILE,
     FOLDER,
     LINK,
     RECORD,
@@ -45,6 +44,9 @@ class Receiver:
         self._expected: set[int] = set()
         self._arrived: list[int] = []
         self._links: list[int] = []
+        self._new: dict[str, int] = {}
+        self._staged: set[int] = set()
+        self._stage, self._stage_of = -1, -1
         self._modes: list[int] = []
         self._rest = b""
         self._file, self._index, self._missing = -1, -1, 0
@@ -55,7 +57,8 @@ class Receiver:
 
         Raises Refusal where something of another kind is in the way.
         """
-        missing, doubtful = [], []
+        missing: list[int] = []
+        doubtful: list[int] = []
         for index, entry in self._entries.items():
             state = self._state(entry)
             if state is not None:
@@ -63,13 +66,15 @@ class Receiver:
             if entry.kind == LINK:
                 if state is None or self._read_link(entry) != entry.link:
                     self._links.append(index)
-            elif entry.kind == FILE:
-                if state is None or not _is_regular(state) or state.st_size != entry.size:
-                    missing.append(index)
-                elif state.st_mtime_ns != entry.mtime_ns:
-                    doubtful.append(index)
-                elif stat.S_IMODE(state.st_mode) & 0o777 != entry.mode:
-                    self._modes.append(index)
+            elif entry.kind == FOLDER:
+                if state is None:
+                    self._new[entry.path] = index
+            elif state is None or not _is_regular(state) or state.st_size != entry.size:
+                missing.append(index)
+            elif state.st_mtime_ns != entry.mtime_ns:
+                doubtful.append(index)
+            elif stat.S_IMODE(state.st_mode) & 0o777 != entry.mode:
+                self._modes.append(index)
         return missing, doubtful
 
     def digests(self, indices: Iterable[int]) -> list[str]:
@@ -128,13 +133,14 @@ class Receiver:
 
     def close(self) -> None:
         """Leave nothing half-done behind."""
-        if self._file >= 0:
-            os.close(self._file)
+        for descriptor in (self._file, self._stage):
+            if descriptor >= 0:
+                os.close(descriptor)
         if self._part >= 0:
             _remove_part(self._folders[""], self._part_name, self._part)
         for descriptor in self._folders.values():
             os.close(descriptor)
-        self._file = self._part = -1
+        self._file = self._part = self._stage = -1
         self._folders.clear()
 
     def _begin(self, index: int, size: int) -> None:
@@ -142,7 +148,8 @@ class Receiver:
             raise WireError("a file came that nobody asked for")
         self._expected.remove(index)
         mode = self._entries[index].mode
-        self._file = os.open(str(index), _NEW_FILE, mode, dir_fd=self._part)
+        folder, name = self._place_to_arrive(index)
+        self._file = os.open(name, _NEW_FILE, mode, dir_fd=folder)
         if mode & self._umask:
             os.fchmod(self._file, mode)
         self._index, self._missing = index, size
@@ -153,10 +160,31 @@ class Receiver:
         os.utime(self._file, ns=(entry.mtime_ns, entry.mtime_ns))
         os.close(self._file)
         self._file, self._index = -1, -1
+        folder, name = self._place_to_arrive(index)
         if mark == CHANGED:
             self.changed.append(entry.path)
-        else:
+            os.unlink(name, dir_fd=folder)
+        elif folder == self._part:
             self._arrived.append(index)
+
+    def _place_to_arrive(self, index: int) -> tuple[int, str]:
+        """Where a file arrives, beside all others: with its name, if its whole folder is new.
+
+        Such a folder takes its place in one step, which is half the work for many small files.
+        """
+        parent, _, name = self._entries[index].path.rpartition("/")
+        new = self._new.get(parent)
+        if new is None:
+            return self._part, str(index)
+        if self._stage_of != new:
+            if self._stage >= 0:
+                os.close(self._stage)
+            if new not in self._staged:
+                os.mkdir(str(new), 0o700, dir_fd=self._part)
+                self._staged.add(new)
+            self._stage = os.open(str(new), _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._part)
+            self._stage_of = new
+        return self._stage, name
 
     def _place(self, index: int) -> None:
         folder, name = self._where(self._entries[index])
@@ -166,11 +194,35 @@ class Receiver:
         if entry.kind != FOLDER:
             return False
         folder, name = self._where(entry)
+        staged = self._new.get(entry.path, -1)
+        if staged in self._staged:
+            return self._place_folder(staged, folder, name)
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
         except FileExistsError:
             return False
         return True
+
+    def _place_folder(self, staged: int, folder: int, name: str) -> bool:
+        """Give a folder its place with all its files; one by one where there is one by now."""
+        try:
+            os.rename(str(staged), name, src_dir_fd=self._part, dst_dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        else:
+            return True
+        path = self._entries[staged].path
+        target = self._open_folder(path)
+        if target is None:
+            raise Refusal("bad_path", f"the folder {path!r} has vanished")
+        source = os.open(str(staged), _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._part)
+        try:
+            for file in os.listdir(source):
+                os.replace(file, file, src_dir_fd=source, dst_dir_fd=target)
+        finally:
+            os.close(source)
+        return False
 
     def _state(self, entry: Entry) -> os.stat_result | None:
         folder, _, name = entry.path.rpartition("/")
@@ -239,10 +291,23 @@ class Receiver:
 
 
 def _remove_part(root: int, name: str, part: int) -> None:
-    for left in os.listdir(part):
-        os.unlink(left, dir_fd=part)
+    _empty(part)
     os.rmdir(name, dir_fd=root)
     os.close(part)
+
+
+def _empty(part: int) -> None:
+    """Remove what arrived: files, and new folders with files in them."""
+    for left in os.listdir(part):
+        try:
+            os.unlink(left, dir_fd=part)
+        except IsADirectoryError:
+            folder = os.open(left, _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=part)
+            try:
+                _empty(folder)
+            finally:
+                os.close(folder)
+            os.rmdir(left, dir_fd=part)
 
 
 def _check_kind(entry: Entry, state: os.stat_result) -> None:

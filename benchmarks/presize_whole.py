@@ -1,0 +1,121 @@
+"""A whole presize, start-up included, against other tools: CPU seconds and memory of all processes.
+
+Two processes each, the same photographs, the candidates in turns; only ratios within one run mean
+anything. Memory is the proportional set size of all processes of a candidate at its highest.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers import SINGLE_THREADED, make_environment
+from benchmarks.presize_kernel import photographs
+from tpuctl.units import format_bytes
+
+ROUNDS = 3
+COPIES = 20
+PEER = Path(__file__).with_name("presize_whole_peer.py")
+PEERS = {
+    "pyvips and webdataset": ("pyvips", "pyvips-binary", "webdataset", "numpy"),
+    "img2dataset": ("img2dataset",),
+}
+TARGETS = {"pyvips and webdataset": 2.0, "tf.data": 2.0, "img2dataset": 3.5}
+_SAMPLE_S = 0.05
+
+
+def run(words: Sequence[str | Path]) -> tuple[float, int]:
+    """CPU seconds of a command and all it waits for, and its highest memory in bytes."""
+    env = {**os.environ, **SINGLE_THREADED, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    before = os.times()
+    process = subprocess.Popen(
+        [str(word) for word in words],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, _memory_bytes(process.pid))
+        time.sleep(_SAMPLE_S)
+    after = os.times()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, list(map(str, words)))
+    spent = after.children_user + after.children_system
+    return spent - before.children_user - before.children_system, peak
+
+
+def _memory_bytes(pid: int) -> int:
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            total += process.memory_full_info().pss
+    except psutil.Error:
+        pass
+    return total
+
+
+def commands(names: Sequence[str], source: Path, target: Path) -> dict[str, list[str | Path]]:
+    """What to run for each candidate."""
+    found: dict[str, list[str | Path]] = {
+        "ours": [
+            sys.executable, "-m", "tpuctl", "data", "presize", source, target, "--workers", "2",
+        ]
+    }  # fmt: skip
+    for name in names:
+        python = make_environment(name.replace(" ", "-"), PEERS[name]) if name in PEERS else None
+        found[name] = [python or sys.executable, PEER, name, source, target]
+    return found
+
+
+def main(words: Sequence[str] | None = ()) -> None:
+    parser = argparse.ArgumentParser(prog="presize_whole")
+    parser.add_argument("--peers", action="store_true", help="install and run the others as well")
+    names = list(TARGETS) if parser.parse_args(words).peers else ["tf.data"]
+    with tempfile.TemporaryDirectory() as place:
+        source, target = Path(place) / "photos", Path(place) / "out"
+        source.mkdir()
+        for path in photographs(Path(place) / "made", progressive=False):
+            for copy in range(COPIES):
+                shutil.copy(path, source / f"{copy}-{path.name}")
+        found = commands(names, source, target)
+        spent: dict[str, list[float]] = {name: [] for name in found}
+        peaks: dict[str, list[int]] = {name: [] for name in found}
+        order = random.Random(3)
+        for _ in range(ROUNDS):
+            for name in order.sample(list(found), len(found)):
+                shutil.rmtree(target, ignore_errors=True)
+                target.mkdir()
+                cpu_s, peak = run(found[name])
+                spent[name].append(cpu_s)
+                peaks[name].append(peak)
+        count = len(list(source.iterdir()))
+    report(count, spent, peaks)
+
+
+def report(count: int, spent: dict[str, list[float]], peaks: dict[str, list[int]]) -> None:
+    """Print images per CPU second and memory of each candidate."""
+    ours_s = statistics.median(spent["ours"])
+    for name, seconds in spent.items():
+        cpu_s, peak = statistics.median(seconds), max(peaks[name])
+        line = f"presize, whole: {name:22} {count / cpu_s:6.1f} images per CPU s, "
+        line += f"{format_bytes(peak)} at most"
+        if name in TARGETS:
+            line += f"; ours is {cpu_s / ours_s:.2f}x (at least {TARGETS[name]})"
+        else:
+            line += " (at most 200 MB)"
+        print(line)
+
+
+if __name__ == "__main__":
+    main(None)

@@ -1,0 +1,46 @@
+"""docs/profiling.md: its commands and its code run, and it names every verdict."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.conftest import Tpuctl
+from tpuctl.pipeline.models import Verdict
+
+PAGE = (Path(__file__).parents[1] / "docs" / "profiling.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(
+    tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("input.py").write_text(blocks("python")[0], encoding="utf-8")
+    for line in [line for block in blocks("sh") for line in block.splitlines()]:
+        program, *arguments = shlex.split(line)
+        assert program == "tpuctl"
+        assert tpuctl(*arguments).exit_code == 0, line
+    assert Path("before.html").exists()
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
+    code = blocks("python")[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in get_args(Verdict)
+
+
+def test_the_page_names_every_verdict() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(get_args(Verdict))
