@@ -18,6 +18,7 @@ from tpuctl.errors import (
     WorkerError,
     WorkerUnreachableError,
 )
+from tpuctl.remote._time_limit import time_limit
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import lost
 from tpuctl.remote.host_keys import HostKeys, changed
@@ -112,16 +113,14 @@ class _Ssh:
         client = _Client(host, self._access.host_keys)
         patience = self._access.patience
         with _translated(host, client, patience.connect_s, self._keys):
-            return await asyncio.wait_for(
-                asyncssh.connect(
+            async with time_limit(patience.connect_s):
+                return await asyncssh.connect(
                     host.address,
                     host.port,
                     options=self._options(host),
                     client_factory=lambda: client,
                     tunnel=self._jump,
-                ),
-                patience.connect_s,
-            )
+                )
 
     def _options(self, host: Host) -> Any:
         known = self._access.host_keys.find(host)
@@ -181,7 +180,8 @@ class _Connection:
         """Say goodbye, without waiting for somebody who is gone."""
         self._connection.close()
         try:
-            await asyncio.wait_for(self._connection.wait_closed(), 1.0)
+            async with time_limit(1.0):
+                await self._connection.wait_closed()
         except (asyncio.TimeoutError, OSError, asyncssh.Error):
             self._connection.abort()
 
