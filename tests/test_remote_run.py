@@ -207,6 +207,9 @@ def test_a_chosen_file_that_is_no_key_is_named(own: Slice) -> None:
     access = replace(own.access, keys=(own.root / "nonsense",))
     with pytest.raises(InvalidInputError, match="is no private key"):
         run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
+    access = replace(own.access, keys=(own.root / "nowhere",))
+    with pytest.raises(InvalidInputError, match=r"is no private key: No such file or directory\.$"):
+        run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
 
 
 def test_another_host_key_is_refused_and_the_hint_forgets_the_old_one(own: Slice) -> None:

@@ -261,7 +261,11 @@ def _load_keys(paths: tuple[Path, ...]) -> _Keys:
             if "passphrase" in str(error).lower():
                 locked.append(path)
             elif len(paths) == 1:
-                raise InvalidInputError(f"{path} is no private key: {error}.") from error
+                why = getattr(error, "strerror", None) or str(error)
+                raise InvalidInputError(
+                    f"{path} is no private key: {why}.",
+                    hint="Say which: --key FILE, or leave it out. ssh-keygen makes one.",
+                ) from error
     return _Keys(tuple(ours), tuple(locked))
 
 
@@ -302,7 +306,10 @@ def _translate(
 
 def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
     offered = len(keys.ours)
-    what = f"none of the {offered} keys that we have" if offered else "us, for we have no key"
+    what = "us, for we have no key"
+    if offered:
+        what = f"none of the {offered} keys" if offered > 1 else "not the one key"
+        what += " that we have"
     hint = "Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?"
     if keys.hint and not host.is_own:
         hint = keys.hint
