@@ -326,6 +326,25 @@ def test_a_wrong_command_line_is_refused_before_anything_is_made(
     assert not empty.emulator.look().nodes
 
 
+@pytest.mark.parametrize("module", ["asyncssh", "pathspec"])
+def test_without_its_libraries_nothing_is_made(
+    empty: WatchWorld, tmp_path: Path, module: str
+) -> None:
+    """A TPU that nothing can be done with would cost money all the same."""
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom tpuctl.cli.app import main; main()"
+    words = ["watch", "t1", "--type", "v5e-8", "--zone", ZONE, "--yes", "--code", str(tmp_path)]
+    refused = subprocess.run(
+        [sys.executable, "-c", code, *words, "--", "true"],
+        env={**os.environ, "TPUCTL_TPU_ENDPOINT": empty.emulator.endpoint},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1, refused.stderr
+    assert "pip install 'tpuctl[ssh]'" in refused.stderr
+    assert not empty.emulator.look().nodes
+
+
 # ---- The program itself --------------------------------------------------------------------------
 
 
