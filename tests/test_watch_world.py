@@ -290,6 +290,8 @@ def test_the_same_from_python(tmp_path: Path) -> None:
         ended = watch("t1", job, wishes=WISHES, sink=heard, note=notes.append, **how)
         assert (ended.exit_code, world.causes(ended)) == (4, ["crash"])
         assert heard.out == b"you\n"
+        assert ended.error
+        assert "went with the TPU" in (ended.error.hint or "")
         assert not world.emulator.look().nodes
         with pytest.raises(NotFoundError, match="nothing says what kind"):
             watch("t1", ["true"], zone=ZONE)
