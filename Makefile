@@ -2,8 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VENV_XLA := .venv-xla
+READY_XLA := $(VENV_XLA)/.ready
 
-.PHONY: setup demo test test-quick test-beam test-torch lint smoke bench golden clean
+.PHONY: setup demo test test-quick test-beam test-torch test-xla lint smoke bench golden clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -20,7 +22,15 @@ test: test-quick  ## Everything CI can bear.
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'tf or aot or slow'
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla'
+
+test-xla: $(READY_XLA)  ## The template of PyTorch/XLA, in an environment of its own (7 GB).
+	$(VENV_XLA)/bin/python -m pytest -m xla tests/test_templates_xla.py
+
+$(READY_XLA): pyproject.toml constraints.txt constraints-xla.txt
+	$(PYTHON) -m venv $(VENV_XLA)
+	$(VENV_XLA)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-xla.txt -e '.[images]' torch torch_xla scikit-learn hypothesis jsonschema pytest pytest-timeout
+	touch $(READY_XLA)
 
 test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants older libraries.
 	$(PYTHON) -m venv $(VENV)-beam
@@ -50,4 +60,4 @@ golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff
 	$(BIN)/python -m pytest -q --update-golden -k golden
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_XLA) build dist .mypy_cache .pytest_cache .ruff_cache

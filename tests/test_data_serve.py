@@ -33,8 +33,8 @@ print(sorted(int(number) for number in dataset))
 def test_the_dispatcher_is_first_and_workers_are_dealt_out() -> None:
     one, two = plan_servers(["a", "b"], workers=3, port=5050, work_dir="/w")
     assert [(spec["name"], spec["address"], spec["port"]) for spec in one + two] == [
-        ("dispatcher", "a", 5050), ("worker-0", "a", 5051), ("worker-2", "a", 5052),
-        ("worker-1", "b", 5051),
+        ("dispatcher", "a", 5050), ("worker-0", "a", 5051), ("worker-2", "a", 5053),
+        ("worker-1", "b", 5052),
     ]  # fmt: skip
     assert {spec.get("dispatcher") for spec in two} == {"a:5050"}
 
@@ -156,12 +156,18 @@ def test_the_servers_of_a_killed_command_end_with_it_and_a_port_in_use_is_said()
         assert psutil.wait_procs(everybody, timeout=30)[1] == []
 
 
+def work_dirs() -> set[Path]:
+    """Where dispatchers on other machines keep their journals."""
+    return set(Path("/tmp").glob("tpuctl-serve-*"))
+
+
 @needs_tf
 @pytest.mark.tf
 def test_it_runs_on_other_machines_over_ssh(tmp_path: Path) -> None:
     pytest.importorskip("asyncssh")
     from tests.workers import running_slice
 
+    before = work_dirs()
     with running_slice(tmp_path, 2) as slice_:
         options = ["--host", slice_.option, "--key", str(slice_.key), "--python", sys.executable]
         with serving(*options, "--port", "5650") as (process, document):
@@ -171,5 +177,8 @@ def test_it_runs_on_other_machines_over_ssh(tmp_path: Path) -> None:
             stdout, stderr = client.communicate(timeout=120)
             assert client.returncode == 0, stderr
             assert sorted(set(json.loads(stdout))) == EXPECTED
+            journals = work_dirs() - before
+            assert journals
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
+        assert not journals & work_dirs()

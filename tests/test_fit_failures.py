@@ -217,6 +217,11 @@ def test_an_older_python_is_told_that_the_extra_gives_it_nothing() -> None:
     assert missing("libtpu", (3, 11)).hint == "pip install 'tpuctl[aot]'"
 
 
+def test_a_template_of_pytorch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="a program of PyTorch"):
+        fit("torch-xla-images", "v5e-1", cache=empty_cache(tmp_path))
+
+
 @pytest.mark.parametrize("template", list_templates().templates, ids=lambda one: one.name)
 def test_every_other_template_has_a_program_to_compile(template) -> None:
     tree = ast.parse(Path(template.path).read_text(encoding="utf-8"))

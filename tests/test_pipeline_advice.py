@@ -1,11 +1,13 @@
 """Advice fits the verdict, predicts a gain, and names the next command."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
 from tpuctl.pipeline.conclude import build_profile
-from tpuctl.pipeline.models import Device, Input, Profile
+from tpuctl.pipeline.models import ChainNode, Device, Input, Profile
 
 
 def codes(result: Profile) -> list[str]:
@@ -64,6 +66,11 @@ def test_large_photographs_can_be_decoded_smaller() -> None:
         ("reads that wait and fill the thread pool", "threadpool"),
         ("one thread for everything", "parallel_calls"),
         ("batches that come unevenly", "prefetch"),
+        ("a copy to the device in every step", "fewer_bytes"),
+        ("one process that never rests", "workers"),
+        ("one process that holds the lock", "workers"),
+        ("one process that waits for its reads", "parallel_calls"),
+        ("as many processes as vCPUs", "cached_variants"),
     ],
 )
 def test_each_cause_has_its_own_advice(case: str, code: str) -> None:
@@ -115,3 +122,28 @@ def test_a_prediction_far_from_what_was_measured_says_so(step_s: float, far: boo
     result = profile(measurement(phase(), phase(device_s=step_s, wait=0.5)))
     more = next(advice for advice in result.advice if advice.code == "more_vcpus")
     assert ("extrapolated" in more.what) is far
+
+
+def test_heavy_augmentation_can_be_kept_in_variants_and_says_how_large_they_are() -> None:
+    heavy = starving(active_ms={**JPEG, "decode": 0.5, "augment": 6.0})
+    result = profile(measurement(*heavy, input=Input(200, 1_000_000, 1)))
+    variants = next(each for each in result.advice if each.code == "cached_variants")
+    assert "2.19 TiB of disk" in variants.what
+    assert variants.change == "tpuctl data cache photos DST --variants 4"
+    light = profile(measurement(*starving()))
+    assert "cached_variants" not in codes(light)
+
+
+def test_other_machines_are_counted_by_the_vcpus_that_are_missing() -> None:
+    result = profile(measurement(*starving()))
+    service = next(each for each in result.advice if each.code == "data_service")
+    assert "1 more machine of 8 vCPUs" in service.what
+
+
+def test_a_cache_above_a_shuffle_is_said_to_freeze_it() -> None:
+    made = measurement(*starving())
+    frozen = ChainNode("Cache", "cache", inputs=(made.chain,))
+    result = profile(replace(made, chain=frozen))
+    order = next(each for each in result.advice if each.code == "order")
+    assert "what augment did the first time" in order.what
+    assert "order" not in codes(profile(made))

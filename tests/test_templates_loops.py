@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training_runs import interrupt, refused, train
-from tpuctl import datasets
+from tests.training_runs import interrupt, refused, train, write_digits
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -30,19 +29,7 @@ def iris(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """240 pictures of the digits 0, 1 and 2, presized to 32x32 in three shards."""
-    bunch = pytest.importorskip("sklearn.datasets").load_digits(n_class=3)
-    from PIL import Image
-
-    folder = tmp_path_factory.mktemp("digits")
-    for label in range(3):
-        (folder / "photos" / f"digit-{label}").mkdir(parents=True)
-        for number, pixels in enumerate(bunch.images[bunch.target == label][:80]):
-            picture = Image.fromarray((pixels * 15.9).astype(np.uint8)).resize((32, 32))
-            picture.convert("RGB").save(folder / "photos" / f"digit-{label}" / f"{number:03}.png")
-    options = datasets.PresizeOptions(size=(32, 32), shard_bytes=100_000)
-    datasets.presize(folder / "photos", folder / "shards", options)
-    return folder / "shards"
+    return write_digits(tmp_path_factory.mktemp("digits"))
 
 
 def arrays(result: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tpuctl import datasets
 from tpuctl.launch.catalog import find_template
 
 
@@ -24,14 +26,35 @@ def environment(backend: str) -> dict[str, str]:
     return {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
 
 
+def write_digits(folder: Path) -> Path:
+    """240 pictures of the digits 0, 1 and 2, presized to 32x32 in three shards."""
+    bunch = pytest.importorskip("sklearn.datasets").load_digits(n_class=3)
+    from PIL import Image
+
+    for label in range(3):
+        (folder / "photos" / f"digit-{label}").mkdir(parents=True)
+        for number, pixels in enumerate(bunch.images[bunch.target == label][:80]):
+            picture = Image.fromarray((pixels * 15.9).astype(np.uint8)).resize((32, 32))
+            picture.convert("RGB").save(folder / "photos" / f"digit-{label}" / f"{number:03}.png")
+    options = datasets.PresizeOptions(size=(32, 32), shard_bytes=100_000)
+    datasets.presize(folder / "photos", folder / "shards", options)
+    return folder / "shards"
+
+
 def train(template: str, backend: str, out: Path, *options: object) -> dict[str, Any]:
     """Train to the end; returns the result.json."""
+    said(template, backend, out, *options)
+    result: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return result
+
+
+def said(template: str, backend: str, out: Path, *options: object) -> str:
+    """Run a template to its end; returns what it said."""
     done = subprocess.run(
         command(template, out, *options), env=environment(backend), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads((out / "result.json").read_text())
-    return result
+    return done.stdout
 
 
 def refused(template: str, backend: str, out: Path, *options: object) -> str:

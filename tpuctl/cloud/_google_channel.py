@@ -22,6 +22,8 @@ _LOCAL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
+    # An emulator that has come to a port is not judged by who failed there before.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 RECONNECT_S = 2.0
 

@@ -98,6 +98,14 @@ class Journal:
         ours = (api.project, api.endpoint)
         return tuple(e for e in found if e and (e.project, e.endpoint) == ours)
 
+    def foresee(self, create_id: str | None, outcome: str) -> None:
+        """Note how a request is to end, before the service is asked to end it.
+
+        Whoever finds its TPU gone a moment later knows why. Unknown ids are none of ours.
+        """
+        if create_id and (entry := self.find(create_id)):
+            self.update(entry, outcome=outcome)
+
     def close(self, create_id: str | None, outcome: str, *, at: datetime) -> None:
         """Note that nothing of a request exists any more; unknown ids are none of ours."""
         if create_id and (entry := self.find(create_id)):

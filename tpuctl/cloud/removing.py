@@ -102,7 +102,8 @@ def remove_all(
     """Delete everything that was planned, several at once, and follow each to its end.
 
     One that fails stops no other: its error is in its result. `still_wanted` judges each group once
-    more as it is right before its deletion is sent. The journal learns what exists no longer.
+    more as it is right before its deletion is sent. The journal learns that it is to go before the
+    service does, and what exists no longer.
     """
     ended: list[str] = []
 
@@ -110,7 +111,14 @@ def remove_all(
         on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", note))
 
     def work(removal: Removal) -> Removal:
-        result = _Deletion(api, removal, timeout_s, still_wanted, tell).carry_out()
+        def may_go(group: Group) -> bool:
+            if not still_wanted(group):
+                return False
+            for create_id in _create_ids(group):
+                journal.foresee(create_id, _outcome_of(group))
+            return True
+
+        result = _Deletion(api, removal, timeout_s, may_go, tell).carry_out()
         if result.outcome not in ("left_alone", "failed"):
             _close(journal, result, at=api.clock.now())
         ended.append(removal.name)
@@ -151,9 +159,17 @@ def _failed(removal: Removal, error: TpuctlError) -> Removal:
 
 
 def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
-    lived = ended.outcome == "deleted" and any(not thing.is_dead for thing in ended.group.things)
-    for create_id in {thing.labels.get(labels.CREATE_ID) for thing in ended.group.things}:
-        journal.close(create_id, DELETED if lived else COLLECTED, at=at)
+    outcome = _outcome_of(ended.group) if ended.outcome == "deleted" else COLLECTED
+    for create_id in _create_ids(ended.group):
+        journal.close(create_id, outcome, at=at)
+
+
+def _outcome_of(group: Group) -> str:
+    return COLLECTED if all(thing.is_dead for thing in group.things) else DELETED
+
+
+def _create_ids(group: Group) -> set[str | None]:
+    return {thing.labels.get(labels.CREATE_ID) for thing in group.things}
 
 
 class _Deletion:
@@ -164,11 +180,11 @@ class _Deletion:
         api: TpuApi,
         planned: Removal,
         timeout_s: float,
-        still_wanted: Callable[[Group], bool],
+        may_go: Callable[[Group], bool],
         tell: Callable[[str], None],
     ) -> None:
         self._api, self._planned = api, planned
-        self._still_wanted, self._tell = still_wanted, tell
+        self._may_go, self._tell = may_go, tell
         self._polling = Polling(api.clock, timeout_s=timeout_s)
 
     def carry_out(self) -> Removal:
@@ -190,7 +206,7 @@ class _Deletion:
                 return ("deleted" if sent else "replaced"), reason
             if not now.things:
                 return ("deleted" if sent else "already_deleted"), None
-            if not sent and not self._still_wanted(now):
+            if not sent and not self._may_go(now):
                 return "left_alone", f"it is {now.things[0].state} by now, and was left alone"
             try:
                 operation = self._send(now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -163,6 +164,8 @@ def main() -> None:
         server.end()
     for thread in threads:
         thread.join(5.0)
+    for spec in request["servers"]:
+        shutil.rmtree(spec.get("work_dir", ""), ignore_errors=True)
     os._exit(1 if failed else 0)
 
 

@@ -58,14 +58,15 @@ def plan_servers(
         }
     )
     for number in range(workers):
-        machine, turn = number % len(addresses), number // len(addresses)
+        machine = number % len(addresses)
         plans[machine].append(
             {
                 "name": f"worker-{number}",
                 "role": "worker",
                 "dispatcher": dispatcher,
                 "address": addresses[machine],
-                "port": port + 1 + turn,
+                # Not even two machines share a port: they may be two names of one.
+                "port": port + 1 + number,
             }
         )
     return plans

@@ -1,6 +1,7 @@
 """A tf.data service on other machines, over SSH: they need TensorFlow, and nothing of ours."""
 
 import json
+import secrets
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,8 @@ from tpuctl.remote.hosts import Host
 from tpuctl.remote.run import Command
 
 _AGENT = Path(serve_agent.__file__)
-_WORK_DIR = "/tmp/tpuctl-serve-{port}"
+# Of this service alone: a dispatcher would go on with the workers that an older one had.
+_WORK_DIR = "/tmp/tpuctl-serve-{}"
 
 
 def serve_on_hosts(
@@ -34,7 +36,7 @@ def serve_on_hosts(
     """
     port, workers = port or PORT, check_workers(len(hosts) if workers is None else workers)
     addresses = [f"[{host.address}]" if ":" in host.address else host.address for host in hosts]
-    work_dir = _WORK_DIR.format(port=port)
+    work_dir = _WORK_DIR.format(secrets.token_hex(6))
     plans = plan_servers(addresses, workers=workers, port=port, work_dir=work_dir)
     watch = Watch(plans, on_ready, on_note)
 

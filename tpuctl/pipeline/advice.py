@@ -9,6 +9,7 @@ import shlex
 
 from tpuctl.pipeline.advice_python import PYTHON_RULES
 from tpuctl.pipeline.analyze import serial_runs
+from tpuctl.pipeline.attribution import trunk
 from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.models import Advice
 from tpuctl.pipeline.reference import load_facts
@@ -17,6 +18,10 @@ from tpuctl.units import format_bytes
 
 SHARE_WORTH_A_RULE = 0.4
 CHANNELS = 3
+NOTABLE = 0.15
+VARIANTS, WORKER_VCPUS = 4, 8
+# What reading a kept example costs of what making it did, at least: nothing is free.
+READ_SHARE = 0.05
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
@@ -192,7 +197,81 @@ def _vectorise(at: Situation) -> Advice | None:
     )
 
 
-CPU_RULES: tuple[Rule, ...] = (_presize, _scaled_decode, _cache, _vectorise, more_vcpus)
+def _variants(at: Situation) -> Advice | None:
+    """Keep what random stages made, some variants of each example, on disk."""
+    random = [stage for stage in at.stages if stage.is_random and stage.share_of_cpu > NOTABLE]
+    last = random[-1] if random else None
+    examples = at.case.measured.input.examples
+    if last is None or not last.bytes_per_example:
+        return None
+    saved = sum(each.cpu_ms_per_example for each in at.stages[: last.index + 1])
+    size = last.bytes_per_example * examples * VARIANTS if examples else None
+    disk = f", {format_bytes(size)} of disk" if size else ""
+    kept = ", ".join(each.name for each in random)
+    target = "TARGET" if at.case.measured.program else shlex.quote(at.target)
+    return at.advice(
+        "cached_variants",
+        f"Run everything up to {last.name} {VARIANTS} times and keep it{disk}: {kept} then costs a "
+        "read.",
+        f"tpuctl data cache {target} DST --variants {VARIANTS}",
+        at.rate_with(max(at.total_ms - saved, READ_SHARE * at.total_ms)),
+    )
+
+
+def _service(at: Situation) -> Advice | None:
+    """Machines without a TPU do a part of the work."""
+    needed, used = at.vcpus.needed_to_saturate, at.case.free.signals.vcpus_usable
+    device = at.case.device_examples_per_s
+    if needed is None or device is None or needed <= used:
+        return None
+    workers = math.ceil((needed - used) / WORKER_VCPUS)
+    return at.advice(
+        "data_service",
+        f"{workers} more machine{'s' if workers > 1 else ''} of {WORKER_VCPUS} vCPUs could make "
+        "the batches that this host cannot (tf.data service).",
+        "dataset.apply(tf.data.experimental.service.distribute(...)) with a dispatcher and "
+        f"{workers} worker{'s' if workers > 1 else ''}",
+        device,
+    )
+
+
+def _order(at: Situation) -> Advice | None:
+    """A cache above a shuffle or a random stage keeps one order, one augmentation, for ever."""
+    chain = trunk(at.case.measured.chain)
+    cache = next((i for i, node in enumerate(chain) if node.op == "Cache"), None)
+    if cache is None:
+        return None
+    below = [node.name for node in chain[cache + 1 :] if node.op == "Shuffle" or node.is_random]
+    if not below:
+        return None
+    names = " and ".join(below)
+    return at.advice(
+        "order",
+        f"The cache keeps what {names} did the first time; every epoch sees the same.",
+        f"cache() before {names}, then shuffle, then random augmentation, then batch",
+        None,
+    )
+
+
+def _fewer_bytes(at: Situation) -> Advice | None:
+    return at.advice(
+        "fewer_bytes",
+        "Send the numbers as they were stored, one byte each, and make them floats on the device.",
+        "end the pipeline in tf.uint8; in the step: tf.cast(images, tf.bfloat16) / 255",
+        None,
+    )
+
+
+CPU_RULES: tuple[Rule, ...] = (
+    _presize,
+    _scaled_decode,
+    _cache,
+    _variants,
+    _vectorise,
+    _service,
+    more_vcpus,
+    _order,
+)
 RULES: dict[str, tuple[Rule, ...]] = {
     "vcpu": CPU_RULES,
     "stolen": (neighbours, *CPU_RULES),
@@ -201,6 +280,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "io": (_threadpool,),
     "threadpool": (_threadpool,),
     "serial": (_parallelise, _prefetch),
+    "transfer": (_fewer_bytes,),
     "bursty": (_smooth,),
     "unknown": (_vectorise,),
 }

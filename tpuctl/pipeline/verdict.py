@@ -133,6 +133,9 @@ def _gil(case: Case) -> Finding | None:
     mostly = cpu_ms >= case.limits.gil_share * case.parts.cpu_s_per_example * 1e3
     if case.own >= case.limits.busy or not (in_python >= case.limits.gil_vcpus or mostly):
         return None
+    if case.in_flight > TWO_THREADS and (case.demand or 0.0) >= case.limits.busy * case.in_flight:
+        # Calls that wait for the lock do not want a vCPU; these do, and neighbours have them.
+        return None
     if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
         return None
     busiest = max(python, key=lambda index: case.parts.stages[index].active_ms_per_example)

@@ -1,0 +1,170 @@
+"""The template torch-xla-images, on the CPU of PyTorch/XLA: `make test-xla`."""
+
+import csv
+import importlib.util
+import json
+import runpy
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training_runs import interrupt, refused, said, train, write_digits
+from tpuctl.launch.catalog import find_template
+
+pytestmark = [
+    pytest.mark.xla,
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch_xla") is None, reason="needs torch_xla: make test-xla"
+    ),
+]
+NAME = "torch-xla-images"
+SMALL = ("--image-size", 16, "--batch-size", 16)
+
+
+@pytest.fixture(scope="module")
+def template() -> dict[str, Any]:
+    return runpy.run_path(str(find_template(NAME)))
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 pictures of the digits 0, 1 and 2, presized to 32x32."""
+    return write_digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("trained")
+    return out, train(NAME, "", out, "--data", shards, "--batch-size", 24, "--epochs", 5)
+
+
+def test_it_learns_digits_and_its_device_did_every_step(trained) -> None:
+    _, result = trained
+    # 100 % of 24 when it was measured.
+    assert result["test_accuracy"] >= 0.8
+    assert result["steps"] == 5 * (216 // 24)
+    assert [(one["steps"], one["examples"]) for one in result["executed"]] == [(45, 45 * 24)]
+    assert 0 <= result["input_wait_fraction"] < 1
+
+
+def test_another_learning_rate_in_every_step_compiles_nothing_again(trained) -> None:
+    """The first two steps, prediction and its zeros: a few programs for 45 steps."""
+    _, result = trained
+    assert 0 < result["compilations"] <= 8
+
+
+def test_it_predicts_any_number_of_pictures_in_their_order(
+    template, trained, shards: Path, tmp_path: Path
+) -> None:
+    out, _ = trained
+    options = ("--data", shards, "--batch-size", 32, "--predict")
+    assert "240 predictions in" in said(NAME, "", out, *options)
+    rows = list(csv.DictReader((out / "predictions.csv").read_text().splitlines()))
+    assert [int(row["picture"]) for row in rows] == list(range(240))
+    manifest = json.loads((shards / "manifest.json").read_text())
+    pictures = template["Shards"](str(shards), manifest, tmp_path)
+    names = list(manifest["classes"])
+    right = [row["class"] == names[pictures[number][1]] for number, row in enumerate(rows)]
+    assert np.mean(right) > 0.8
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    import torch
+
+    options = ("--data", "fake", "--steps", 40, "--save-every", 1, *SMALL)
+    out = tmp_path / "cut"
+    assert interrupt(NAME, "", out, signal.SIGTERM, "step ", *options) == 128 + signal.SIGTERM
+    parts = train(NAME, "", out, *options)
+    assert 0 < parts["resumed_after_step"] < 40
+    whole = train(NAME, "", tmp_path / "whole", *options)
+    one, two = (torch.load(result["model"], weights_only=True) for result in (parts, whole))
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+
+
+def test_the_finder_suggests_a_rate_between_useless_and_explosive(tmp_path: Path) -> None:
+    said(NAME, "", tmp_path, "--data", "fake", "--find-lr", "--steps", 40, *SMALL)
+    found = json.loads((tmp_path / "lr.json").read_text())
+    assert found["rates"] == sorted(found["rates"])
+    assert 1e-5 < found["suggested"] < 10
+    assert max(found["losses"]) > 2 * min(found["losses"])
+
+
+def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path) -> None:
+    assert "--dtype: invalid choice" in refused(NAME, "", tmp_path, "--dtype", "float16")
+    assert "--data fake" in refused(NAME, "", tmp_path, "--data", tmp_path)
+    assert "--batch-size 500 is more" in refused(NAME, "", tmp_path, "--batch-size", 500)
+    assert "Train first" in refused(NAME, "", tmp_path, "--predict")
+
+
+def test_launch_picks_pytorch_and_passes_the_result_on(tmp_path: Path, tpuctl) -> None:
+    options = [f"--set={name}={value}" for name, value in {
+        "data": "fake", "steps": 2, "batch-size": 16, "image-size": 16, "out": tmp_path,
+    }.items()]  # fmt: skip
+    result = tpuctl("launch", NAME, "--json", *options)
+    assert result.exit_code == 0
+    assert [count["steps"] for count in result.data["executed"]] == [2]
+
+
+# ---- Parts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["linear", "exponential", "cosine"])
+def test_one_cycle_rises_for_a_third_and_falls_to_nearly_nothing(template, kind: str) -> None:
+    rates = [template["one_cycle"](kind, step, 100, 0.5) for step in range(101)]
+    assert rates[0] == pytest.approx(0.02)
+    assert max(rates) == rates[30] == pytest.approx(0.5)
+    assert rates[-1] == pytest.approx(5e-5)
+    assert rates[:31] == sorted(rates[:31])
+    assert rates[30:] == sorted(rates[30:], reverse=True)
+
+
+def test_without_annealing_the_rate_stays(template) -> None:
+    assert {template["one_cycle"]("none", step, 10, 0.5) for step in range(10)} == {0.5}
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_devices_share_an_epoch_without_overlap_and_can_begin_anywhere(
+    template, world: int
+) -> None:
+    class Numbers:
+        def __getitem__(self, row: int):
+            return np.full(1, row), row
+
+    def batches(rank: int, step: int, count: int) -> list[list[int]]:
+        endless = template["read_batches"](Numbers(), np.arange(64), 4, 7, step, (rank, world))
+        return [next(endless)[1].tolist() for _ in range(count)]
+
+    per_epoch = 64 // world // 4
+    whole = [batches(rank, 0, 2 * per_epoch) for rank in range(world)]
+    for epoch in (slice(0, per_epoch), slice(per_epoch, None)):
+        seen = [row for own in whole for batch in own[epoch] for row in batch]
+        assert sorted(seen) == list(range(64))
+    assert whole[0][:per_epoch] != whole[0][per_epoch:]
+    for rank in range(world):
+        assert batches(rank, 3, 2) == whole[rank][3:5]
+
+
+def test_gradients_are_exchanged_as_one_vector_and_come_back_in_their_shapes(template) -> None:
+    """With one device the sum is its own: as one of two it gets half of its gradients."""
+    import torch
+    import torch_xla
+
+    device = torch_xla.device()
+    batch = [
+        torch.zeros(2, 16, 16, 3, dtype=torch.uint8, device=device),
+        torch.tensor([0, 1], device=device),
+        torch.tensor([True, False], device=device),
+    ]
+    gradients = []
+    for world in (1, 2):
+        model = template["make_model"](4, seed=0).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        template["train_step"](model, optimizer, batch, 0.1, world, torch.float32)
+        torch_xla.sync()
+        gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
+    assert any(one.abs().max() > 0 for one in gradients[0])
+    for alone, half in zip(*gradients, strict=True):
+        torch.testing.assert_close(half, alone / 2)
