@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ pytest.importorskip("asyncssh")
 from tests.cloud_world import MORNING
 from tests.workers import Slice, alive, running_slice, wait_until
 from tpuctl.cloud.models import Node
+from tpuctl.launch.snippets import install_line
 from tpuctl.launch.strategy import Choice, choose
 from tpuctl.remote.barrier import Probe
 from tpuctl.training.abroad import Surroundings, changes_for, situation_of
@@ -174,6 +176,22 @@ def test_the_plan_is_shown_and_nothing_is_copied(tpuctl, two: Slice, tmp_path: P
     assert f"# copies {plain} to tpuctl-launch/" in text
 
 
+@pytest.mark.parametrize(
+    ("framework", "accelerator", "packages"),
+    [
+        ("jax", "tpu", ["jax[tpu]"]),
+        ("torch", "tpu", ["torch", "torch_xla[tpu]"]),
+        ("torch", "none", ["torch"]),
+        ("tensorflow", "gpu", ["tensorflow[and-cuda]"]),
+    ],
+)
+def test_the_line_that_installs_a_framework_is_of_that_framework(
+    framework: str, accelerator: str, packages: list[str]
+) -> None:
+    words = shlex.split(install_line(accelerator, framework))
+    assert words == ["pip", "install", "-U", *packages]
+
+
 def test_what_makes_no_sense_is_refused(tpuctl, two: Slice, script: Path, tmp_path: Path) -> None:
     assert tpuctl("launch", str(script), "--detach").exit_code == 2
     assert launch(tpuctl, two, script, "--cpu-devices", "2").exit_code == 2
@@ -195,7 +213,7 @@ def test_a_framework_that_the_workers_lack_comes_with_the_line_that_installs_it(
     result = launch(tpuctl, two, path)
     assert result.exit_code == 1
     assert "needs runs on torch, which worker 0" in result.stderr
-    assert "-- pip install" in result.stderr
+    assert "-- pip install -U 'torch'" in result.stderr
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from tpuctl.remote.ends import end_of
 from tpuctl.remote.fanout import (
     LONGEST_LINE_BYTES,
     WINDOW_S,
@@ -14,6 +15,7 @@ from tpuctl.remote.fanout import (
     LineSplitter,
     Prefixes,
 )
+from tpuctl.remote.hosts import Host
 
 
 def shown(lines: list[Line], workers: int = 4) -> list[str]:
@@ -134,3 +136,12 @@ def test_a_line_without_end_comes_in_pieces() -> None:
 def test_a_prefix_says_whose_line_it_is(workers: set[int], prefix: str) -> None:
     line = Line(1, b"x", frozenset(workers))
     assert shown([line], 12) == [f"{prefix}x\n"]
+
+
+@pytest.mark.parametrize(("number", "asks"), [(15, False), (2, False), (9, True), (11, True)])
+def test_the_kernel_is_asked_about_a_program_that_nobody_has_ended(number: int, asks: bool) -> None:
+    ended = {"code": None, "signal": number, "out_of_memory": False}
+    end = end_of(Host(0, "10.0.0.1", "me", 22, target="t1"), "The job", ended)
+    assert end.code == 128 + number
+    assert end.failure
+    assert ("dmesg" in (end.failure.hint or "")) is asks

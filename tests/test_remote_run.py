@@ -173,7 +173,9 @@ def test_a_key_that_is_not_accepted_is_an_error_of_its_own(own: Slice, tmp_path:
     access = replace(own.access, keys=(tmp_path / "x",))
     result = run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
     assert result.failures[0].code == "worker_auth"
-    assert "for the user me" in str(result.failures[0])
+    assert "does not accept the one key that we have for the user me" in str(result.failures[0])
+    result = run_command(own.hosts, plan_command(["true"]), replace(access, keys=()), sink=Heard())
+    assert "and we have none for the user me" in str(result.failures[0])
 
 
 def test_a_key_with_a_passphrase_is_used_through_the_agent(
@@ -206,6 +208,9 @@ def test_a_chosen_file_that_is_no_key_is_named(own: Slice) -> None:
     (own.root / "nonsense").write_text("nonsense")
     access = replace(own.access, keys=(own.root / "nonsense",))
     with pytest.raises(InvalidInputError, match="is no private key"):
+        run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
+    access = replace(own.access, keys=(own.root / "nowhere",))
+    with pytest.raises(InvalidInputError, match=r"is no private key: No such file or directory\.$"):
         run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
 
 

@@ -218,6 +218,61 @@ def test_the_way_may_lead_over_another_machine(sshd: Server, tpuctl) -> None:
     assert result.data["workers"][0]["stdout"] == "hi\n"
 
 
+def test_a_script_is_launched_there(tpuctl, sshd: Server, tmp_path: Path) -> None:
+    job, code = f"launch-{os.getpid()}", tmp_path / f"code-{os.getpid()}"
+    home = Path(os.path.expanduser(f"~{sshd.hosts[0].user}"))
+    code.mkdir()
+    (code / "train.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
+    words = (str(code / "train.py"), "--code", str(code), "--job", job)
+    try:
+        where = ("--host", sshd.option, "--key", str(sshd.key))
+        result = tpuctl("launch", *words, *where, "--", "5")
+        assert result.exit_code == 5, result.stderr
+        assert (home / code.name / "train.py").exists()
+    finally:
+        shutil.rmtree(home / ".tpuctl" / "jobs" / job, ignore_errors=True)
+        shutil.rmtree(home / code.name, ignore_errors=True)
+
+
+def test_a_watch_keeps_a_job_alive_on_a_plain_sshd(tmp_path: Path) -> None:
+    """The service is the emulator's, its one worker a machine that has sshd alone."""
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    from tests.watch_world import LATER_S, JumpingClock, WatchWorld, preempt
+    from tpuctl.emulator.machines import Machines
+    from tpuctl.emulator.server import serve
+    from tpuctl.emulator.world import World
+    from tpuctl.watch.edge import Login
+
+    class Behind(Machines):
+        """One machine is every worker, and lives on when a TPU is taken away."""
+
+        def __init__(self, port: int) -> None:
+            self.port = port
+
+        def match(self, world: World) -> None:
+            for node in world.nodes.values():
+                node.addresses, node.ssh_port = (("127.0.0.1", "127.0.0.1"),), self.port
+
+    for chip in range(8):
+        (tmp_path / f"accel{chip}").touch()
+    scenario, clock = {"provision_s": 60, "faults": [preempt()]}, JumpingClock()
+    with (
+        running_sshd(tmp_path, env={DEVICES: str(tmp_path)}) as server,
+        serve(scenario, clock=clock) as emulator,
+    ):
+        (host,), world = server.hosts, WatchWorld(emulator, clock, tmp_path)
+        world.login = Login(host.user, server.key)
+        world.script("echo attempt $TPUCTL_ATTEMPT; [ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600")
+        world.strikes = {"before follow": LATER_S}
+        emulator.machines = Behind(host.port)
+        ended = world.watch(folder=str(tmp_path / "there"))
+    home = Path(os.path.expanduser(f"~{host.user}"))
+    for attempt in ended.attempts:
+        shutil.rmtree(home / ".tpuctl" / "jobs" / attempt.job)
+    assert (ended.exit_code, world.causes(ended)) == (0, ["preempted", "done"]), ended.error
+    assert b"attempt 2\n" in world.heard.out
+
+
 def test_a_shell_uses_the_systems_ssh_with_our_keys_and_host_keys(sshd: Server) -> None:
     if not shutil.which("ssh"):
         pytest.skip("there is no ssh client (apt-get install openssh-client)")

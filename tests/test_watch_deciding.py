@@ -108,7 +108,7 @@ def on(jobs: dict[int, JobSight], **changes: object) -> Sight:
         pytest.param(
             BUSY,
             on({0: RUNS, 1: FAILED}, failing_s=SETTLE_S),
-            Close("crash", str(FAILED.failure), exit_code=3, worker=1),
+            Close("crash", "the job ended with exit code 3", exit_code=3, worker=1),
             id="a crash",
         ),
         pytest.param(
@@ -237,6 +237,7 @@ def test_after_k_crashes_it_ends_with_the_jobs_own_exit_code() -> None:
     assert isinstance(decide(after(*crashes[:2]), ORDER, on({})), Launch)
     error = end_of(after(*crashes), on({}))
     assert (error.exit_code, error.code) == (7, "command_failed")
+    assert f"3 times, and is not started again; the last time {crashes[-1].reason}." in str(error)
     assert "tpuctl logs t1 --zone us-central1-a --job watch-01234567-3" in (error.hint or "")
 
 

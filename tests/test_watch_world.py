@@ -290,6 +290,8 @@ def test_the_same_from_python(tmp_path: Path) -> None:
         ended = watch("t1", job, wishes=WISHES, sink=heard, note=notes.append, **how)
         assert (ended.exit_code, world.causes(ended)) == (4, ["crash"])
         assert heard.out == b"you\n"
+        assert ended.error
+        assert "went with the TPU" in (ended.error.hint or "")
         assert not world.emulator.look().nodes
         with pytest.raises(NotFoundError, match="nothing says what kind"):
             watch("t1", ["true"], zone=ZONE)
@@ -323,6 +325,25 @@ def test_a_wrong_command_line_is_refused_before_anything_is_made(
     refused = tpuctl("watch", *words)
     assert refused.exit_code in (1, 2)
     assert said in " ".join(refused.stderr.split())
+    assert not empty.emulator.look().nodes
+
+
+@pytest.mark.parametrize("module", ["asyncssh", "pathspec"])
+def test_without_its_libraries_nothing_is_made(
+    empty: WatchWorld, tmp_path: Path, module: str
+) -> None:
+    """A TPU that nothing can be done with would cost money all the same."""
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom tpuctl.cli.app import main; main()"
+    words = ["watch", "t1", "--type", "v5e-8", "--zone", ZONE, "--yes", "--code", str(tmp_path)]
+    refused = subprocess.run(
+        [sys.executable, "-c", code, *words, "--", "true"],
+        env={**os.environ, "TPUCTL_TPU_ENDPOINT": empty.emulator.endpoint},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1, refused.stderr
+    assert "pip install 'tpuctl[ssh]'" in refused.stderr
     assert not empty.emulator.look().nodes
 
 

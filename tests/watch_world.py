@@ -103,6 +103,7 @@ class WatchWorld:
         self.kills: list[str] = []
         self.acts: Counter[str] = Counter()
         self.journal = Journal(folder / "creates")
+        self.login = Login("me")
         (folder / "code").mkdir(exist_ok=True)
 
     def api(self) -> TpuApi:
@@ -138,7 +139,7 @@ class WatchWorld:
         """One watch from its beginning to its end; Killed where it was to be killed."""
         order = plan_order(command or ("sh", "train.sh"), code=self.folder / "code", **patience)
         cloud = Cloud(self.api(), self.journal)
-        edge = StruckEdge(cloud, Login("me"), sink=self.heard, note=self.notes.append)
+        edge = StruckEdge(cloud, self.login, sink=self.heard, note=self.notes.append)
         edge.world = self
         store = Store(cloud.api, "t1", self.folder / "watches")
         with store.alone():

@@ -21,6 +21,11 @@ subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"
 """
 # What a machine's accelerator takes (docs.jax.dev, installation).
 _JAX_FOR = {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"}
+_PACKAGES = {
+    "jax": _JAX_FOR,
+    "tensorflow": {"tpu": "tensorflow-tpu", "gpu": "tensorflow[and-cuda]"},
+    "torch": {"tpu": "torch' 'torch_xla[tpu]"},
+}
 
 _TF_TPU = """\
 import tensorflow as tf
@@ -174,9 +179,9 @@ def install_jax(accelerator: str) -> str:
     return _INSTALL.format(package=_JAX_FOR.get(accelerator, "jax"))
 
 
-def install_line(accelerator: str) -> str:
-    """The same as a command for the shell."""
-    return f"pip install -U '{_JAX_FOR.get(accelerator, 'jax')}'"
+def install_line(accelerator: str, framework: str = "jax") -> str:
+    """The command for the shell that installs a framework which sees the accelerator."""
+    return f"pip install -U '{_PACKAGES[framework].get(accelerator, framework)}'"
 
 
 def known(framework: str) -> tuple[str, ...]:

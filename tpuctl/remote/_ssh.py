@@ -261,7 +261,11 @@ def _load_keys(paths: tuple[Path, ...]) -> _Keys:
             if "passphrase" in str(error).lower():
                 locked.append(path)
             elif len(paths) == 1:
-                raise InvalidInputError(f"{path} is no private key: {error}.") from error
+                why = getattr(error, "strerror", None) or str(error)
+                raise InvalidInputError(
+                    f"{path} is no private key: {why}.",
+                    hint="Say which: --key FILE, or leave it out. ssh-keygen makes one.",
+                ) from error
     return _Keys(tuple(ours), tuple(locked))
 
 
@@ -302,13 +306,17 @@ def _translate(
 
 def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
     offered = len(keys.ours)
-    what = f"none of the {offered} keys that we have" if offered else "us, for we have no key"
+    what = "lets nobody in without a key, and we have none"
+    if offered:
+        what = "does not accept the one key that we have"
+    if offered > 1:
+        what = f"accepts none of the {offered} keys that we have"
     hint = "Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?"
     if keys.hint and not host.is_own:
         hint = keys.hint
     if keys.locked:
         hint = f"A passphrase locks {keys.locked[0]}: ssh-add {keys.locked[0]}"
-    return WorkerAuthError(f"{host.label} accepts {what} for the user {host.user}.", hint=hint)
+    return WorkerAuthError(f"{host.label} {what} for the user {host.user}.", hint=hint)
 
 
 def _unreachable(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:

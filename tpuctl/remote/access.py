@@ -42,6 +42,14 @@ class Connector(Protocol):
         """Connect and authenticate; raises a TpuctlError that names the worker."""
 
 
+def require_extra(*, for_folders: bool) -> None:
+    """Raise MissingExtraError now, before anything is made that nothing could be done with."""
+    import tpuctl.remote._ssh
+
+    if for_folders:
+        import tpuctl.remote._ignore  # noqa: F401
+
+
 def open_access(*, key: Path | None = None, jump: Host | None = None) -> Access:
     """Collect what the settings and the user's home say."""
     state = settings.state_dir()

@@ -17,6 +17,9 @@ from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, name_workers, ranges
 
 _FULL_BYTES = 1 << 20
+_ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""By these somebody ends a program; of the others the kernel may know more."""
+
 _WORKER = re.compile(r"worker \d+ \(.*?\)")
 
 
@@ -171,10 +174,11 @@ def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | N
     code, number, free = ended["code"], ended["signal"], ended.get("disk_free_bytes")
     if code == 0:
         return None
+    where = f"tpuctl run {host.target} --worker {host.index}"
     if free is not None and free < _FULL_BYTES:
         return WorkerDiskFullError(
             f"{what} failed on {host.label}, whose disk is full.",
-            hint=f"See what fills it: tpuctl run {host.target} --worker {host.index} -- df -h",
+            hint=f"See what fills it: {where} -- df -h",
         )
     if number is None:
         return CommandFailedError(f"{what} ended with exit code {code} on {host.label}.")
@@ -186,7 +190,7 @@ def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | N
     often = " (often: out of memory, see dmesg there)" if number == signal.SIGKILL else ""
     return CommandKilledError(
         f"{what} was killed by {_signal_name(number)}{often} on {host.label}.",
-        hint=f"Ask its kernel: tpuctl run {host.target} --worker {host.index} -- sudo dmesg",
+        hint=None if number in _ASKED else f"Ask its kernel: {where} -- sudo dmesg",
     )
 
 

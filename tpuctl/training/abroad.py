@@ -197,8 +197,9 @@ def _choice(
             strategy=strategy,
         )
     except (MissingExtraError, NotFoundError) as error:
-        wanted = " or ".join(script.frameworks) if framework == "auto" else framework
-        install = snippets.install_line(situation.accelerator)
+        known = (framework,) if framework != "auto" else script.frameworks or ("jax",)
+        wanted = " or ".join(known)
+        install = snippets.install_line(situation.accelerator, known[0])
         raise NotFoundError(
             f"{script.name} runs on {wanted}, which {host.label} does not have.",
             hint=f"Install it on all of them: tpuctl run {host.target} -- {install}",

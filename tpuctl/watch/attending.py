@@ -44,7 +44,7 @@ def attend(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) ->
 def _on_failure(index: int, job: JobSight, sight: Sight) -> Step:
     if sight.failing_s < SETTLE_S:
         return Wait(SETTLE_S, f"{job.failure} Is the TPU about to be taken away?")
-    return Close("crash", str(job.failure), exit_code=job.exit_code, worker=index)
+    return Close("crash", _within(str(job.failure)), exit_code=job.exit_code, worker=index)
 
 
 def _on_lost(memory: Memory, index: int) -> Step:
@@ -54,6 +54,11 @@ def _on_lost(memory: Memory, index: int) -> Step:
     if len([a for a in earlier if a.tpu_id == tpu_id]) == _RESTARTS:
         return Close("bad_host", f"worker {index} lost its job again and again", worker=index)
     return Close("maintenance", f"worker {index} was restarted, or lost its job", worker=index)
+
+
+def _within(sentence: str) -> str:
+    """A sentence as a part of another one."""
+    return sentence.replace("The job", "the job", 1).rstrip(".")
 
 
 def _first(

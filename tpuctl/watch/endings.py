@@ -25,10 +25,11 @@ def crashed(memory: Memory) -> TpuctlError:
     """That the job itself fails; with its own exit code."""
     last = memory.last
     assert last
-    times = "" if memory.crashes == 1 else f" {memory.crashes} times, and is not started again"
+    times = f" {memory.crashes} times, and is not started again; the last time"
+    times = ":" if memory.crashes == 1 else times
     where = f"{memory.name} --zone {last.zone} --job {last.job}"
     error = CommandFailedError(
-        f"The job on {memory.name} has failed{times}. {last.reason}",
+        f"The job on {memory.name} has failed{times} {last.reason}.",
         hint=f"All that it said: tpuctl logs {where}",
     )
     error.exit_code = last.exit_code or error.exit_code

@@ -188,5 +188,9 @@ class _Following(Listener):
         elif silence.workers != self._named:
             self._named = silence.workers
             who, long = name_workers(silence.workers), format_duration(silence.seconds)
-            self._note(f"Nothing was said for {long} by {who}. If it hangs: --hang-after {long}")
+            has = "has" if len(silence.workers) == 1 else "have"
+            self._note(
+                f"{who[0].upper()}{who[1:]} {has} said nothing for {long}. "
+                f"To begin again when that means that it hangs: --hang-after {long}"
+            )
         return False

@@ -14,6 +14,7 @@ from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.types import usd_per_hour
 from tpuctl.outcome import Outcome
+from tpuctl.remote.access import require_extra
 from tpuctl.remote.run import plan_command
 from tpuctl.watch.models import Memory, Order
 from tpuctl.watch.store import Store, digest
@@ -111,9 +112,10 @@ def plan_watch(
 ) -> WatchPlan:
     """Find out where to begin; only reads.
 
-    Raises NotFoundError where there is no TPU and nothing says what kind to make, and
-    AlreadyExistsError where an earlier watch runs another job.
+    Raises NotFoundError where there is no TPU and nothing says what kind to make,
+    AlreadyExistsError where an earlier watch runs another job, and MissingExtraError.
     """
+    require_extra(for_folders=order.code is not None)
     memory = _left_over(name, order, store, fresh=fresh)
     seen = None if memory else _seen(cloud, name, wishes)
     if memory is None:

@@ -156,7 +156,10 @@ class _Watch:
         is_there = sight.tpu.kind not in ("none", "unknown", "leaving")
         can_ask = sight.tpu.kind == "usable" and last and last.cause == "crash" and step.error
         tail = self._edge.tail(last) if can_ask and last else ()
-        is_there = is_there and not (delete_at_end and self._delete_at_end())
+        if is_there and delete_at_end and self._delete_at_end():
+            is_there = False
+            if tail and step.error:
+                step.error.hint = "The rest of its log went with the TPU: --delete took it."
         self._store.save(memory, self._order, is_over=True)
         return Watched(
             name=memory.name,
