@@ -1,11 +1,9 @@
 """`with tpuctl.profile() as p:` in a program of one's own, and what `profile watch` prints."""
 
 import json
-import re
 import subprocess
 import sys
 import textwrap
-import typing
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import tpuctl
 from tests.pipeline_cases import measurement, profile, starving
 from tpuctl.cli.app import app
 from tpuctl.errors import TargetError
-from tpuctl.pipeline.models import Verdict
 from tpuctl.reporters import profile_live
 
 
@@ -61,18 +58,6 @@ def test_a_loop_of_ones_own_is_profiled_inside_a_with(tmp_path: Path) -> None:
     verdict, kind, batch, stage, wait = json.loads(words)
     assert (verdict, kind, batch, stage) == ("io", "iterable", 8, "fetch")
     assert 0.5 < wait < 0.95
-
-
-@pytest.mark.slow
-def test_the_program_of_the_documentation_runs(tmp_path: Path) -> None:
-    page = Path(__file__).parents[1] / "docs" / "profile.md"
-    (program,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
-    assert "Waiting for data is the limit" in in_a_process(program, tmp_path)
-
-
-def test_the_documentation_names_every_verdict() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "profile.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(typing.get_args(Verdict))
 
 
 CELL = """

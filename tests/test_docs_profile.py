@@ -1,4 +1,4 @@
-"""docs/profiling.md: its commands and its code run, and it names every verdict."""
+"""docs/profile.md: its commands and its code run, and it names every verdict."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Tpuctl
 from tpuctl.pipeline.models import Verdict
 
-PAGE = (Path(__file__).parents[1] / "docs" / "profiling.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "profile.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -33,13 +33,14 @@ def test_the_commands_of_the_page_run(
     assert Path("before.html").exists()
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     code = blocks("python")[1]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in get_args(Verdict)
+    assert "Waiting for data is the limit" in done.stdout
 
 
 def test_the_page_names_every_verdict() -> None:
