@@ -35,9 +35,10 @@ def test_the_commands_of_the_page_run(
 
 @pytest.mark.slow
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
-    code = blocks("python")[1]
+    program = tmp_path / "train.py"
+    program.write_text(blocks("python")[1], encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Waiting for data is the limit" in done.stdout
