@@ -30,6 +30,8 @@ from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, 
 from tpuctl.progress import Progress
 from tpuctl.storage.port import Storage, open_storage
 
+pytestmark = pytest.mark.slow
+
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
 Bucket = Callable[..., Any]

@@ -21,6 +21,8 @@ from tpuctl.progress import TOLD, Progress
 from tpuctl.storage.location import Location, warning_of
 from tpuctl.storage.port import Storage, open_storage
 
+pytestmark = pytest.mark.slow
+
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 SOURCE = "gs://shelf/photos"
 Bucket = Callable[..., Storage]

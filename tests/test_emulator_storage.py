@@ -18,6 +18,8 @@ from google.cloud.storage.exceptions import DataCorruption
 
 from tests.emulator_world import SMALL, START
 
+pytestmark = pytest.mark.slow
+
 BUCKETS = {**SMALL, "buckets": {"photos": {"location": "us-central1"}}}
 MIB = 1 << 20
 CHUNK = 256 << 10

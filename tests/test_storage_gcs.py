@@ -22,6 +22,8 @@ from tpuctl.errors import (
 from tpuctl.storage.faults import TRANSIENT, Asked, translate
 from tpuctl.storage.port import Patience, Storage, open_storage
 
+pytestmark = pytest.mark.slow
+
 TIRED = Patience(first_s=0.01, longest_s=0.02, total_s=0.1)
 DATA = bytes(range(256)) * (80 * 1024)
 

@@ -20,6 +20,8 @@ from tpuctl.errors import (
 )
 from tpuctl.storage.port import Patience, Storage, open_storage
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 QUICK = Patience(first_s=0.01, longest_s=0.02, total_s=60.0)
 Open = Callable[[], Storage]
