@@ -101,7 +101,8 @@ class Journal:
     def foresee(self, create_id: str | None, outcome: str) -> None:
         """Note how a request is to end, before the service is asked to end it.
 
-        Whoever finds its TPU gone a moment later knows why. Unknown ids are none of ours.
+        Whoever finds its TPU gone a moment later knows why; the note stays when the deletion fails,
+        for then nobody is to make another one unasked. Unknown ids are none of ours.
         """
         if create_id and (entry := self.find(create_id)):
             self.update(entry, outcome=outcome)

@@ -21,7 +21,10 @@ def parse_target(text: str) -> Target:
     path = Path(text)
     if path.suffix in FILES:
         if not path.is_file():
-            raise NotFoundError(f"There is no file {text} to compile.")
+            raise NotFoundError(
+                f"There is no file {text} to compile.",
+                hint=f"Give its path as seen from {Path.cwd()}.",
+            )
         return Target("file", text, path=str(path.resolve()))
     if path.is_file():
         hint = f"{text}:function" if path.suffix == ".py" else SUPPORTED

@@ -118,7 +118,9 @@ def serve_here(
 def check_workers(workers: int) -> int:
     """Refuse a service without workers; raises UsageError."""
     if workers < 1:
-        raise UsageError(f"--workers {workers} serve nothing.")
+        raise UsageError(
+            f"With --workers {workers} nobody would serve anything.", hint="Give at least one."
+        )
     return workers
 
 
