@@ -49,7 +49,13 @@ def counted(*rows: tuple[str, str, float, float], lanes: int = 1, **changes: Any
     free, device = (replace(each, costs=costs, nodes=()) for each in starving(**given))
     settings = {"num_workers": lanes if lanes > 1 else 0}
     return measurement(
-        free, device, kind="torch", lanes=lanes, runs_ahead=lanes > 1, settings=settings
+        free,
+        device,
+        kind="torch",
+        lanes=lanes,
+        runs_ahead=lanes > 1,
+        settings=settings,
+        threadpool_size=0,
     )
 
 
@@ -79,7 +85,7 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
     "a Python function that holds the lock": (
         "gil",
         measurement(
-            *starving(**PYTHON, gil_overshoot_p50_ms=3.0, gil_overshoot_p90_ms=5.1),
+            *starving(**PYTHON, gil_overshoot_p90_ms=5.1),
             python="augment",
         ),
     ),
@@ -90,6 +96,12 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
     "reads that wait and fill the thread pool": (
         "threadpool",
         measurement(*starving(**{**WAITING, "calls": 16}), isolated=READ_IS_CHEAP),
+    ),
+    "work on a pool of one thread, and a vCPU that nobody uses": (
+        "threadpool",
+        measurement(
+            *starving(own=0.5, examples_per_s=136.0, calls=8, run_delay_s=0.1), threadpool_size=1
+        ),
     ),
     "one thread for everything": ("serial", measurement(*starving(**ONE_THREAD))),
     "one thread for everything, beside neighbours": (
@@ -211,6 +223,10 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
             python="augment",
         ),
     ),
+    "one thread that neighbours hardly let run": (
+        "serial",
+        measurement(*starving(**{**ONE_THREAD, "own": 0.2}, others=0.8, run_delay_s=3.0)),
+    ),
     "one thread that is always at it and mostly waits": (
         "serial",
         measurement(
@@ -220,6 +236,12 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     "waiting for a vCPU and not for data": (
         "io",
         measurement(*starving(**{**WAITING, "run_delay_s": 9.0}), isolated=READ_IS_CHEAP),
+    ),
+    "work on a pool of one thread, and neighbours on the other vCPU": (
+        "threadpool",
+        measurement(
+            *starving(own=0.5, others=0.5, examples_per_s=136.0, calls=8), threadpool_size=1
+        ),
     ),
     "a pool with a thread for every call": (
         "threadpool",

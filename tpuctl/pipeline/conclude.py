@@ -20,13 +20,8 @@ def build_profile(
     measured: Measurement, *, target: str, image_size: int, device: Device | None
 ) -> Profile:
     """Draw the conclusions from a measurement. Pure but for the date."""
-    free = measured.phases[0]
-    attribution = attribute_counted if free.costs else attribute
-    parts = attribution(measured, free)
-    if measured.program:
-        parts = without_training(parts)
-    case = build_case(measured, parts)
-    finding = judge(case)
+    case = case_of(measured)
+    parts, finding = case.parts, judge(case)
     vcpus = count_vcpus(case, finding.verdict, device)
     stages = tuple(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
@@ -70,6 +65,14 @@ def build_profile(
         tpuctl_version=tpuctl.__version__,
         notes=_notes(measured),
     )
+
+
+def case_of(measured: Measurement) -> Case:
+    """Attribute the CPU time of a measurement, and lay out what the rules look at."""
+    free = measured.phases[0]
+    attribution = attribute_counted if free.costs else attribute
+    parts = attribution(measured, free)
+    return build_case(measured, without_training(parts) if measured.program else parts)
 
 
 def without_training(parts: Attribution) -> Attribution:

@@ -125,10 +125,11 @@ def _cpu(case: Case) -> Finding | None:
 
 def _gil(case: Case) -> Finding | None:
     late_ms = case.free.signals.gil_overshoot_p90_ms
+    usual_ms = case.free.signals.gil_overshoot_p50_ms
     python = [stage.index for stage in case.parts.stages if stage.runs_python]
     cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
     in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
-    if late_ms is None or not _is_lock_held(case):
+    if late_ms is None or usual_ms is None or not lock_is_held(case):
         return None
     mostly = cpu_ms >= case.limits.gil_share * case.parts.cpu_s_per_example * 1e3
     alone = case.others <= case.limits.contended_other
@@ -146,7 +147,8 @@ def _gil(case: Case) -> Finding | None:
         "gil",
         0.9,
         (
-            f"a 2 ms sleep in Python ended {late_ms:.1f} ms late (90th percentile): "
+            f"a 2 ms sleep in Python ended {usual_ms:.1f} ms late (90th percentile "
+            f"{late_ms:.1f} ms), its wait for a vCPU taken out: "
             "somebody holds the interpreter lock",
             f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
             f"{case.own:.0%} of the usable vCPUs are busy",
@@ -155,23 +157,22 @@ def _gil(case: Case) -> Finding | None:
     )
 
 
-def _is_lock_held(case: Case) -> bool:
+def lock_is_held(case: Case) -> bool:
     """Whether somebody holds the interpreter lock most of the time.
 
     Neighbours that take the vCPU from a thread that holds it for a moment make the probe late now
     and then, not usually; and who holds it runs or is ready to run, so it costs a whole vCPU.
     """
     signals, limits = case.free.signals, case.limits
-    if (signals.gil_overshoot_p90_ms or 0.0) < limits.gil_overshoot_ms:
-        return False
-    usual_ms = signals.gil_overshoot_p50_ms
-    if usual_ms is not None and usual_ms < limits.gil_overshoot_usual_ms:
-        return False
-    return case.demand is None or case.demand >= limits.gil_demand
+    often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
+    usually = (signals.gil_overshoot_p50_ms or 0.0) >= limits.gil_overshoot_usual_ms
+    return often and usually and (case.demand is None or case.demand >= limits.gil_demand)
 
 
 def _serial(case: Case) -> Finding | None:
     if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
+        return None
+    if case.is_robbed:
         return None
     worst = max(serial_runs(case), key=lambda run: run[1], default=None)
     waits = case.blocked >= case.limits.blocked_share
@@ -220,9 +221,8 @@ def _transfer(case: Case) -> Finding | None:
 
 
 def _waiting(case: Case) -> Finding | None:
-    quiet = (case.free.signals.gil_overshoot_p90_ms or 0.0) < case.limits.gil_overshoot_ms
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
-    if case.own >= case.limits.idle or case.blocked < least or not quiet:
+    if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
     slow = _most_blocked(case.parts.stages)
     stage, pool = case.parts.stages[slow], case.measured.threadpool_size
@@ -240,6 +240,22 @@ def _waiting(case: Case) -> Finding | None:
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
 
 
+def _small_pool(case: Case) -> Finding | None:
+    """Work that would use more vCPUs than the thread pool has threads."""
+    pool, usable = case.measured.threadpool_size, case.free.signals.vcpus_usable
+    if not 0 < pool < case.limits.busy * usable or case.own + case.others >= case.limits.busy:
+        return None
+    capped = [stage for stage in case.parts.stages if (stage.parallelism or 1) > pool]
+    if sum(stage.calls_in_flight for stage in capped) < case.limits.pool_full * pool:
+        return None
+    worst = max(capped, key=lambda stage: stage.active_ms_per_example)
+    line = (
+        f"{worst.parallelism} calls are allowed, the thread pool has {pool} threads, all of them "
+        f"busy, and there are {usable:g} vCPUs"
+    )
+    return Finding("threadpool", 0.85, (line,), bottleneck=worst.index)
+
+
 def _unknown(case: Case) -> Finding:
     late_ms = case.free.signals.gil_overshoot_p90_ms
     return Finding(
@@ -251,6 +267,7 @@ def _unknown(case: Case) -> Finding:
             f"GIL probe {'not known' if late_ms is None else f'{late_ms:.1f} ms'}: "
             "no single cause fits",
             *_overhead_line(case),
+            *(("measure again when the neighbours are quiet",) if case.is_robbed else ()),
         ),
     )
 
@@ -270,6 +287,7 @@ RULES: tuple[Rule, ...] = (
     _transfer,
     _gil,
     _waiting,
+    _small_pool,
     _serial,
     _cpu,
 )
