@@ -78,6 +78,13 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         "stolen",
         measurement(phase(), phase(device_s=BATCH / 532.0, wait=0.7, others=0.4, own=0.6)),
     ),
+    "fast enough, but for neighbours that come with the device": (
+        "stolen",
+        measurement(
+            phase(**{**FITS, "own": 0.2}, p99=0.4),
+            device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=2.0),
+        ),
+    ),
     "a quota that holds back": (
         "throttled",
         measurement(*starving(own=0.5, throttled_s=2.0, vcpus_usable=1.0)),
@@ -107,6 +114,10 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
     "one thread for everything, beside neighbours": (
         "serial",
         measurement(*starving(**ONE_THREAD, others=0.45, run_delay_s=3.0)),
+    ),
+    "batches that come unevenly, beside neighbours that are not in the way": (
+        "bursty",
+        measurement(phase(**FITS, p99=0.4), device_phase(wait=0.3, others=0.4, run_delay_s=0.3)),
     ),
     "batches that come unevenly": (
         "bursty",
@@ -293,6 +304,20 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     "a window that got faster beside neighbours": (
         "startup",
         measurement(*(replace(each, warming_up=True) for each in starving(others=0.5, own=0.5))),
+    ),
+    "uneven batches, late by what neighbours took": (
+        "bursty",
+        measurement(
+            phase(**{**FITS, "own": 0.2}, p99=0.4),
+            device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=2.0),
+        ),
+    ),
+    "uneven batches, half of it by what neighbours took": (
+        "bursty",
+        measurement(
+            phase(**{**FITS, "own": 0.2}, p99=0.4),
+            device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=1.0),
+        ),
     ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
     "a first batch as slow as a warm-up": (

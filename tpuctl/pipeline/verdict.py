@@ -5,9 +5,11 @@ like a lack of vCPUs to anything that only divides CPU time, and more of them wo
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from tpuctl.pipeline.analyze import Case, Finding, serial_runs, taken_by_others
-from tpuctl.pipeline.models import Stage
+from tpuctl.pipeline.models import Phase, Stage
+from tpuctl.pipeline.reference import Thresholds
 
 # With fewer vCPUs a second thread would have nowhere to run.
 TWO_THREADS, ONE_HALF = 1.5, 0.5
@@ -65,6 +67,8 @@ def _bursty(case: Case) -> Finding | None:
         f"on average the pipeline gives {case.examples_per_s:,.0f} examples/s and the device takes "
         f"{device:,.0f}, yet the loop waited {wait:.1%}"
     )
+    if (blame := _late_by_neighbours(case.device, wait, case.limits)) is not None:
+        return replace(blame, evidence=(fits, *blame.evidence))
     times, waits = case.free.step_times, case.device.waits
     uneven = times.p99 > case.limits.burst_ratio * times.p50
     rare = times.largest > case.limits.rare_burst * times.p50 and waits.p50 < 0.2 * waits.mean
@@ -75,10 +79,22 @@ def _bursty(case: Case) -> Finding | None:
     if not _runs_ahead(case):
         line = "nothing works on the next batch while the device computes: no prefetch at the end"
         return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
-    if (later := taken_by_others(case.device)) > case.limits.contended_other:
-        line = f"with the device, other processes took {later:.0%} of the vCPUs"
-        return Finding("stolen", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
     return Finding("unknown", 0.0, (fits, "batch times hardly vary: these signals conflict"))
+
+
+def _late_by_neighbours(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
+    """What to say where a loop waited while its threads waited for a vCPU that others had."""
+    later, delayed_s = taken_by_others(device), device.signals.run_delay_s or 0.0
+    delayed = delayed_s / device.wall_s
+    if later <= limits.contended_other or delayed < ONE_HALF * wait:
+        return None
+    lines = (
+        f"with the device, other processes took {later:.0%} of the vCPUs",
+        f"and our threads were ready without one {delayed:.2f} s per second",
+    )
+    if delayed >= wait:
+        return Finding("stolen", 0.7, lines)
+    return Finding("unknown", 0.0, (*lines, "too much of it to know why batches come late"))
 
 
 def _runs_ahead(case: Case) -> bool:
