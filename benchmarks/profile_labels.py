@@ -8,8 +8,8 @@ from tpuctl.pipeline.models import Signals
 # With more of the vCPUs taken by others a run says as much about them as about the pipeline.
 QUIET = 0.15
 GRADES = ("right", "unknown", "wrong")
-# Causes that lie in computing: neighbours that are really there may be blamed for them.
-COMPUTING = {"vcpu", "gil", "serial", "threadpool"}
+# In all else neighbours have a part when they are really there.
+NOT_BY_NEIGHBOURS = {"io", "startup"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,15 @@ LABELS = (
     Label("iterable_sleeps", 20, ("io",), "nap", "held out", "numpy"),
     Label("iterable_works", 20, ("serial",), "matrices", "fit", "numpy"),
     Label("iterable_bursts", 30, ("bursty",), None, "held out", "numpy"),
+    Label("small_pool", 5, ("threadpool",), "work", "held out"),
+    Label("enough_threads", 20, ("io",), "call", "fit"),
+    Label("fine_python", 4, ("gil",), "call", "fit"),
+    Label("ops_in_parallel", 20, ("vcpu",), None, "held out"),
+    Label("threads_that_sleep", 10, ("io",), None, "held out", "numpy"),
+    Label("threads_at_work", 10, ("vcpu",), None, "held out", "numpy"),
+    Label("slow_pipe", 10, ("io",), None, "held out", "numpy"),
+    Label("neighbours", 10, ("stolen",), None, "fit", "numpy"),
+    Label("torch_python_workers", 10, ("vcpu",), "loop", "held out", "torch"),
 )
 
 
@@ -58,7 +67,7 @@ def grade(label: Label, verdict: str, signals: Signals) -> str:
     if verdict == "unknown":
         return "unknown"
     blamed = verdict == "stolen" and disturbance(signals) >= QUIET
-    right = verdict in label.verdicts or (blamed and COMPUTING & set(label.verdicts))
+    right = verdict in label.verdicts or (blamed and set(label.verdicts) - NOT_BY_NEIGHBOURS)
     return "right" if right else "wrong"
 
 

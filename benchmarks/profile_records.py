@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.profile_labels import Label
 from tpuctl.pipeline.conclude import build_profile
-from tpuctl.pipeline.models import ChainNode, Device, Measurement, Profile
+from tpuctl.pipeline.models import ChainNode, Device, Measurement, Profile, StageCost
 from tpuctl.usercode.records import from_plain, to_plain
 
+Located = TypeVar("Located", ChainNode, StageCost)
 RECORDS = Path(__file__).with_name("labelled_measurements.jsonl")
 
 
@@ -44,7 +45,7 @@ def _without_folders(node: ChainNode) -> ChainNode:
     return replace(_without_folder(node), inputs=tuple(map(_without_folders, node.inputs)))
 
 
-def _without_folder(located: Any) -> Any:
+def _without_folder(located: Located) -> Located:
     place = located.location
     return replace(located, location=PurePath(place).name if place else None)
 

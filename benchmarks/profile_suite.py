@@ -62,7 +62,7 @@ def judge(label: Label, arguments: argparse.Namespace) -> str:
     for _ in range(arguments.tries):
         measured = take(label, arguments.seconds)
         profile = conclude(label, measured)
-        if disturbance(measured.phases[0].signals) < QUIET:
+        if label.verdicts == ("stolen",) or disturbance(measured.phases[0].signals) < QUIET:
             break
     if arguments.keep:
         keep(arguments.keep, label.name, measured)

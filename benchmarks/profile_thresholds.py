@@ -59,7 +59,11 @@ class Interval:
 def main(words: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=Path, default=RECORDS)
-    records = list(read(parser.parse_args(words).records))
+    place = parser.parse_args(words).records
+    if not place.exists():
+        print(f"no measurements are kept: python -m benchmarks.profile_suite --keep {place}")
+        return
+    records = list(read(place))
     parts = {p: [each for each in records if each.label.part == p] for p in ("fit", "held out")}
     for part, members in parts.items():
         print(f"{part}: {', '.join(dict.fromkeys(each.label.name for each in members))}")

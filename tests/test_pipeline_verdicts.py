@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
             device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=2.0),
         ),
     ),
+    "one thread that neighbours hardly let run": (
+        "stolen",
+        measurement(*starving(**{**ONE_THREAD, "own": 0.2}, others=0.8, run_delay_s=3.0)),
+    ),
     "a quota that holds back": (
         "throttled",
         measurement(*starving(own=0.5, throttled_s=2.0, vcpus_usable=1.0)),

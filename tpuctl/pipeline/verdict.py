@@ -134,7 +134,9 @@ def _cpu(case: Case) -> Finding | None:
     quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
     if quiet and later <= case.limits.contended_other:
         return None
-    if case.demand is not None and case.demand < case.limits.stolen_demand * usable:
+    # One thread that is always ready is enough where neighbours have most of its time.
+    wanted = case.limits.serial_active if case.is_robbed else case.limits.stolen_demand * usable
+    if case.demand is not None and case.demand < wanted:
         return None
     return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
 
