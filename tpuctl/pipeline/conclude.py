@@ -109,7 +109,7 @@ def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
         "throttled": "The CPU quota of this container is the limit.",
         "gil": f"The Python interpreter lock is the limit: {stage} holds it.",
         "io": f"Waiting for data is the limit: {stage} waits and leaves the vCPUs idle.",
-        "threadpool": f"The thread pool is the limit: {stage} blocks all of its threads.",
+        "threadpool": f"The thread pool is the limit: {stage} fills all of its threads.",
         "serial": f"One thread is the limit: {stage} does not run in parallel.",
         "transfer": "Moving batches to the device is the limit, not making them.",
         "bursty": "Batches come unevenly: fast enough on average, too late too often.",
