@@ -20,7 +20,7 @@ def measure(request: Request, *, on_progress: OnProgress) -> Measurement:
 
     Raises what the child raised, and TargetError when it hangs or dies.
     """
-    if request.target.kind != "function" and importlib.util.find_spec("tensorflow") is None:
+    if request.target.kind == "photos" and importlib.util.find_spec("tensorflow") is None:
         raise MissingExtraError("Profiling an input pipeline", extra="tf", module="tensorflow")
     limits_s = {"starting": START_LIMIT_S}
     with start_child("tpuctl.pipeline.child") as child:
