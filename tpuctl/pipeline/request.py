@@ -15,7 +15,8 @@ LEAST_WAIT_S = 30.0
 class Request:
     """One profile to take. `wait_limit_s` is the longest that a batch may take to come.
 
-    `change` is tried on a pipeline of the user's while it is built.
+    `change` is tried on a pipeline of the user's while it is built. Traces of the host, if any, go
+    to `trace_folder`.
     """
 
     target: Target
@@ -26,3 +27,4 @@ class Request:
     device_step_ms: float | None
     wait_limit_s: float
     change: Change | None = None
+    trace_folder: str | None = None
