@@ -22,7 +22,13 @@ def keep(place: Path, name: str, measured: Measurement) -> None:
         replace(phase, slices=(), costs=tuple(map(_without_folder, phase.costs)))
         for phase in measured.phases
     )
-    known = replace(measured, host=host, phases=phases, chain=_without_folders(measured.chain))
+    known = replace(
+        measured,
+        host=host,
+        phases=phases,
+        chain=_without_folders(measured.chain),
+        trace_files=(),
+    )
     line = json.dumps({"name": name, "measured": _short(to_plain(known))}, separators=(",", ":"))
     with place.open("a", encoding="utf-8") as file:
         file.write(line + "\n")

@@ -51,7 +51,8 @@ class Interval:
 
     def words(self, present: float) -> str:
         """Say how free the choice was."""
-        if self.low <= present / RANGE * 1.01 and self.high >= present * RANGE * 0.99:
+        top = min(present * RANGE, 1.0) if present <= 1 else present * RANGE
+        if self.low <= present / RANGE * 1.01 and self.high >= top / RANGE ** (1.01 / STEPS):
             return f"as good all the way from {self.low:.3g} to {self.high:.3g}"
         return f"best from {self.low:.3g} to {self.high:.3g}"
 
@@ -101,6 +102,8 @@ def best_interval(records: Sequence[Record], values: Thresholds, name: str) -> I
     """The widest run of values around the present one, or else anywhere, with the least loss."""
     present = getattr(values, name)
     grid = [present * RANGE ** (step / STEPS) for step in range(-STEPS, STEPS + 1)]
+    if present <= 1:
+        grid = [value for value in grid if value <= 1]
     losses = [loss(records, replace(values, **{name: value})) for value in grid]
     least = min(losses)
     middle = STEPS if losses[STEPS] == least else losses.index(least)
