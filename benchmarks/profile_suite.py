@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.profile_labels import LABELS, QUIET, Label, disturbance, grade, summary
 from benchmarks.profile_records import conclude, keep
+from tpuctl.errors import TpuctlError
 from tpuctl.pipeline.measure import measure
 from tpuctl.pipeline.models import Measurement
 from tpuctl.pipeline.request import Request
@@ -39,7 +40,7 @@ def main(words: Sequence[str] = ()) -> None:
         os.environ["TPUCTL_BENCH_PHOTOS"] = folder
         if any(label.needs == "tensorflow" for label in there):
             make_photos(folder)
-        rows = [judge(label, arguments) for label in there]
+        rows = [try_to_judge(label, arguments) for label in there]
     for part in ("fit", "held out"):
         results = [row for label, row in zip(there, rows, strict=True) if label.part == part]
         print(summary(part, results))
@@ -55,6 +56,15 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, help="add every measurement to this file")
     parser.add_argument("--only", type=lambda text: text.split(","), default=None)
     return parser.parse_args(words)
+
+
+def try_to_judge(label: Label, arguments: argparse.Namespace) -> str:
+    """Judge one pipeline; one that cannot be measured does not stop the others."""
+    try:
+        return judge(label, arguments)
+    except TpuctlError as error:
+        print(f"{label.name:18} could not be measured: {error}", flush=True)
+        return "wrong"
 
 
 def judge(label: Label, arguments: argparse.Namespace) -> str:
