@@ -11,7 +11,6 @@ import typer
 from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cloud.models import Node
-from tpuctl.cloud.opening import chosen_zone
 from tpuctl.errors import UsageError
 from tpuctl.remote.access import Access, open_access, open_access_to
 from tpuctl.remote.find import find_node, split_user, workers_of
@@ -74,10 +73,17 @@ class Where:
             return found, open_access(key=self.key, jump=jump), None
         if not self.name:
             raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
-        user, name = split_user(self.name)
+        return self._reach_tpu(self.name, jump)
+
+    def _reach_tpu(
+        self, target: str, jump: Host | None
+    ) -> tuple[tuple[Host, ...], Access, Node | None]:
+        from tpuctl.cloud.opening import chosen_zone
+
+        user, name = split_user(target)
         api = opened(self.project).api
         node = find_node(api, name, chosen_zone(self.zone))
-        if "@" not in self.name:
+        if "@" not in target:
             user = login_user(node, user)
         workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
         return workers, open_access_to(api, node, user, key=self.key, jump=jump), node
