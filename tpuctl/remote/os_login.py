@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.cloud.models import Node
-from tpuctl.errors import WorkerAuthError
+from tpuctl.errors import UnknownLoginError
 
 _OS_LOGIN = "enable-oslogin"
 _LONGEST_USER = 32
@@ -24,13 +24,13 @@ def has_os_login(node: Node) -> bool:
 def login_user(node: Node, own: str) -> str:
     """The user to log in as where none is named: `own`, or with OS Login who Google says we are.
 
-    Raises WorkerAuthError where that cannot be told from this machine.
+    Raises UnknownLoginError where that cannot be told from this machine.
     """
     if not has_os_login(node):
         return own
     user = os_login_user(os.environ)
     if user is None:
-        raise WorkerAuthError(
+        raise UnknownLoginError(
             f"{node.name} in {node.zone} uses OS Login, and nothing here tells your user name.",
             hint=f"{_PROFILE} shows it (posixAccounts: username); then USER@{node.name}",
         )
