@@ -135,6 +135,14 @@ def test_with_os_login_we_are_who_google_says_and_no_metadata_is_touched(
     assert "ssh-keys" not in os_login.api.get_node("t1", zone=ZONE).metadata
 
 
+def test_the_user_that_was_named_is_named_in_the_next_command_too(
+    tpuctl, os_login: Practice
+) -> None:
+    user = "ana_example_com@t1"
+    started = tpuctl("run", user, "--zone", ZONE, "--job", "j", "--", "true")
+    assert f"tpuctl logs {user} --zone {ZONE} --job j -f" in started.stdout
+
+
 def test_with_os_login_a_user_may_still_be_named(tpuctl, os_login: Practice) -> None:
     assert tpuctl("run", "ana_example_com@t1", *RUN[2:]).exit_code == 0
 

@@ -35,7 +35,7 @@ class Receiver:
     """Brings a folder to the state of some entries, by number; what is not among them stays."""
 
     def __init__(self, root: str, entries: dict[int, Entry]) -> None:
-        os.makedirs(root, exist_ok=True)
+        _make_root(root)
         self._root, self._entries = root, entries
         self._folders = {"": os.open(root, _OPEN_FOLDER)}
         self._umask = os.umask(0)
@@ -289,6 +289,13 @@ class Receiver:
                 os.close(part)
             else:
                 _remove_part(self._folders[""], name, part)
+
+
+def _make_root(root: str) -> None:
+    try:
+        os.makedirs(root, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise Refusal("in_the_way", f"{root!r}, or what it is in, is no folder there") from None
 
 
 def _remove_part(root: int, name: str, part: int) -> None:
