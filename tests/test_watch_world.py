@@ -25,6 +25,8 @@ from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import AlreadyExistsError, NotFoundError
+from tpuctl.remote.keys import key_for_tpus
+from tpuctl.settings import state_dir
 from tpuctl.watch.starting import Wishes
 from tpuctl.watch.verbs import watch
 
@@ -237,7 +239,7 @@ ASKED = CreateOptions(
     labels={"team": "vision"},
     tags=("a", "b"),
     startup_script=b"echo hello",
-    metadata={"enable-oslogin": "FALSE"},
+    metadata={"enable-oslogin": "TRUE"},
     data_disks=(
         DataDisk(f"projects/p/zones/{ZONE}/disks/photos", read_only=True),
         DataDisk("projects/p/regions/us-central1/disks/scratch"),
@@ -247,11 +249,13 @@ ASKED = CreateOptions(
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_everything_it_was_asked_for_with_it_is_asked_for_again(
-    tmp_path: Path, queued: bool
+    tmp_path: Path, queued: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that is there, or one that still waits in line as the watch begins."""
+    """A node that is there, or one that still waits in line as the watch begins; with OS Login."""
     options = replace(ASKED, queued=queued)
-    with watching(tmp_path, preempt()) as world:
+    monkeypatch.setenv("CLOUDSDK_CORE_ACCOUNT", "ana@example.com")
+    keys = {"ana_example_com": [key_for_tpus(state_dir()).public]}
+    with watching(tmp_path, preempt(), os_login=keys) as world:
         plan = plan_create(options)
         create(world.api(), plan, journal=world.journal, wait=not queued)
         world.script(STAY)
@@ -262,6 +266,7 @@ def test_everything_it_was_asked_for_with_it_is_asked_for_again(
         (node,) = world.api().list_nodes(ZONE).items
         assert world.api().list_nodes(OTHER).items == ()
     again = options_like(node)
+    assert "ssh-keys" not in again.metadata
     known = {key: again.metadata[key] for key in ASKED.metadata}
     wanted = replace(options, zones=(ZONE,), runtime_version=plan.runtime_version)
     assert replace(again, metadata=known) == wanted

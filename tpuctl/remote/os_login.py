@@ -16,9 +16,9 @@ _ROBOT = ".gserviceaccount.com"
 _PROFILE = "gcloud compute os-login describe-profile"
 
 
-def has_os_login(node: Node) -> bool:
+def has_os_login(metadata: Mapping[str, str]) -> bool:
     """Whether the metadata of a TPU says that OS Login is on; a project may say so too, unseen."""
-    return node.metadata.get(_OS_LOGIN, "").strip().upper() == "TRUE"
+    return metadata.get(_OS_LOGIN, "").strip().upper() == "TRUE"
 
 
 def login_user(node: Node, own: str) -> str:
@@ -26,7 +26,7 @@ def login_user(node: Node, own: str) -> str:
 
     Raises UnknownLoginError where that cannot be told from this machine.
     """
-    if not has_os_login(node):
+    if not has_os_login(node.metadata):
         return own
     user = os_login_user(os.environ)
     if user is None:
@@ -40,7 +40,7 @@ def login_user(node: Node, own: str) -> str:
 def login_hint(node: Node, user: str, key: Path) -> str:
     """What to do when a TPU lets none of our keys in."""
     add = f"gcloud compute os-login ssh-keys add --key-file={key}.pub"
-    if has_os_login(node):
+    if has_os_login(node.metadata):
         return (
             f"It uses OS Login, which looks at no key in the metadata: {add}; is {user} your name "
             f"there ({_PROFILE})? You need roles/compute.osLogin, from outside of the organisation "

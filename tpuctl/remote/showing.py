@@ -58,7 +58,7 @@ def _jobs_of(
     try:
         user = user if is_given else login_user(node, user)
         pair = known_key(state, node, user)
-        keys = (pair.path,) if pair else private_keys(state) if has_os_login(node) else ()
+        keys = (pair.path,) if pair else private_keys(state) if has_os_login(node.metadata) else ()
         if not keys:
             return None, f"its workers do not know our key yet; tpuctl run {node.name} tells them"
         access = Access(keys, HostKeys(state / "known_hosts"), patience=_HURRY)
