@@ -29,7 +29,8 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="TARGET | -- CMD...",
-        help="A folder of photographs or shards, module:function, path.py:function, or a program.",
+        help="A folder of photographs or shards, gs://BUCKET/FOLDER of shards, module:function, "
+        "path.py:function, or a program.",
     ),
 ]
 HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]
@@ -61,6 +62,9 @@ def run(
     model: str = typer.Option("images", help="What --fit compiles: a target of tpuctl fit."),
     verify: bool = typer.Option(
         False, "--verify", help="Try the advice: with and without it, in turns."
+    ),
+    deep: bool = typer.Option(
+        False, "--deep", help="Trace the operations too, within 5 % of the vCPUs."
     ),
     out: OutPath = None,
     html: HtmlPath = None,
@@ -94,6 +98,7 @@ def run(
             fit=fit,
             model=model,
             verify=verify,
+            deep=deep,
             on_progress=on_progress,
         )
     _write(profile, out, html)
