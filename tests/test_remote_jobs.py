@@ -124,10 +124,13 @@ def test_a_worker_that_drops_in_the_middle_of_a_line_says_it_once_and_whole(own:
 
     def drop() -> None:
         wait_until(lambda: all((folder(own, w) / "log").read_bytes() for w in (0, 1)))
+        # A first connection that breaks while it is made is an error, not a drop in mid-line.
+        wait_until(lambda: all(own.running[w].sessions for w in (0, 1)))
         while not dropped.wait(0.3):
             own.drop(0)
             own.drop(1)
 
+    wait_until(lambda: not any(own.running[w].sessions for w in (0, 1)))
     thread = threading.Thread(target=drop)
     thread.start()
     ended = read_logs(own.hosts, own.access, sink=heard, note=note, job="j", follow=True)
