@@ -1,11 +1,13 @@
 """One data set by several machines: shares of the shards, nobody waits, the last one concludes."""
 
 import io
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,28 @@ def test_parts_make_the_data_set_that_one_machine_makes(
     assert (done.written, done.skipped, done.shards_missing) == (0, 12, 0)
 
 
+def test_several_sizes_are_made_in_one_pass_by_several_machines(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    bucket()
+    both = replace(SMALL, sizes=((32, 32), (48, 64)))
+    first = presize(photos, ADDRESS, both, part=Part(1, 2))
+    assert [one.shards_missing for one in first.sizes] == [
+        -(-one.shards // 2) for one in first.sizes
+    ]
+    last = presize(photos, ADDRESS, both, part=Part(0, 2))
+    assert [(one.status, one.written + one.skipped) for one in last.sizes] == [("ok", 12)] * 2
+    presize(photos, tmp_path / "alone", both)
+    for name in ("32x32", "48x64"):
+        assert content(open_storage(f"{ADDRESS}/{name}")) == contents(tmp_path / "alone" / name)
+    victim = next(open_storage(f"{ADDRESS}/48x64").list("train-"))
+    open_storage(f"{ADDRESS}/48x64").delete(victim)
+    again = presize(photos, ADDRESS, both)
+    assert [one.shards_missing for one in again.sizes] == [0, 0]
+    assert content(open_storage(f"{ADDRESS}/48x64")) == contents(tmp_path / "alone" / "48x64")
+    assert presize(photos, ADDRESS, both).written == 0
+
+
 @pytest.mark.slow
 def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: Path) -> None:
     storage = bucket()
@@ -151,6 +175,36 @@ def test_killed_at_every_change_of_the_bucket_the_same_command_finishes(
         assert content(storage) == undisturbed, step
     assert min(seen.values()) >= 2
     assert seen[False] >= 6
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_same_command_finishes(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    bucket()
+    options = PresizeOptions(size=(32, 32), workers=2)
+    presize(photos, tmp_path / "alone", options)
+    undisturbed = contents(tmp_path / "alone")
+    address, ends = "gs://shelf/killed", []
+    moments = sorted(random.Random(4).uniform(0.1, 3.0) for _ in range(10))
+    words = ["data", "presize", str(photos), address, "--size", "32", "--workers", "2", "--json"]
+    for moment in moments:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tpuctl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
+        process.kill()
+        process.communicate()
+        ends.append(process.returncode)
+        there = content(open_storage(address))
+        shards = {name: data for name, data in there.items() if name.startswith("train-")}
+        assert shards.items() <= undisturbed.items()
+        assert there.get("manifest.json") in (None, undisturbed["manifest.json"])
+    presize(photos, address, options)
+    assert content(open_storage(address)) == undisturbed
+    assert ends[0] == -signal.SIGKILL
+    assert set(ends) <= {0, -signal.SIGKILL}
 
 
 @pytest.mark.parametrize("text", ["", "1", "a/b", "2/2", "0/0", "-1/2", "1/1/1"])
