@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents
+from tpuctl.clock import ManualClock
 from tpuctl.datasets import PresizeOptions, presize, verify
-from tpuctl.datasets.parts import Part, parse_part
+from tpuctl.datasets.leases import Leases
+from tpuctl.datasets.parts import Part, parse_part, presize_into_storage
+from tpuctl.datasets.preparing import prepare
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters.data import presize as report
 from tpuctl.storage.port import Storage, open_storage
@@ -29,6 +33,7 @@ pytestmark = pytest.mark.slow
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
+START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 Bucket = Callable[..., Storage]
 
 # As on one of several machines, whose Nth change of the bucket is the last thing it does.
@@ -127,6 +132,59 @@ def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: 
     assert min(result.shards_missing for result in results) == 0
     presize(photos, tmp_path / "alone", SMALL)
     assert content(storage) == contents(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_machines_at_once_take_what_no_other_is_at(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    storage = bucket()
+    options = replace(SMALL, steal=True)
+    with ThreadPoolExecutor(3) as machines:
+        parts = [Part(number, 3) for number in range(3)]
+        results = list(machines.map(lambda p: presize(photos, ADDRESS, options, part=p), parts))
+    assert {result.shards_missing for result in results} == {0}
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+def test_what_a_dead_machine_has_begun_is_taken_over(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    storage, clock = bucket(), ManualClock(START)
+    run = prepare(photos, ADDRESS, replace(SMALL, steal=True), started_s=0.0)
+    first, *_ = run.plan.jobs
+    assert Leases(storage, clock).claim(first)
+    said: list[str] = []
+    presize_into_storage(
+        [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
+    )
+    assert clock.now() - START >= timedelta(seconds=90)
+    assert "others are at 1 of the shards" in said
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path: Path) -> None:
+    storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
+    job = prepare(photos, tmp_path / "out", SMALL, started_s=0.0).plan.jobs[0]
+    ours, theirs = Leases(storage, clock), Leases(storage, clock)
+    assert ours.claim(job)
+    for _ in range(4):
+        assert not theirs.claim(job)
+        theirs.look()
+        clock.sleep(60)
+        ours.renew()
+    theirs.look()
+    clock.sleep(91)
+    assert theirs.claim(job)
+    ours.renew()
+    ours.look()
+    assert not ours.claim(job)
+    with theirs.kept():
+        pass
+    ours.look()
+    assert ours.claim(job)
 
 
 @pytest.mark.slow

@@ -94,6 +94,10 @@ def presize(
             help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
         ),
     ] = "auto",
+    steal: Annotated[
+        bool,
+        typer.Option("--steal", help="Go on with shards that no other machine is at."),
+    ] = False,
     engine: Annotated[
         str, typer.Option(help="processes of this machine, or beam (see --beam).")
     ] = "processes",
@@ -127,6 +131,7 @@ def presize(
         cast(Engine, engine),
         tuple(beam or ()),
         sizes if len(sizes) > 1 else (),
+        steal,
     )
     part = here.part(hosts, dst)
     with bars() as on_progress:

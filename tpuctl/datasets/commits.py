@@ -21,6 +21,7 @@ from tpuctl.storage.port import Entry, Storage
 
 _NOTE = ".presize-"
 _REPLACED = f"{_NOTE}replaced.json"
+LEASE = f"{_NOTE}lease-"
 _CONNECTIONS = 16
 
 
@@ -105,7 +106,12 @@ def clean_up(storage: Storage, keep: Collection[str]) -> None:
                 if manifest.is_plain(name) and name not in keep:
                     _delete(storage, name)
     for entry in notes:
-        storage.delete(entry)
+        try:
+            storage.delete(entry)
+        except AlreadyExistsError:
+            # A lease that was renewed meanwhile: whoever holds it gives it back.
+            if not entry.name.startswith(LEASE):
+                raise
 
 
 def _delete(storage: Storage, name: str) -> None:
@@ -123,7 +129,8 @@ def _known(storage: Storage, published: Published | None) -> Iterator[Finished]:
         listed = find_entry(storage, QUARANTINE)
         left_out = read_quarantine(storage.read(QUARANTINE)) if listed else {}
         yield from finished_of(published.data_set, left_out)
-    notes = [entry.name for entry in storage.list(_NOTE)]
+    names = (entry.name for entry in storage.list(_NOTE))
+    notes = [name for name in names if not name.startswith(LEASE)]
     with ThreadPoolExecutor(_CONNECTIONS) as threads:
         for finished in threads.map(lambda name: _read_note(storage, name), notes):
             if finished is not None:

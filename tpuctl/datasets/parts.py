@@ -7,6 +7,7 @@ preconditions and names of its content, so to do anything twice, or at once, doe
 
 import hashlib
 import importlib.util
+import random
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from tpuctl.clock import Clock, SteadyClock
 from tpuctl.datasets import manifest
 from tpuctl.datasets.building import build_missing
 from tpuctl.datasets.commits import (
@@ -29,20 +31,23 @@ from tpuctl.datasets.commits import (
     put,
 )
 from tpuctl.datasets.judging import check_quarantine, result_of, summed
+from tpuctl.datasets.leases import POLL_S, Leases
 from tpuctl.datasets.models import PresizeResult
 from tpuctl.datasets.plan import ShardJob, Twin
+from tpuctl.datasets.pool import Claim, claim_all
 from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.reuse import refuse_another_plan, usable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
 from tpuctl.errors import AlreadyExistsError, MissingExtraError, UsageError, WriteError
-from tpuctl.progress import OnProgress, told
+from tpuctl.progress import OnProgress, Progress, told
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
 from tpuctl.storage.port import Storage, open_storage
 from tpuctl.units import format_bytes
 
 _LOCK_WAIT_S = 10.0
+_Jobs = tuple[ShardJob, ...]
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,15 @@ class _Share:
 
 
 def presize_into_storage(
-    runs: Sequence[Prepared], part: Part, *, on_progress: OnProgress
+    runs: Sequence[Prepared], part: Part, *, on_progress: OnProgress, clock: Clock | None = None
 ) -> PresizeResult:
     """Do this machine's part of a data set, and conclude it if nothing is missing then.
 
     `runs` are the sizes that are made in one pass. Raises AlreadyExistsError where another data set
     is, and whatever storage raises.
     """
-    shares = [_look(run, part) for run in runs]
     options = runs[0].options
+    shares = [_look(run, part, retry=options.retry_quarantined) for run in runs]
     if options.dry_run:
         return summed([_result(share, {}) for share in shares])
     missing = [] if all(share.is_complete for share in shares) else _missing(shares)
@@ -110,17 +115,18 @@ def presize_into_storage(
     if options.engine == "beam":
         _build_on_beam(runs, missing)
         built: dict[str, Finished] = {}
+    elif options.steal and missing:
+        built = _build_all(shares, missing, on_progress, clock or SteadyClock())
     else:
         built = _build(shares, missing, on_progress)
     return summed([_conclude(share, built) for share in shares])
 
 
-def _look(run: Prepared, part: Part) -> _Share:
+def _look(run: Prepared, part: Part, *, retry: bool) -> _Share:
     storage = open_storage(run.target)
     published = find_published(storage, leniently=run.options.overwrite)
     if published and published.data_set and not published.has(run.plan.id):
         refuse_another_plan(published.data_set, run.plan, run.options)
-    retry = run.options.retry_quarantined
     done = complete_shards(storage, run.plan, published, retry=retry)
     return _Share(run, part, storage, published, done)
 
@@ -132,9 +138,38 @@ def _missing(shares: Sequence[_Share]) -> list[ShardJob]:
     together = list(zip(*(share.run.plan.jobs for share in shares), strict=True))
     return [
         replace(jobs[0], twins=tuple(map(_twin, others, jobs[1:])))
-        for jobs in together[lead.part.host :: lead.part.hosts]
+        for jobs in _in_turn(together, lead.part, steal=lead.run.options.steal)
         if any(job.id not in done for job in jobs)
     ]
+
+
+def _in_turn(jobs: Sequence[_Jobs], part: Part, *, steal: bool) -> list[_Jobs]:
+    """This machine's jobs; to steal, then those of the others, each machine in another order."""
+    ours = list(jobs[part.host :: part.hosts])
+    if not steal:
+        return ours
+    others = [each for number, each in enumerate(jobs) if number % part.hosts != part.host]
+    random.shuffle(others or ours)
+    return ours + others
+
+
+def _build_all(
+    shares: Sequence[_Share], missing: Sequence[ShardJob], on_progress: OnProgress, clock: Clock
+) -> dict[str, Finished]:
+    """Build what nobody else is at, and what others have left, until nothing is missing."""
+    leases = Leases(shares[0].storage, clock)
+    built: dict[str, Finished] = {}
+    with leases.kept():
+        while True:
+            built |= _build(shares, missing, on_progress, leases.claim)
+            now = [_look(share.run, share.part, retry=False) for share in shares]
+            if not (missing := _missing(now)):
+                return built
+            on_progress(
+                Progress("wait", 0, None, "", f"others are at {len(missing)} of the shards")
+            )
+            clock.sleep(POLL_S)
+            leases.look()
 
 
 def _twin(share: _Share, job: ShardJob) -> Twin:
@@ -202,7 +237,10 @@ def conclude(
 
 
 def _build(
-    shares: Sequence[_Share], missing: Sequence[ShardJob], on_progress: OnProgress
+    shares: Sequence[_Share],
+    missing: Sequence[ShardJob],
+    on_progress: OnProgress,
+    claim: Claim = claim_all,
 ) -> dict[str, Finished]:
     """Build the missing shards in a folder of this machine; each is put in its place at once."""
     if not missing:
@@ -214,7 +252,7 @@ def _build(
         kept = {shard.job: shard for share in shares for shard in _take_up(share, missing)}
         rest = [job for job in missing if not {job.id, *(t.id for t in job.twins)} <= kept.keys()]
         _check_space(shares, rest)
-        fresh = build_missing(lead.run, lead.work, rest, locks[0], on_progress)
+        fresh = build_missing(lead.run, lead.work, rest, locks[0], on_progress, claim)
         built = {}
         for shard in chain(kept.values(), stack.enter_context(closing(fresh))):
             share = at[shard.job]

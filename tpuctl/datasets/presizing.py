@@ -64,7 +64,8 @@ def presize(
     """
     options = options or PresizeOptions()
     runs = prepare_sizes(src, dst, options, started_s=time.monotonic())
-    if bucket_of(runs[0].target) or part is not None or options.engine == "beam":
+    is_shared = part is not None or options.steal or options.engine == "beam"
+    if bucket_of(runs[0].target) or is_shared:
         return presize_into_storage(runs, part or Part(), on_progress=on_progress)
     if len(runs) > 1:
         return _presize_sizes(runs, on_progress)
