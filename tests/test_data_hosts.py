@@ -21,7 +21,7 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import contents
 from tpuctl.clock import ManualClock
-from tpuctl.datasets import PresizeOptions, presize, verify
+from tpuctl.datasets import PresizeOptions, open_cache, presize, verify
 from tpuctl.datasets.leases import Leases
 from tpuctl.datasets.parts import Part, parse_part, presize_into_storage
 from tpuctl.datasets.preparing import prepare
@@ -263,6 +263,46 @@ def test_killed_at_random_moments_the_same_command_finishes(
     assert content(open_storage(address)) == undisturbed
     assert ends[0] == -signal.SIGKILL
     assert set(ends) <= {0, -signal.SIGKILL}
+
+
+PIPELINE = """
+import numpy as np
+
+def images(seed=0):
+    for index in range(30):
+        yield {"image": np.full(400, index + seed, np.uint8), "label": index}
+"""
+
+
+@pytest.mark.slow
+def test_the_elements_of_a_pipeline_are_cached_into_a_bucket_however_often_it_is_killed(
+    bucket: Bucket, tmp_path: Path, tpuctl: Tpuctl
+) -> None:
+    storage = bucket()
+    (tmp_path / "input.py").write_text(PIPELINE)
+    target = f"{tmp_path / 'input.py'}:images"
+    words = ["data", "cache", target, ADDRESS, "--variants", "2", "--shard-size", "4000B", "--json"]
+    made = tpuctl(*words[:3], tmp_path / "alone", *words[4:])
+    undisturbed = contents(tmp_path / "alone")
+    for step in (1, 4, len(undisturbed)):
+        program = [sys.executable, "-c", DIES_AT, str(step), "after", *words]
+        ended = subprocess.run(program, capture_output=True, timeout=120)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        there = content(storage)
+        assert there.items() <= undisturbed.items()
+        assert ("manifest.json" in there) is (step == len(undisturbed))
+    result = tpuctl(*words)
+    assert result.data["manifest"] == f"{ADDRESS}/manifest.json"
+    assert content(storage) == undisturbed
+    assert result.data["elements"] == made.data["elements"] == 60
+    assert tpuctl(*words).data["kept_variants"] == 2
+    assert len(list(open_cache(ADDRESS).epoch(0))) == 30
+    other = tpuctl(*words[:4], "--json")
+    assert other.document["errors"][0]["code"] == "already_exists"
+    assert content(storage) == undisturbed
+    assert tpuctl(*words[:4], "--overwrite", "--json").exit_code == 0
+    assert len(content(storage)) < len(undisturbed)
+    assert verify(ADDRESS).damage == ()
 
 
 @pytest.mark.parametrize("text", ["", "1", "a/b", "2/2", "0/0", "-1/2", "1/1/1"])

@@ -151,8 +151,8 @@ def cache(
     dst: Annotated[
         str | None,
         typer.Argument(
-            help="Folder for shards and manifest.json; of a bucket by default one that all "
-            "processes share.",
+            help="Folder or gs://BUCKET/FOLDER for shards and manifest.json; of a data set by "
+            "default a folder that all processes share.",
         ),
     ] = None,
     variants: Annotated[int, typer.Option(help="Run it this often, each with its own seed.")] = 1,
@@ -178,7 +178,7 @@ def cache(
         output.show(copied, report.copied)
         return
     if dst is None:
-        raise UsageError("Where to? Give a folder after the pipeline.")
+        raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
     options = datasets.CacheOptions(
         variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
     )

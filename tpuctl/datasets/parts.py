@@ -20,15 +20,14 @@ from tpuctl.clock import Clock, SteadyClock
 from tpuctl.datasets import manifest
 from tpuctl.datasets.building import build_missing
 from tpuctl.datasets.commits import (
+    Contents,
     Published,
     clean_up,
     commit,
     complete_shards,
-    find_entry,
     find_published,
     in_order,
-    note_replaced,
-    put,
+    publish,
 )
 from tpuctl.datasets.judging import check_quarantine, result_of, summed
 from tpuctl.datasets.leases import POLL_S, Leases
@@ -37,9 +36,9 @@ from tpuctl.datasets.plan import ShardJob, Twin
 from tpuctl.datasets.pool import Claim, claim_all
 from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.reuse import refuse_another_plan, usable
-from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
+from tpuctl.datasets.state import Finished, Work, quarantine_text
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
-from tpuctl.errors import AlreadyExistsError, MissingExtraError, UsageError, WriteError
+from tpuctl.errors import MissingExtraError, UsageError, WriteError
 from tpuctl.progress import OnProgress, Progress, told
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
@@ -127,7 +126,7 @@ def _look(run: Prepared, part: Part, *, retry: bool) -> _Share:
     published = find_published(storage, leniently=run.options.overwrite)
     if published and published.data_set and not published.has(run.plan.id):
         refuse_another_plan(published.data_set, run.plan, run.options)
-    done = complete_shards(storage, run.plan, published, retry=retry)
+    done = complete_shards(storage, run.plan, retry=retry)
     return _Share(run, part, storage, published, done)
 
 
@@ -182,7 +181,7 @@ def _conclude(share: _Share, built: dict[str, Finished]) -> PresizeResult:
     ours = {job.id for job in run.plan.jobs}
     there = share.done | {job: shard for job, shard in built.items() if job in ours}
     if len(there) < len(ours):
-        there = complete_shards(storage, run.plan, share.published, retry=False) | there
+        there = complete_shards(storage, run.plan, retry=False) | there
     if shards := in_order(run.plan, there):
         if share.is_complete and not ours & built.keys():
             clean_up(storage, {shard.name for shard in shards})
@@ -211,29 +210,10 @@ def conclude(
     first with another data set; what is there is then theirs.
     """
     check_quarantine(run, shards, lambda text: _list_left_out(run, text))
-    left_out = quarantine_text(shards).encode()
-    new = put(storage, QUARANTINE, left_out) if left_out else None
-    names = {shard.name for shard in shards}
+    names = frozenset(shard.name for shard in shards)
     text = manifest.to_text(manifest.compose(run.plan, shards)).encode()
-    now = find_published(storage, leniently=True)
-    note_replaced(storage, now, names)
-    try:
-        if now is None:
-            storage.create(manifest.MANIFEST, text)
-        elif now.has(run.plan.id) or (before and before.entry.version == now.entry.version):
-            storage.replace(now.entry, text)
-        else:
-            raise AlreadyExistsError(
-                f"Somebody else has made another data set in {storage.address} in the meantime.",
-                hint="Choose another target, or replace it with --overwrite.",
-            )
-    except AlreadyExistsError:
-        if new:
-            storage.delete(new)
-        raise
-    if not left_out and (old := find_entry(storage, QUARANTINE)):
-        storage.delete(old)
-    clean_up(storage, names)
+    left_out = quarantine_text(shards).encode()
+    publish(storage, Contents(run.plan.id, text, names, left_out), before)
 
 
 def _build(
