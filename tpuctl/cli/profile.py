@@ -63,6 +63,9 @@ def run(
     verify: bool = typer.Option(
         False, "--verify", help="Try the advice: with and without it, in turns."
     ),
+    deep: bool = typer.Option(
+        False, "--deep", help="Trace the operations too, within 5 % of the vCPUs."
+    ),
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -95,6 +98,7 @@ def run(
             fit=fit,
             model=model,
             verify=verify,
+            deep=deep,
             on_progress=on_progress,
         )
     _write(profile, out, html)

@@ -16,11 +16,13 @@ from tpuctl.pipeline.align import (
     grow_tree,
     merge_labelled,
 )
+from tpuctl.pipeline.deep.linking import Links, as_costs, link, top_operations
 from tpuctl.pipeline.ledger import unversioned
 from tpuctl.pipeline.models import ChainNode, Measurement, Phase, Residual, Stage
 
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"
+TRACED = "host trace, linked from stage to operation, x process CPU"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 SLICE_S = 1.0
@@ -52,6 +54,12 @@ class _Work:
 
     stage: AlignedStage
     active_s: float
+    links: Links
+
+    @property
+    def traced_s(self) -> float:
+        """How long its work took in the host trace, where there is one."""
+        return sum(self.links.work_s.get(node.cost.path, 0.0) for node in self.stage.ran)
 
     @property
     def main(self) -> RunNode:
@@ -77,18 +85,23 @@ class _Work:
 
 def attribute(measured: Measurement, phase: Phase) -> Attribution:
     """Divide the CPU time of a window among the stages of the pipeline, source first."""
+    if not phase.nodes and measured.traced:
+        phase = replace(phase, nodes=as_costs(measured.traced), slices=(), nodes_vanished=True)
+    links = link(phase.nodes, measured.traced)
     root = grow_tree(phase.nodes, phase.examples / max(1, phase.elements))
     aligned = merge_labelled(align(measured.chain, root)) if root else []
-    works = [_Work(stage, _active_s_per_example(stage)) for stage in reversed(aligned)]
+    works = [_Work(stage, _active_s_per_example(stage), links) for stage in reversed(aligned)]
     examples = _examples_processed(works, phase)
     cpu_s = max(0.0, phase.signals.cpu_s - phase.signals.tool_cpu_s) / examples
     active_s = sum(work.active_s for work in works)
     budget_s = max(0.0, cpu_s - phase.signals.consumer_cpu_s / examples)
     waiting = _waiting_stages(measured, phase, works)
-    costs = _divide(works, waiting, budget_s, phase)
+    traced = links.fits and not waiting
+    costs = _divide(_traced(works) if traced else works, waiting, budget_s, phase)
     low, high = _interval(works, phase)
     template = _Stages(measured, phase, cpu_s, low, high)
-    method = ISOLATED if waiting else MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
+    method = MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
+    method = ISOLATED if waiting else TRACED if traced else method
     rest_s = max(0.0, cpu_s - sum(costs))
     return Attribution(
         stages=tuple(
@@ -110,6 +123,12 @@ def _active_s_per_example(stage: AlignedStage) -> float:
         for node in stage.ran
         if node.cost.elements and node.examples_per_element
     )
+
+
+def _traced(works: Sequence[_Work]) -> list[_Work]:
+    """The same time in sum, in the proportion that the trace shows."""
+    active_s, traced_s = (sum(w.active_s for w in works), sum(w.traced_s for w in works))
+    return [replace(work, active_s=active_s * work.traced_s / traced_s) for work in works]
 
 
 def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
@@ -253,6 +272,7 @@ class _Stages:
             runs_python=any(node.runs_python for node in written),
             is_random=any(node.is_random for node in written),
             decodes_jpeg=any(node.decodes_jpeg for node in written),
+            operations=top_operations(work.links, (node.cost.path for node in work.stage.ran)),
         )
 
     def _alone(self, work: _Work, cpu_s: float, waits: bool) -> float | None:

@@ -10,10 +10,13 @@ import tempfile
 import time
 import traceback
 from dataclasses import replace
+from pathlib import Path
 
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.pipeline import signals
 from tpuctl.pipeline.consume import Feed, Limit, OpenPipeline, Recorder
+from tpuctl.pipeline.deep.capturing import Running, Window, capture
+from tpuctl.pipeline.deep.models import Deep
 from tpuctl.pipeline.host import describe_host
 from tpuctl.pipeline.models import Input, IsolatedStage, Measurement, Phase
 from tpuctl.pipeline.probe import Sampler
@@ -25,6 +28,7 @@ from tpuctl.usercode.records import from_plain, to_plain
 
 BLOCKED_SHARE = 0.3
 ISOLATE_S = 1.2
+TRACEABLE = ("tf.data", "photos", "shards")
 
 
 def measure(request: Request, channel: Channel) -> Measurement:
@@ -56,6 +60,7 @@ def _measure(
     batch_size = feed.step()
     first_batch_s = time.perf_counter() - start
     phases = _phases(request, recorder, channel)
+    deep, files = _trace(source, request, recorder, channel)
     isolated = _isolate(source, phases[0], recorder, channel)
     return Measurement(
         kind=source.kind,
@@ -70,7 +75,30 @@ def _measure(
         settings=source.settings,
         lanes=source.lanes,
         runs_ahead=source.runs_ahead,
+        deep=deep,
+        trace_files=files,
     )
+
+
+def _trace(
+    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel
+) -> tuple[Deep | None, tuple[str, ...]]:
+    """Trace the pipeline where that was asked for, as it runs free."""
+    if request.trace_folder is None:
+        return None, ()
+    if source.kind not in TRACEABLE:
+        return Deep(missing=f"a {source.kind} pipeline has no operations of tf.data."), ()
+    from tpuctl.pipeline.deep._tf import TensorFlowProfiler
+
+    channel.enter("tracing the host")
+
+    def run(seconds: float) -> Window:
+        phase = recorder.record(Limit(seconds, least_steps=1), None)
+        used = phase.signals
+        return Window(phase.wall_s, used.cpu_s, used.vcpus_usable, phase.nodes)
+
+    running = Running(measure=run, settle=lambda: recorder.settle(None))
+    return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
 
 
 def _input(source: OpenPipeline, batch_size: int) -> Input:

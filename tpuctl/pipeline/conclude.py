@@ -69,6 +69,7 @@ def build_profile(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         tpuctl_version=tpuctl.__version__,
         notes=_notes(measured),
+        deep=measured.deep,
     )
 
 
@@ -144,7 +145,9 @@ def _notes(measured: Measurement) -> tuple[str, ...]:
         notes.append(f"{found.left_out_count:,} files were left out ({some}{more}).")
     if lost := _lost_while_decoding(measured.phases[0]):
         notes.append(f"About {lost:,} photographs could not be decoded while measuring.")
-    if not measured.phases[0].nodes and not measured.phases[0].costs:
+    if measured.deep and measured.deep.note:
+        notes.append(measured.deep.note)
+    if not (measured.phases[0].nodes or measured.phases[0].costs or measured.traced):
         notes.append(_no_stages(measured.kind))
     missing = measured.phases[0].signals.missing
     if missing:

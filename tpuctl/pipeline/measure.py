@@ -1,9 +1,13 @@
 """Take a measurement in a fresh process: start it, listen, and end it whatever happens."""
 
+import contextlib
 import importlib.util
+import tempfile
+from dataclasses import replace
 from typing import Any
 
 from tpuctl.errors import MissingExtraError
+from tpuctl.pipeline.deep.linking import read_files
 from tpuctl.pipeline.models import Measurement
 from tpuctl.pipeline.request import Request
 from tpuctl.pipeline.targets import try_alone
@@ -12,16 +16,30 @@ from tpuctl.usercode.process import start_child
 from tpuctl.usercode.records import from_plain, to_plain
 
 START_LIMIT_S = 180.0
+PREFIX = "tpuctl-trace-"
 MORE_TIME = "If it is slow and not stuck, give it more time with --seconds."
 
 
-def measure(request: Request, *, on_progress: OnProgress) -> Measurement:
+def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) -> Measurement:
     """Measure a pipeline in a child process, which is gone when this returns.
+
+    `deep` traces it as well; of the traces only what they show is left then.
 
     Raises what the child raised, and TargetError when it hangs or dies.
     """
     if request.target.kind == "photos" and importlib.util.find_spec("tensorflow") is None:
         raise MissingExtraError("Profiling an input pipeline", extra="tf", module="tensorflow")
+    with contextlib.ExitStack() as stack:
+        if deep:
+            folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+            request = replace(request, trace_folder=stack.enter_context(folder))
+        measured = _measured(request, on_progress)
+        if measured.trace_files:
+            on_progress(Progress("profile", 0, None, "", "reading the trace"))
+        return read_files(measured)
+
+
+def _measured(request: Request, on_progress: OnProgress) -> Measurement:
     limits_s = {"starting": START_LIMIT_S}
     with start_child("tpuctl.pipeline.child") as child:
         child.ask(to_plain(request))

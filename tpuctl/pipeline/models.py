@@ -6,6 +6,7 @@ from typing import Any, Literal
 from tpuctl.errors import LimitPassedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.pipeline.changes import Change
+from tpuctl.pipeline.deep.models import Deep, Operation, TracedNode
 from tpuctl.pipeline.trace.models import TraceDetail
 
 Kind = Literal["photos", "shards", "tf.data", "torch", "grain", "iterable", "trace"]
@@ -114,6 +115,7 @@ class Signals:
     pressure_cpu: float | None = None
     pressure_io: float | None = None
     pressure_memory: float | None = None
+    gil_overshoot_p50_ms: float | None = None
     gil_overshoot_p90_ms: float | None = None
     storage_bytes_read: int | None = None
     bytes_read: int | None = None
@@ -200,6 +202,10 @@ class Measurement:
     runs_ahead: bool | None = None
     # The program that was watched; None where the pipeline ran alone.
     program: str | None = None
+    # How a host trace was taken, where one was asked for, its files, and what they show.
+    deep: Deep | None = None
+    trace_files: tuple[str, ...] = ()
+    traced: tuple[TracedNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,6 +261,7 @@ class Stage:
     runs_python: bool
     is_random: bool
     decodes_jpeg: bool
+    operations: tuple[Operation, ...] = ()
 
     @property
     def is_notable(self) -> bool:
@@ -339,6 +346,7 @@ class Profile(Outcome):
     tpuctl_version: str
     notes: tuple[str, ...] = ()
     trace: TraceDetail | None = None
+    deep: Deep | None = None
     unmet: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property

@@ -13,7 +13,8 @@ LONGEST_WAIT_S = 120.0
 class Request:
     """One profile to take. `wait_limit_s` is the longest that a batch may take to come.
 
-    `change` is tried on a pipeline of the user's while it is built.
+    `change` is tried on a pipeline of the user's while it is built. Traces of the host, if any, go
+    to `trace_folder`.
     """
 
     target: Target
@@ -24,3 +25,4 @@ class Request:
     device_step_ms: float | None
     wait_limit_s: float
     change: Change | None = None
+    trace_folder: str | None = None

@@ -14,7 +14,7 @@ from rich.text import Text
 from tpuctl.pipeline.compare import Comparison, Row
 from tpuctl.pipeline.models import Advice, Profile, Stage
 from tpuctl.pipeline.trace.models import IdleClass
-from tpuctl.reporters import profile_trace
+from tpuctl.reporters import profile_deep, profile_trace
 from tpuctl.reporters.bars import BAR_WIDTH, bar
 from tpuctl.units import format_fraction, format_rate
 
@@ -52,6 +52,8 @@ def text(profile: Profile) -> RenderableType:
         parts += ["", profile_trace.idle(profile.trace)]
         if gaps := profile_trace.gaps(profile.trace):
             parts += ["", Text("Gaps", "bold"), *map(_item, gaps)]
+    if inside := profile_deep.inside(profile):
+        parts += ["", Text("Inside", "bold"), *map(_item, inside)]
     parts += ["", Text("Evidence", "bold"), *map(_item, profile.evidence)]
     if profile.advice:
         parts += ["", Text("Advice", "bold"), *map(_advice, profile.advice)]
@@ -70,8 +72,12 @@ def _csv(kind: type, rows: Sequence[Any]) -> str:
     lines = io.StringIO()
     writer = csv_module.writer(lines, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    writer.writerows([_cell(row, name) for name in names] for row in rows)
     return lines.getvalue().rstrip("\n")
+
+
+def _cell(row: Any, name: str) -> Any:
+    return profile_deep.operations(row) if name == "operations" else getattr(row, name)
 
 
 def comparison(result: Comparison) -> RenderableType:
@@ -126,6 +132,8 @@ def _figures(profile: Profile) -> Table:
         table.add_row("device", Text(profile.why_no_device or "not measured"))
     table.add_row("vCPUs", _vcpus(profile))
     table.add_row("own overhead", format_fraction(profile.overhead_fraction))
+    if profile.deep:
+        table.add_row("host trace", profile_deep.taken(profile.deep))
     return table
 
 

@@ -2,7 +2,7 @@
 
 from tpuctl.pipeline.models import Advice, Profile, Stage
 from tpuctl.pipeline.trace.models import TraceDetail
-from tpuctl.reporters import html, profile_trace, profile_whatif
+from tpuctl.reporters import html, profile_deep, profile_trace, profile_whatif
 from tpuctl.reporters.profile import predicted
 from tpuctl.units import format_fraction
 
@@ -18,6 +18,7 @@ COLUMNS = (
     "allowed",
     "alone, examples/s",
     "operation",
+    "inside",
     "where",
     "method",
 )
@@ -172,6 +173,7 @@ def _row(stage: Stage) -> tuple[str, ...]:
         f"{stage.parallelism or 1}",
         "" if alone is None else f"{alone:,.0f}",
         stage.op,
+        profile_deep.operations(stage),
         stage.location or "",
         stage.method,
     )
@@ -193,6 +195,8 @@ def _windows(profile: Profile) -> list[str]:
         lines.append("MXU utilization was not collected.")
     if profile.overhead_fraction is not None:
         lines.append(f"Measuring took {profile.overhead_fraction:.1%} of the CPU time on top.")
+    if profile.deep:
+        lines.append(f"Host trace: {profile_deep.taken(profile.deep)}.")
     return lines
 
 

@@ -1,0 +1,171 @@
+"""Trace the host in short windows beside untraced ones, and stop before it costs too much.
+
+What a trace costs depends on how many events there are in a second, which differs by a factor of
+a thousand between pipelines. So a first short one tells, and every further one is held to it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tpuctl.errors import TpuctlError
+from tpuctl.pipeline.deep.models import Deep
+from tpuctl.pipeline.models import NodeCost
+from tpuctl.pipeline.reference import load_facts
+from tpuctl.units import format_bytes
+
+FIRST_S, WINDOW_S = 0.2, 1.0
+MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
+# So many windows side by side that all were slower is no accident.
+PAIRS = 3
+ROUGHLY = "shares are from the runtime's model"
+
+
+class Profiler(Protocol):
+    """Whatever writes an XSpace of the process that it is in."""
+
+    def start(self, folder: Path) -> None:
+        """Begin to record; raises ProfilerError where that cannot be."""
+
+    def stop(self) -> Path:
+        """End, and name the file; raises ProfilerError where there is none."""
+
+
+class ProfilerError(TpuctlError):
+    """There is no profiler, or it may not be used."""
+
+    code = "profiler"
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a pipeline did for a while: its process's CPU seconds, and how far its nodes came."""
+
+    wall_s: float
+    cpu_s: float
+    vcpus_usable: float
+    nodes: tuple[NodeCost, ...]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A pipeline that can be run for so many seconds, and until its buffers are as in the long run.
+
+    Right after a trace was collected they are full, and elements come out that cost nothing.
+    """
+
+    measure: Callable[[float], Window]
+    settle: Callable[[], None]
+
+
+@dataclass
+class _Budget:
+    """What tracing took until now, and what it may take."""
+
+    captures: int = 0
+    traced_s: float = 0.0
+    traced_bytes: int = 0
+    cost_s: float = 0.0
+    vcpu_s: float = 0.0
+    slowdowns: list[float] = field(default_factory=list)
+
+    def add(self, window: Window, size_bytes: int, collecting_s: float) -> None:
+        """Account for one capture."""
+        self.captures += 1
+        self.traced_s += window.wall_s
+        self.traced_bytes += size_bytes
+        self.cost_s += collecting_s * (1 + load_facts("relative_costs.json")["trace_recording"])
+        self.vcpu_s += window.wall_s * window.vcpus_usable
+
+    @property
+    def overhead(self) -> float:
+        """The share of the vCPUs that went into tracing while it was on."""
+        return self.cost_s / self.vcpu_s if self.vcpu_s else 0.0
+
+    @property
+    def next_s(self) -> float:
+        """How long the next window may be; 0 where the budget is spent."""
+        bytes_per_s = self.traced_bytes / self.traced_s if self.traced_s else 0.0
+        room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else WINDOW_S
+        return min(WINDOW_S, MOST_S - self.traced_s, room_s)
+
+    def too_much(self) -> str | None:
+        """Why no more may be traced, where that is because of what it does to the pipeline."""
+        if self.overhead > MOST_OVERHEAD:
+            rate = format_bytes(round(self.traced_bytes / self.traced_s))
+            return (
+                f"it takes {self.overhead:.0%} of the vCPUs, {rate} of events a second, and may "
+                f"take {MOST_OVERHEAD:.0%}; {ROUGHLY}."
+            )
+        if len(self.slowdowns) >= PAIRS and min(self.slowdowns) > MOST_OVERHEAD:
+            most = statistics.median(self.slowdowns)
+            return f"elements took {most:.0%} more CPU time than without it; {ROUGHLY}."
+        return None
+
+
+def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, tuple[str, ...]]:
+    """Trace a pipeline as it runs and name the files; `Deep` says what it took and lacks."""
+    budget, files = _Budget(), list[str]()
+    ended = None
+    try:
+        _traced(running, profiler, folder, FIRST_S, budget)
+        while not (ended := budget.too_much()) and budget.next_s >= FIRST_S:
+            seconds = budget.next_s
+            running.settle()
+            before = running.measure(seconds)
+            traced, file = _traced(running, profiler, folder, seconds, budget)
+            files.append(str(file))
+            if (slowdown := _slowdown(before, traced)) is not None:
+                budget.slowdowns.append(slowdown)
+    except ProfilerError as error:
+        if not budget.captures:
+            return Deep(missing=f"{error}"), ()
+        ended = f"{error}"
+    if budget.too_much():
+        files = []
+    found = Deep(
+        captures=budget.captures,
+        traced_s=budget.traced_s,
+        traced_bytes=budget.traced_bytes,
+        overhead_fraction=budget.overhead,
+        slowdown=statistics.median(budget.slowdowns) if budget.slowdowns else None,
+        ended=ended,
+    )
+    return found, tuple(files)
+
+
+def _traced(
+    running: Running, profiler: Profiler, folder: Path, seconds: float, budget: _Budget
+) -> tuple[Window, Path]:
+    """Trace one window. A folder of its own, for profilers name theirs after the second."""
+    place = folder / f"{budget.captures}"
+    place.mkdir()
+    profiler.start(place)
+    try:
+        window = running.measure(seconds)
+    finally:
+        before_s = time.thread_time()
+        file = profiler.stop()
+        collecting_s = time.thread_time() - before_s
+    budget.add(window, file.stat().st_size, collecting_s)
+    return window, file
+
+
+def _slowdown(before: Window, traced: Window) -> float | None:
+    """CPU time per element beside a trace over that without one, less 1.
+
+    Elements of the node that worked most, not batches: buffers fill between windows.
+    """
+    busiest = max(before.nodes, key=lambda node: node.active_s, default=None)
+    if busiest is None:
+        return None
+    found = [_cpu_s_per_element(window, busiest.path) for window in (before, traced)]
+    return found[1] / found[0] - 1 if found[0] and found[1] else None
+
+
+def _cpu_s_per_element(window: Window, path: tuple[str, ...]) -> float | None:
+    elements = next((node.elements for node in window.nodes if node.path == path), 0)
+    return window.cpu_s / elements if elements else None

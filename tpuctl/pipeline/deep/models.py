@@ -1,0 +1,51 @@
+"""What a host trace within a budget brings home, and how it was taken."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A kind of operation inside a stage and its share of the stage's work."""
+
+    name: str
+    share_of_stage: float
+
+
+@dataclass(frozen=True)
+class TracedNode:
+    """One transformation in a trace: how long the work that it caused took, on any thread.
+
+    `path` leads from the output to it; `operations` are pairs of a kind and its seconds.
+    """
+
+    path: tuple[str, ...]
+    work_s: float
+    elements: int
+    operations: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Deep:
+    """How the host trace was taken.
+
+    `overhead_fraction` is the share of the vCPUs that recording and collecting took while it was
+    traced; `slowdown` is CPU time per element beside a trace over that without one, minus 1, in
+    the median of windows side by side. `ended` says why there is less than was meant to be, or
+    nothing, and `missing` that there cannot be any.
+    """
+
+    captures: int = 0
+    traced_s: float = 0.0
+    traced_bytes: int = 0
+    overhead_fraction: float | None = None
+    slowdown: float | None = None
+    linked_fraction: float | None = None
+    ended: str | None = None
+    missing: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What the reader has to know where it is not what was asked for."""
+        if self.missing:
+            return f"No host trace: {self.missing}"
+        return f"The host trace stopped itself: {self.ended}" if self.ended else None

@@ -1,0 +1,27 @@
+"""What the host trace adds to a profile: what it cost, and the operations inside the stages."""
+
+from tpuctl.pipeline.deep.models import Deep
+from tpuctl.pipeline.models import Profile, Stage
+from tpuctl.units import format_bytes, format_fraction
+
+
+def taken(deep: Deep) -> str:
+    """Say how long was traced, how much that gave, and what it cost."""
+    if deep.missing:
+        return "none"
+    parts = [f"{deep.traced_s:.1f} s, {format_bytes(deep.traced_bytes)}"]
+    parts.append(f"{format_fraction(deep.overhead_fraction)} of the vCPUs meanwhile")
+    if deep.linked_fraction is not None:
+        parts.append(f"{format_fraction(deep.linked_fraction)} of the work linked to a stage")
+    return "; ".join(parts)
+
+
+def inside(profile: Profile) -> list[str]:
+    """What the stages that are worth a word mostly do, by operation."""
+    shown = [stage for stage in profile.stages if stage.operations and stage.is_notable]
+    return [f"{stage.name}: {operations(stage)}" for stage in shown]
+
+
+def operations(stage: Stage) -> str:
+    """The operations of a stage with their shares of its work."""
+    return ", ".join(f"{each.name} {each.share_of_stage:.0%}" for each in stage.operations)
