@@ -160,7 +160,7 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
         [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
     )
     assert clock.now() - START >= timedelta(seconds=90)
-    assert "others are at 1 of the shards" in said
+    assert "Other machines are at 1 of the shards; what they leave is taken over." in said
     presize(photos, tmp_path / "alone", SMALL)
     assert content(storage) == contents(tmp_path / "alone")
 

@@ -26,7 +26,6 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_the_commands_and_the_code_of_the_page_run(
     practice: Any, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

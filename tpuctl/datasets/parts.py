@@ -39,7 +39,7 @@ from tpuctl.datasets.reuse import refuse_another_plan, usable
 from tpuctl.datasets.state import Finished, Work, quarantine_text
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
 from tpuctl.errors import MissingExtraError, UsageError, WriteError
-from tpuctl.progress import OnProgress, Progress, told
+from tpuctl.progress import OnProgress, told
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
 from tpuctl.storage.port import Storage, open_storage
@@ -158,15 +158,17 @@ def _build_all(
     """Build what nobody else is at, and what others have left, until nothing is missing."""
     leases = Leases(shares[0].storage, clock)
     built: dict[str, Finished] = {}
+    is_waiting = False
     with leases.kept():
         while True:
             built |= _build(shares, missing, on_progress, leases.claim)
             now = [_look(share.run, share.part, retry=False) for share in shares]
             if not (missing := _missing(now)):
                 return built
-            on_progress(
-                Progress("wait", 0, None, "", f"others are at {len(missing)} of the shards")
-            )
+            if not is_waiting:
+                left = f"Other machines are at {len(missing)} of the shards"
+                on_progress(told(f"{left}; what they leave is taken over."))
+            is_waiting = True
             clock.sleep(POLL_S)
             leases.look()
 
