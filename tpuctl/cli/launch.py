@@ -10,11 +10,11 @@ from tpuctl.cli.options import Project, Zone
 from tpuctl.cli.progress import bars
 from tpuctl.diagnosis import diagnose
 from tpuctl.errors import UsageError
-from tpuctl.launch.run import run_training
 from tpuctl.remote.run import plan_command
 from tpuctl.reporters import launch as report
 from tpuctl.runtime import live_machine
 from tpuctl.training.planning import plan_training
+from tpuctl.training.watched import watch_training
 
 app = typer.Typer(add_completion=False)
 
@@ -91,7 +91,7 @@ def _train_here(
     else:
         for reason in plan.because:
             output.note(reason)
-        output.show(run_training(plan, log=output.script_log()), report.training)
+        output.show(watch_training(plan, log=output.script_log()), report.training)
 
 
 def _train_there(
