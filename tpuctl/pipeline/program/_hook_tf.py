@@ -6,9 +6,9 @@ around the operation that takes the element, and added up in a variable.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from tpuctl.pipeline.program.watching import Origin, Series, Watch
 
@@ -50,13 +50,22 @@ def _hook_next(watch: Watch, owned: Any, graphs: "_Graphs") -> None:
 
         def taking(self: Any, _plain: Any = plain) -> Any:
             if not tf.executing_eagerly():
-                return _timed(tf, graphs, lambda: _plain(self))
+                return _timed(tf, graphs, self, lambda: _plain(self))
             series = getattr(self, "_tpuctl", None)
             if series is None:
                 return _plain(self)
             return watch.take(series, lambda: _plain(self))
 
         setattr(owned, name, taking)
+
+
+class Times(Protocol):
+    """What one `next` inside a graph added up; those of one iterator have one lane."""
+
+    lane: int
+
+    def since(self) -> tuple[int, float]:
+        """Batches and seconds since the last call."""
 
 
 class _GraphTimes:
@@ -67,6 +76,7 @@ class _GraphTimes:
             self.waited_s = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.seen = (0, 0.0)
+        self.lane = 0
 
     def since(self) -> tuple[int, float]:
         """Batches and seconds since the last call."""
@@ -82,18 +92,28 @@ class _Graphs:
     def __init__(self) -> None:
         self.spare: list[_GraphTimes] = []
         self.used: list[_GraphTimes] = []
+        self.lanes = 0
 
     def prepare(self, tf: Any) -> None:
         """Have some ready."""
         while len(self.spare) < SPARE:
             self.spare.append(_GraphTimes(tf))
 
+    def take(self, iterator: Any) -> _GraphTimes:
+        """Hand one out; what takes from the same iterator has the same lane."""
+        if not hasattr(iterator, "_tpuctl_lane"):
+            self.lanes += 1
+            iterator._tpuctl_lane = self.lanes
+        times = self.spare.pop()
+        times.lane = iterator._tpuctl_lane
+        self.used.append(times)
+        return times
 
-def _timed(tf: Any, graphs: _Graphs, take: Callable[[], Any]) -> Any:
+
+def _timed(tf: Any, graphs: _Graphs, iterator: Any, take: Callable[[], Any]) -> Any:
     if not graphs.spare:
         return take()
-    times = graphs.spare.pop()
-    graphs.used.append(times)
+    times = graphs.take(iterator)
     before = tf.timestamp()
     with tf.control_dependencies([before]):
         element = take()
@@ -112,17 +132,26 @@ def _timed(tf: Any, graphs: _Graphs, take: Callable[[], Any]) -> Any:
         )
 
 
-def _collect(watch: Watch, graphs: list[_GraphTimes]) -> None:
-    """Credit what graphs took to the data set that was iterated last."""
+def _collect(watch: Watch, graphs: Sequence[Times]) -> None:
+    """Credit what graphs took to the data set that was iterated last.
+
+    A strategy gives every replica an iterator of its own; in one step each takes a part of the
+    batch, all at once.
+    """
+    lanes: dict[int, tuple[int, float]] = {}
     for times in graphs:
         batches, waited_s = times.since()
-        series = _fed_by_graph(watch)
-        if batches and series:
-            examples = int(series.origin.settings.get("batch_size") or 1)
-            series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
-            if series.count >= 1:
-                for callback in watch.begun:
-                    callback(series)
+        before = lanes.get(times.lane, (0, 0.0))
+        lanes[times.lane] = before[0] + batches, before[1] + waited_s
+    batches, waited_s = max(lanes.values(), default=(0, 0.0))
+    series = _fed_by_graph(watch)
+    if batches and series:
+        parts = sum(lane[0] for lane in lanes.values()) / batches
+        examples = round(int(series.origin.settings.get("batch_size") or 1) * parts)
+        series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
+        if series.count >= 1:
+            for callback in watch.begun:
+                callback(series)
 
 
 def _fed_by_graph(watch: Watch) -> Series | None:

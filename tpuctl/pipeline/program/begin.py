@@ -71,9 +71,15 @@ def _install(folder: str) -> _Here:
 
         hook(watch, module, folder)
 
+    def keras(module: ModuleType) -> None:
+        from tpuctl.pipeline.program._hook_keras import hook
+
+        hook(watch, module)
+
     finder = AfterImport(
         {
             "tensorflow.python.data.ops.iterator_ops": tensorflow,
+            "keras.src.backend.jax.trainer": keras,
             "torch.utils.data.dataloader": torch,
             "grain._src.python.dataset.dataset": grain,
         }
