@@ -18,7 +18,10 @@ MODEL_EVERY_S = 0.5
 
 
 class GraphTimes:
-    """What one `next` inside a graph added up, and how much of it was looked at already."""
+    """What one `next` inside a graph added up, and how much of it was looked at already.
+
+    `find` gives the series of its data set, in whatever recording runs: a graph outlives them.
+    """
 
     def __init__(self, tf: Any) -> None:
         # `tf.Variable` is forbidden once a `tf.function` has been traced, and would be its own.
@@ -29,7 +32,7 @@ class GraphTimes:
             self.count = ResourceVariable(0, dtype=tf.int64, trainable=False)
             self.model = ResourceVariable("", dtype=tf.string, trainable=False)
             self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
-        self.series: Series | None = None
+        self.find: Callable[[], Series] | None = None
         self._seen = (0, 0.0)
 
     def since(self) -> tuple[int, float]:
@@ -69,7 +72,7 @@ class Graphs:
         found: GraphTimes | None = getattr(iterator, "_tpuctl_times", None)
         if found is None and self._spare:
             found = iterator._tpuctl_times = self._spare.pop()
-            found.series = getattr(iterator, "_tpuctl", None)
+            found.find = getattr(iterator, "_tpuctl_find", None)
             self.used.append(found)
         return found
 
@@ -87,7 +90,7 @@ class Graphs:
         with tf.control_dependencies(flat):
             now = tf.timestamp()
             done = [times.waited_s.assign_add(now - before), times.count.assign_add(1)]
-            if times.series and times.series.origin.settings.get("model_in_graph"):
+            if getattr(iterator, "_tpuctl_ask", False):
                 _ask_for_model(tf, times, iterator._iterator_resource, now)
         if not flat:
             # An Optional: what comes after it waits for nothing, the automatic order is enough.
@@ -115,13 +118,15 @@ def collect(watch: Watch, graphs: Graphs) -> None:
     """Credit what graphs took to their data sets, else to the one that was iterated last."""
     for times in graphs.used:
         batches, waited_s = times.since()
-        series = times.series or _fed_by_graph(watch)
-        if not batches or not series:
+        series = None
+        if batches:
+            series = times.find() if times.find else _fed_by_graph(watch)
+        if series is None:
             continue
         examples = int(series.origin.settings.get("batch_size") or 1)
         series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
-        if times.series:
-            _add_model(watch, times, times.series)
+        if times.find:
+            _add_model(watch, times, series)
         if series.count >= 1:
             for callback in watch.begun:
                 callback(series)

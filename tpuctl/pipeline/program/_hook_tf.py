@@ -6,6 +6,7 @@ what one of its versions does not have is left alone.
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -97,7 +98,7 @@ class TensorFlowHooks:
                 dataset = self_._cloned_datasets[0] if hasattr(self_, "_cloned_datasets") else None
             if dataset is None:
                 dataset = self_._datasets[0]
-            self._begin(iterator, dataset, shared=True)
+            self._begin(iterator, dataset, dealt=self_)
             return iterator
 
         kind.__iter__ = __iter__
@@ -113,7 +114,8 @@ class TensorFlowHooks:
 
         owned.__init__ = __init__
 
-    def _begin(self, iterator: Any, dataset: Any, *, shared: bool = False) -> None:
+    def _begin(self, iterator: Any, dataset: Any, *, dealt: Any = None) -> None:
+        """Watch an iterator of a data set, or of what a strategy has `dealt` out of it."""
         import tensorflow as tf
 
         eager = tf.executing_eagerly()
@@ -122,12 +124,14 @@ class TensorFlowHooks:
         self._graphs.prepare(tf)
         known = self._arguments.get(str(dataset.element_spec), dataset)
         dataset = known if type(dataset).__name__ == "_VariantDataset" else dataset
-        series = self._watch.of(
-            dataset, lambda: _origin(dataset, "none" if shared else "here" if eager else "graph")
-        )
-        iterator._tpuctl = series
+        thing, from_here = (dataset, eager) if dealt is None else (dealt, False)
+        make = partial(_origin, dataset, has_model=from_here, dealt=dealt is not None)
+        find = partial(self._watch.of, thing, make)
+        iterator._tpuctl, iterator._tpuctl_find = find(), find
+        iterator._tpuctl_ask = not eager and dealt is None and _keeps_model(dataset)
+        self._watch.in_graphs = self._watch.in_graphs or not eager
         if eager:
-            self._watch.opened(series, iterator)
+            self._watch.opened(iterator._tpuctl, iterator)
 
     def _hook_next(self, kind: Any, names: tuple[str, ...]) -> None:
         for name in names:
@@ -161,8 +165,13 @@ def _inside_data_set() -> bool:
     return False
 
 
-def _origin(dataset: Any, model: str) -> Origin:
-    """Describe a data set; its `model` can be asked for from here, in the graph, or not at all."""
+def _keeps_model(dataset: Any) -> bool:
+    """Whether its iterators can be asked for a model, which fails where there is none."""
+    return _options(dataset).autotune.enabled is not False
+
+
+def _origin(dataset: Any, *, has_model: bool, dealt: bool) -> Origin:
+    """Describe a data set; `has_model` where its iterators can be asked from outside a graph."""
     import os
 
     import tensorflow as tf
@@ -181,10 +190,9 @@ def _origin(dataset: Any, model: str) -> Origin:
             "deterministic": options.deterministic,
             "autotune": options.autotune.enabled,
             "batch_size": _batch_size(dataset),
-            "distributed": model == "none",
-            "model_in_graph": model == "graph" and options.autotune.enabled is not False,
+            "distributed": dealt,
         },
-        snapshot=read_snapshot if model == "here" else lambda _: None,
+        snapshot=read_snapshot if has_model else lambda _: None,
         examples=_examples(dataset),
     )
 

@@ -48,7 +48,10 @@ def begin(folder: str, *, command: str = "") -> Recording:
     os.makedirs(here.sampler.folder, exist_ok=True)
     recording = Recording(here.watch, folder, sampler=here.sampler, command=command)
     recording.collectors = here.collectors
-    here.watch.first.append(recording.start)
+    if here.watch.in_graphs:
+        recording.start()
+    else:
+        here.watch.first.append(recording.start)
     return recording
 
 
