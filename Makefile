@@ -5,6 +5,10 @@ READY := $(VENV)/.ready
 VENV_XLA := .venv-xla
 READY_XLA := $(VENV_XLA)/.ready
 
+# The tests start tpuctl hundreds of times: an environment that forbids Python to keep what it
+# has compiled makes each start a third slower.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup demo test test-quick test-beam test-torch test-xla lint smoke bench golden clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.

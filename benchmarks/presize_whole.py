@@ -1,7 +1,8 @@
 """A whole presize, start-up included, against other tools: CPU seconds and memory of all processes.
 
 Two processes each, the same photographs, the candidates in turns; only ratios within one run mean
-anything. Memory is the proportional set size of all processes of a candidate at its highest.
+anything. The first round warms up and does not count. Memory is the proportional set size of all
+processes of a candidate at its highest.
 """
 
 import argparse
@@ -36,6 +37,8 @@ _SAMPLE_S = 0.05
 def run(words: Sequence[str | Path]) -> tuple[float, int]:
     """CPU seconds of a command and all it waits for, and its highest memory in bytes."""
     env = {**os.environ, **SINGLE_THREADED, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # What pip installs comes compiled; our checkout may be compiled once too.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     before = os.times()
     process = subprocess.Popen(
         [str(word) for word in words],
@@ -92,13 +95,14 @@ def main(words: Sequence[str] | None = ()) -> None:
         spent: dict[str, list[float]] = {name: [] for name in found}
         peaks: dict[str, list[int]] = {name: [] for name in found}
         order = random.Random(3)
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS + 1):
             for name in order.sample(list(found), len(found)):
                 shutil.rmtree(target, ignore_errors=True)
                 target.mkdir()
                 cpu_s, peak = run(found[name])
-                spent[name].append(cpu_s)
-                peaks[name].append(peak)
+                if number:
+                    spent[name].append(cpu_s)
+                    peaks[name].append(peak)
         count = len(list(source.iterdir()))
     report(count, spent, peaks)
 

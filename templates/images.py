@@ -124,7 +124,14 @@ def read_manifest(folder: str) -> dict:
     import tensorflow as tf
 
     path = os.path.join(folder, "manifest.json")
-    if not tf.io.gfile.exists(path):
+    try:
+        is_there = tf.io.gfile.exists(path)
+    except tf.errors.OpError as error:
+        raise SystemExit(
+            f"--data: TensorFlow could not reach {path}: {error.message.splitlines()[0]}. "
+            f"Copy it here first: tpuctl data cache {folder} shards"
+        ) from None
+    if not is_there:
         raise SystemExit(
             f"{folder} holds no manifest.json. "
             f"Make shards first: tpuctl data presize {folder} shards"

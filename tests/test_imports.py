@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "runtime": {"hardware", "storage"},
     "launch": {"storage"},
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
-    "pipeline": {"compile", "hardware", "launch", "storage", "usercode"},
+    "pipeline": {"compile", "datasets", "hardware", "launch", "storage", "usercode"},
     "datasets": {"remote", "storage"},
     "training": {"cloud", "diagnosis", "hardware", "launch", "remote", "runtime", "storage"},
     "bench": {"diagnosis", "launch", "runtime", "storage", "training"},

@@ -143,10 +143,21 @@ def test_a_manifest_that_cannot_be_used_is_one_clear_error(
     assert caught.value.hint
 
 
-def test_other_formats_are_named(tmp_path: Path) -> None:
-    options = {"size": [8, 8], "mode": "cover", "encode": "raw", "format": "wds"}
-    with pytest.raises(InvalidInputError, match="raw images in wds"):
-        read_shards(shards(tmp_path, options=options))
+@pytest.mark.parametrize(
+    ("encode", "container", "mode", "readable"),
+    [
+        ("jpeg", "tfrecord", "short", True),
+        ("raw", "tfrecord", "cover", True),
+        ("raw", "tfrecord", "short", False),
+        ("webp", "tfrecord", "cover", False),
+        ("jpeg", "wds", "cover", False),
+    ],
+)
+def test_it_is_known_which_shards_are_for_tf_data(
+    tmp_path: Path, encode: str, container: str, mode: str, readable: bool
+) -> None:
+    options = {"size": [8, 8], "mode": mode, "encode": encode, "format": container}
+    assert read_shards(shards(tmp_path, options=options)).is_for_tf_data is readable
 
 
 def test_a_shard_name_cannot_leave_the_folder(tmp_path: Path) -> None:

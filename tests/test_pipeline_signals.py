@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.pipeline import cgroup, signals
+from tpuctl.pipeline.models import Signals
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -91,3 +92,33 @@ def test_this_machine_can_be_read() -> None:
     found = signals.read()
     assert found.cpu_s > 0
     assert found.major_faults >= 0
+
+
+def test_a_thread_that_ended_takes_nothing_away_from_what_the_others_did(tmp_path: Path) -> None:
+    def threads(**nanoseconds: str) -> dict[str, str]:
+        return {f"proc/self/task/{name[1:]}/schedstat": t for name, t in nanoseconds.items()}
+
+    write(tmp_path, threads(t1="1000000000 5000000000 1", t2="0 0 1", t3="0 0 1"))
+    before = signals.read(tmp_path, tool_threads=[3])
+    (tmp_path / "proc/self/task/1/schedstat").unlink()
+    write(tmp_path, threads(t2="1000000000 2000000000 9", t3="0 8000000000 9"))
+    after = signals.read(tmp_path, tool_threads=[3])
+    found = signals.between(before, after, tool_cpu_s=0.0, consumer_cpu_s=0.0, gil_overshoots_s=[])
+    assert found.run_delay_s == pytest.approx(2.0)
+
+
+def test_a_lock_that_is_held_makes_most_sleeps_late_and_a_busy_machine_a_few(
+    tmp_path: Path,
+) -> None:
+    reading = signals.read(tmp_path)
+
+    def late(overshoots_s: list[float]) -> Signals:
+        return signals.between(
+            reading, signals.read(tmp_path), tool_cpu_s=0.0, consumer_cpu_s=0.0,
+            gil_overshoots_s=overshoots_s,
+        )  # fmt: skip
+
+    rarely, usually = late([0.0002] * 17 + [0.02] * 3), late([0.0002] * 3 + [0.02] * 17)
+    assert rarely.gil_overshoot_p90_ms == usually.gil_overshoot_p90_ms == pytest.approx(20.0)
+    assert rarely.gil_overshoot_p50_ms == pytest.approx(0.2)
+    assert usually.gil_overshoot_p50_ms == pytest.approx(20.0)

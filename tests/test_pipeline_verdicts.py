@@ -78,7 +78,10 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
     ),
     "a Python function that holds the lock": (
         "gil",
-        measurement(*starving(**PYTHON, gil_overshoot_p90_ms=5.1), python="augment"),
+        measurement(
+            *starving(**PYTHON, gil_overshoot_p50_ms=3.0, gil_overshoot_p90_ms=5.1),
+            python="augment",
+        ),
     ),
     "reads that wait, as many as are allowed": (
         "io",
@@ -175,6 +178,44 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     "Python in the pipeline and sleeps in time": (
         "gil",
         measurement(*starving(**PYTHON, gil_overshoot_p90_ms=0.4), python="augment"),
+    ),
+    "a probe that neighbours make late now and then": (
+        "gil",
+        measurement(
+            *starving(**PYTHON, gil_overshoot_p50_ms=0.3, gil_overshoot_p90_ms=12.0),
+            python="augment",
+        ),
+    ),
+    "a late probe and threads that together do not want one vCPU": (
+        "gil",
+        measurement(
+            *starving(
+                **{**PYTHON, "own": 0.2},
+                run_delay_s=0.5,
+                gil_overshoot_p50_ms=6.0,
+                gil_overshoot_p90_ms=12.0,
+            ),
+            python="augment",
+        ),
+    ),
+    "a late probe beside neighbours, and little Python": (
+        "gil",
+        measurement(
+            *starving(
+                **{**PYTHON, "own": 0.1},
+                others=0.9,
+                run_delay_s=9.0,
+                gil_overshoot_p50_ms=6.0,
+                gil_overshoot_p90_ms=12.0,
+            ),
+            python="augment",
+        ),
+    ),
+    "one thread that is always at it and mostly waits": (
+        "serial",
+        measurement(
+            *starving(**{**ONE_THREAD, "own": 0.1, "run_delay_s": 2.2}, others=0.9),
+        ),
     ),
     "waiting for a vCPU and not for data": (
         "io",

@@ -8,9 +8,13 @@ import typer
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import Project, Zone
 from tpuctl.cli.progress import bars
+from tpuctl.datasets import copy_data_set
+from tpuctl.datasets.places import bucket_of
 from tpuctl.diagnosis import diagnose
 from tpuctl.errors import UsageError
+from tpuctl.launch.plan import find_script
 from tpuctl.launch.run import run_training
+from tpuctl.progress import OnProgress
 from tpuctl.remote.run import plan_command
 from tpuctl.reporters import launch as report
 from tpuctl.runtime import live_machine
@@ -85,6 +89,8 @@ def launch(
 def _train_here(
     script: str, what: dict[str, Any], cpu_devices: int | None, *, dry_run: bool
 ) -> None:
+    if not dry_run:
+        what["settings"] = _with_copies(script, what["settings"])
     plan = plan_training(script, diagnose(live_machine()), cpu_devices=cpu_devices, **what)
     if dry_run:
         output.show(plan, report.plan)
@@ -92,6 +98,24 @@ def _train_here(
         for reason in plan.because:
             output.note(reason)
         output.show(run_training(plan, log=output.script_log()), report.training)
+
+
+def _with_copies(script: str, settings: list[str]) -> list[str]:
+    """Let a template read the shards of a bucket from a copy on this machine."""
+    if not find_script(script).reads_shards:
+        return settings
+    with bars() as on_progress:
+        return [_with_copy(setting, on_progress) for setting in settings]
+
+
+def _with_copy(setting: str, on_progress: OnProgress) -> str:
+    name, _, place = setting.partition("=")
+    address = bucket_of(place) if name.lstrip("-") == "data" else None
+    if address is None:
+        return setting
+    copy = copy_data_set(address, on_progress=on_progress)
+    output.note(f"{address} is read from its copy here, {copy.path}.")
+    return f"{name}={copy.path}"
 
 
 def _train_there(

@@ -29,7 +29,8 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="TARGET | -- CMD...",
-        help="A folder of photographs or shards, module:function, path.py:function, or a program.",
+        help="A folder of photographs or shards, gs://BUCKET/FOLDER of shards, module:function, "
+        "path.py:function, or a program.",
     ),
 ]
 HtmlPath = Annotated[Path | None, typer.Option(help="Write the report here as one HTML file.")]

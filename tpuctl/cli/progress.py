@@ -115,5 +115,7 @@ def _state(progress: Progress) -> str:
 
 
 def _amount(progress: Progress) -> str:
-    total = "" if progress.total is None else f"/{progress.total:,.0f}"
-    return f"{progress.done:,.0f}{total} {progress.unit}".strip()
+    is_small = progress.unit == "MiB" and (progress.total or progress.done) < 10
+    digits = 1 if is_small else 0
+    total = "" if progress.total is None else f"/{progress.total:,.{digits}f}"
+    return f"{progress.done:,.{digits}f}{total} {progress.unit}".strip()

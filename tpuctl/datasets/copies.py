@@ -25,7 +25,7 @@ from tpuctl.datasets.models import DataSet
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.state import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, WriteError
-from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import (
     ensure_folder,
@@ -100,9 +100,14 @@ def copy_data_set(
 
 
 def local_data_set(dst: str | Path) -> Path:
-    """The folder of a data set: its own, or that of a verified copy of one in a bucket."""
+    """The folder of a data set: its own, or that of a verified copy of one in a bucket.
+
+    How far a long copy is appears on stderr; `copy_data_set` beforehand is silent.
+    """
     address = bucket_of(dst)
-    return Path(copy_data_set(address).path) if address else Path(dst)
+    if address is None:
+        return Path(dst)
+    return Path(copy_data_set(address, on_progress=Spoken(f"Copying {address}")).path)
 
 
 def _wanted(address: str, dst: str | Path | None) -> _Wanted:

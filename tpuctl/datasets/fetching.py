@@ -5,6 +5,7 @@ that is there. What a power cut does to these two is found by the checksum of th
 """
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.storage.local import publish, translated_write_errors
 from tpuctl.storage.port import Entry, Storage
+from tpuctl.units import MIB
 
 PIECE_BYTES = 8 << 20
 _CONNECTIONS = 16
@@ -100,11 +102,13 @@ def _see_through(running: Sequence["Future[None]"]) -> None:
 class _Meter:
     def __init__(self, total: int, there: int, on_progress: OnProgress) -> None:
         self._total, self._there, self._on_progress = total, there, on_progress
+        self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        self._there += count
-        mib = 1 << 20
-        self._on_progress(Progress("fetch", self._there / mib, self._total / mib, "MiB"))
+        with self._lock:
+            self._there += count
+            done = Progress("fetch", self._there / MIB, self._total / MIB, "MiB")
+            self._on_progress(done)
 
 
 def _begin(shard: Shard, folder: Path, entry: Entry | None, storage: Storage) -> _Arriving:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-import psutil
-
 from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.units import format_bytes
 
@@ -20,6 +18,8 @@ _CGROUP_LIMITS = (
 
 def memory_budget_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
     """Take 60 % of the RAM, or of the container's limit where that is less."""
+    import psutil
+
     total = psutil.virtual_memory().total
     for path in limits:
         try:

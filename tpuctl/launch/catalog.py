@@ -42,6 +42,11 @@ class Template(Outcome):
     is_plain_keras: bool = False
 
     @property
+    def reads_shards(self) -> bool:
+        """Whether its --data is what `tpuctl data presize` makes."""
+        return any(flag.name == "--data" and "of shards" in flag.help for flag in self.flags)
+
+    @property
     def decides_alone(self) -> bool:
         """Whether neither a flag nor a scope around it can give the script a strategy."""
         return not self.is_plain_keras and all(flag.name != "--strategy" for flag in self.flags)

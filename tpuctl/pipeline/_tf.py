@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpuctl.datasets.planes import yuv420_to_rgb
 from tpuctl.errors import InvalidInputError
 from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
 from tpuctl.pipeline.images import Photo, find_photos, show_path
@@ -164,12 +165,19 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
 
 def _shards(shards: ShardSet, batch_size: int, size: int) -> tuple[Any, Input]:
     features = {"image": tf.io.FixedLenFeature([], tf.string)}
+    shape = (shards.height, shards.width, 3)
 
     def decode(record: Any) -> Any:
         image = tf.io.parse_single_example(record, features)["image"]
+        if shards.encode == "raw":
+            return tf.reshape(tf.io.decode_raw(image, tf.uint8), shape)
+        if shards.encode == "yuv420":
+            planes = tf.io.decode_raw(image, tf.uint8)[None]
+            rgb = yuv420_to_rgb(planes, *shape[:2], xp=tf.experimental.numpy)
+            return tf.cast(tf.round(rgb[0]), tf.uint8)
         pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
         if shards.fixed_size:
-            return tf.ensure_shape(pixels, (shards.height, shards.width, 3))
+            return tf.ensure_shape(pixels, shape)
         return tf.image.resize_with_crop_or_pad(pixels, size, size)
 
     paths = [os.fsencode(path) for path in shards.paths]

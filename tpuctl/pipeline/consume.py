@@ -188,6 +188,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._probe = GilProbe()
         self._sampler = sampler
+        self._tool_threads = (self._probe.thread_id, sampler.thread_id)
         sampler.callbacks.append(self._sample)
         self._born_s = time.perf_counter()
 
@@ -206,11 +207,11 @@ class Recorder:
         with prompt_switches():
             self._begin()
             costs = self._feed.costs()
-            before, tool_s = signals.read(), self.tool_cpu_s
+            before, tool_s = signals.read(tool_threads=self._tool_threads), self.tool_cpu_s
         times = self._loop(limit, device_s)
         with prompt_switches():
             costs = grown(costs, self._feed.costs())
-            after = signals.read()
+            after = signals.read(tool_threads=self._tool_threads)
             slices = self._end()
         what = signals.between(
             before,

@@ -27,7 +27,7 @@ def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) ->
 
     Raises what the child raised, and TargetError when it hangs or dies.
     """
-    if request.target.kind != "function" and importlib.util.find_spec("tensorflow") is None:
+    if request.target.kind == "photos" and importlib.util.find_spec("tensorflow") is None:
         raise MissingExtraError("Profiling an input pipeline", extra="tf", module="tensorflow")
     with contextlib.ExitStack() as stack:
         if deep:

@@ -115,6 +115,7 @@ class Signals:
     pressure_cpu: float | None = None
     pressure_io: float | None = None
     pressure_memory: float | None = None
+    gil_overshoot_p50_ms: float | None = None
     gil_overshoot_p90_ms: float | None = None
     storage_bytes_read: int | None = None
     bytes_read: int | None = None

@@ -22,7 +22,7 @@ class GilProbe:
     def __init__(self) -> None:
         self._overshoots_s: list[float] = []
         self.cpu_s = 0.0
-        threading.Thread(target=self._run, name="tpuctl-gil-probe", daemon=True).start()
+        self.thread_id = _start(self._run, "tpuctl-gil-probe")
 
     def take(self) -> list[float]:
         """Hand over the overshoots since the last call."""
@@ -55,13 +55,19 @@ def run_delay_reader() -> Callable[[], float]:
     return read
 
 
+def _start(run: Callable[[], None], name: str) -> int:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread.native_id or 0
+
+
 class Sampler:
     """Calls everybody in `callbacks` twice a second until the process ends."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callbacks = [callback]
         self.cpu_s = 0.0
-        threading.Thread(target=self._run, name="tpuctl-sampler", daemon=True).start()
+        self.thread_id = _start(self._run, "tpuctl-sampler")
 
     def _run(self) -> None:
         while True:

@@ -42,7 +42,7 @@ def profile_target(
     """
     _check(steps, seconds, batch_size, image_size, device_step_ms)
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
-    parsed = parse_target(target)
+    parsed = parse_target(target, on_progress=on_progress)
     device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
     if fit:
         device = estimate_training_step(

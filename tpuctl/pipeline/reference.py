@@ -32,6 +32,8 @@ class Thresholds:
     stolen_demand: float
     throttled: float
     gil_overshoot_ms: float
+    gil_overshoot_usual_ms: float
+    gil_demand: float
     gil_vcpus: float
     gil_share: float
     blocked_share: float

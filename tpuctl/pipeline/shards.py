@@ -10,7 +10,7 @@ from tpuctl.errors import InvalidInputError
 MANIFEST = "manifest.json"
 SCHEMA = "tpuctl.dataset/"
 VERSION = 1
-ENCODINGS = ("jpeg", "png")
+TF_ENCODINGS = ("jpeg", "png", "raw", "yuv420")
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class ShardSet:
     """The shards of a data set that are there in full, and those that are not."""
 
     folder: Path
+    encode: str
+    format: str
     paths: tuple[Path, ...]
     records: int
     size_bytes: int
@@ -25,6 +27,13 @@ class ShardSet:
     width: int
     fixed_size: bool
     left_out: tuple[tuple[str, str], ...]
+
+    @property
+    def is_for_tf_data(self) -> bool:
+        """Whether tf.data can read them."""
+        is_planar = self.encode in ("raw", "yuv420")
+        readable = self.format == "tfrecord" and self.encode in TF_ENCODINGS
+        return readable and (self.fixed_size or not is_planar)
 
 
 def is_shard_folder(folder: Path) -> bool:
@@ -39,8 +48,8 @@ def is_shard_folder(folder: Path) -> bool:
 def read_shards(folder: Path) -> ShardSet:
     """Read a manifest and check that every shard it lists has its full length.
 
-    Raises InvalidInputError for a manifest that is damaged, of a newer version, or of a format that
-    the profiler cannot read, and where no shard is usable.
+    Raises InvalidInputError for a manifest that is damaged or of a newer version, and where no
+    shard is usable.
     """
     place = folder / MANIFEST
     manifest = json.loads(place.read_bytes())
@@ -60,11 +69,6 @@ def read_shards(folder: Path) -> ShardSet:
 
 
 def _shard_set(folder: Path, options: dict[str, Any], listed: list[dict[str, Any]]) -> ShardSet:
-    if options["format"] != "tfrecord" or options["encode"] not in ENCODINGS:
-        raise InvalidInputError(
-            f"{folder} holds {options['encode']} images in {options['format']} shards; "
-            "profile run reads jpeg and png in tfrecord."
-        )
     good, bad = [], []
     for shard in listed:
         path = folder / Path(str(shard["name"])).name
@@ -81,6 +85,8 @@ def _shard_set(folder: Path, options: dict[str, Any], listed: list[dict[str, Any
         )
     return ShardSet(
         folder=folder,
+        encode=str(options["encode"]),
+        format=str(options["format"]),
         paths=tuple(path for path, _, _ in good),
         records=sum(records for _, records, _ in good),
         size_bytes=sum(size for _, _, size in good),

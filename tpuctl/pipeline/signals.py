@@ -9,15 +9,22 @@ import contextlib
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tpuctl.pipeline import cgroup, tree
 from tpuctl.pipeline.models import Signals
 
 Value = TypeVar("Value")
+
+
+class ThreadTime(NamedTuple):
+    """Seconds that a thread was on a vCPU, and seconds that it was ready and had none."""
+
+    running_s: float
+    delayed_s: float
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,7 @@ class Reading:
 
     at_s: float
     cpu_s: float
-    run_delay_s: float | None
-    thread_demand_s: dict[str, float] | None
+    threads: dict[str, "ThreadTime"] | None
     busy_s: float | None
     steal_s: float | None
     throttled_s: float | None
@@ -53,16 +59,14 @@ def process_cpu_s() -> float:
     return total_s + sum(tree.cpu_s(worker) for worker in tree.workers())
 
 
-def read(root: Path = Path("/")) -> Reading:
-    """Read every counter now."""
+def read(root: Path = Path("/"), *, tool_threads: Collection[int] = ()) -> Reading:
+    """Read every counter now; of `tool_threads`, which only measure, no thread counters."""
     io_counters = attempt(lambda: _process_io(root))
-    threads = attempt(lambda: _threads(root))
     busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
     return Reading(
         at_s=time.perf_counter(),
         cpu_s=process_cpu_s(),
-        run_delay_s=None if threads is None else sum(delay for _, delay in threads.values()),
-        thread_demand_s=None if threads is None else {k: sum(v) for k, v in threads.items()},
+        threads=attempt(lambda: _threads(root, tool_threads)),
         busy_s=busy[0] if busy else None,
         steal_s=busy[1] if busy else None,
         throttled_s=attempt(lambda: cgroup.throttled_s(root)),
@@ -93,7 +97,8 @@ def between(
     cpus = len(usable_cpus())
     quota = attempt(lambda: cgroup.quota_vcpus(root))
     pressures = [_difference(*pair) for pair in zip(before.pressure, after.pressure, strict=True)]
-    busiest, second = _busiest_threads(before, after, wall_s)
+    threads = _thread_times(before, after)
+    busiest, second = _busiest_threads(threads, wall_s)
     shares = [None if stalled is None else stalled / wall_s for stalled in pressures]
     signals = Signals(
         wall_s=wall_s,
@@ -102,7 +107,7 @@ def between(
         consumer_cpu_s=consumer_cpu_s,
         vcpus_visible=cpus,
         vcpus_usable=min(cpus, quota) if quota else float(cpus),
-        run_delay_s=_difference(before.run_delay_s, after.run_delay_s),
+        run_delay_s=None if threads is None else sum(each.delayed_s for each in threads),
         busiest_thread=busiest,
         second_thread=second,
         other_cpu_s=None if busy_s is None else max(0.0, busy_s - cpu_s),
@@ -111,7 +116,8 @@ def between(
         pressure_cpu=shares[0],
         pressure_io=shares[1],
         pressure_memory=shares[2],
-        gil_overshoot_p90_ms=_p90_ms(gil_overshoots_s),
+        gil_overshoot_p50_ms=_quantile_ms(gil_overshoots_s, 0.5),
+        gil_overshoot_p90_ms=_quantile_ms(gil_overshoots_s, 0.9),
         storage_bytes_read=_count(before.storage_bytes, after.storage_bytes),
         bytes_read=_count(before.read_bytes, after.read_bytes),
         major_faults=after.major_faults - before.major_faults,
@@ -128,9 +134,10 @@ def attempt(source: Callable[[], Value]) -> Value | None:
         return None
 
 
-def _threads(root: Path) -> dict[str, tuple[float, float]]:
-    """Of every thread, our workers' too: seconds on a vCPU, and seconds ready and without one."""
-    tasks = list(os.scandir(root / "proc/self/task"))
+def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
+    """The times of every thread so far, our workers' too."""
+    left_out = set(map(str, but))
+    tasks = [task for task in os.scandir(root / "proc/self/task") if task.name not in left_out]
     for worker in tree.workers(root):
         with contextlib.suppress(OSError):
             tasks += os.scandir(worker / "task")
@@ -138,19 +145,31 @@ def _threads(root: Path) -> dict[str, tuple[float, float]]:
     for task in tasks:
         if counters := attempt(Path(task.path, "schedstat").read_text):
             running_ns, delayed_ns = counters.split()[:2]
-            found[task.name] = int(running_ns) / 1e9, int(delayed_ns) / 1e9
+            found[task.name] = ThreadTime(int(running_ns) / 1e9, int(delayed_ns) / 1e9)
     return found
 
 
+def _thread_times(before: Reading, after: Reading) -> list[ThreadTime] | None:
+    """What each thread that is still there did between two readings."""
+    if before.threads is None or after.threads is None:
+        return None
+    new = ThreadTime(0.0, 0.0)
+    pairs = [(now, before.threads.get(name, new)) for name, now in after.threads.items()]
+    return [
+        ThreadTime(
+            max(0.0, now.running_s - then.running_s), max(0.0, now.delayed_s - then.delayed_s)
+        )
+        for now, then in pairs
+    ]
+
+
 def _busiest_threads(
-    before: Reading, after: Reading, wall_s: float
+    threads: list[ThreadTime] | None, wall_s: float
 ) -> tuple[float | None, float | None]:
     """The two largest shares of the time that a thread ran or was ready to run."""
-    if before.thread_demand_s is None or after.thread_demand_s is None:
+    if threads is None:
         return None, None
-    earlier = before.thread_demand_s
-    grown = [total - earlier.get(name, 0.0) for name, total in after.thread_demand_s.items()]
-    first, second, *_ = sorted([*grown, 0.0, 0.0], reverse=True)
+    first, second, *_ = sorted([*map(sum, threads), 0.0, 0.0], reverse=True)
     return min(1.0, first / wall_s), min(1.0, second / wall_s)
 
 
@@ -189,7 +208,7 @@ def _count(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(0, after - before)
 
 
-def _p90_ms(overshoots_s: list[float]) -> float | None:
+def _quantile_ms(overshoots_s: list[float], share: float) -> float | None:
     if len(overshoots_s) < 10:
         return None
-    return sorted(overshoots_s)[int(0.9 * len(overshoots_s))] * 1000
+    return sorted(overshoots_s)[int(share * len(overshoots_s))] * 1000

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tpuctl.datasets.batches import open_batches
 from tpuctl.errors import InvalidInputError
 from tpuctl.pipeline.consume import OpenPipeline
 from tpuctl.pipeline.request import Request
+from tpuctl.pipeline.shards import read_shards
 from tpuctl.pipeline.targets import SUPPORTED, Target
 from tpuctl.pipeline.trying import building_with, finished
 from tpuctl.usercode.function import Function
@@ -25,8 +27,10 @@ def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
     """Build or load the pipeline that a target means; `folder` is for its counters.
 
     Raises TargetError where the user's code fails, InvalidInputError for what cannot be iterated
-    and ImportError where a folder is given and TensorFlow is not installed.
+    and ImportError where photographs are given and TensorFlow is not installed.
     """
+    if target.kind == "shards" and not _is_for_tf_data(target):
+        return _open_batches(target, request, folder)
     if target.kind != "function":
         from tpuctl.pipeline._tf import open_folder
 
@@ -65,6 +69,24 @@ def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
         hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
         f"Supported: {SUPPORTED}.",
     )
+
+
+def _is_for_tf_data(target: Target) -> bool:
+    """Whether tf.data is here and can read these shards."""
+    has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+    return has_tensorflow and read_shards(Path(target.place)).is_for_tf_data
+
+
+def _open_batches(target: Target, request: Request, folder: str) -> OpenPipeline:
+    """Read shards with NumPy alone."""
+    from tpuctl.pipeline.python.iterables import open_iterable
+
+    batches = open_batches(target.place, request.batch_size)
+
+    def read() -> Any:
+        return ((batch.images, batch.labels) for batch in batches)
+
+    return open_iterable(read(), read, folder, name="open_batches", batch_size=request.batch_size)
 
 
 def import_frameworks(target: Target) -> None:

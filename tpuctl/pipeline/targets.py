@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tpuctl.datasets.copies import copy_data_set
+from tpuctl.datasets.places import bucket_of
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.pipeline.shards import is_shard_folder
+from tpuctl.progress import OnProgress, silent
 from tpuctl.usercode.function import Function, parse_function
 from tpuctl.usercode.function import try_alone as try_function_alone
 
 SUPPORTED = (
-    "a folder of photographs, a folder of tpuctl shards, module:function or path.py:function"
+    "a folder of photographs, a folder or gs:// address of tpuctl shards, module:function or "
+    "path.py:function"
 )
 
 
@@ -23,11 +27,13 @@ class Target:
     function: str | None = None
 
 
-def parse_target(text: str) -> Target:
-    """Find out what to profile.
+def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
+    """Find out what to profile; shards of a bucket are copied here first, as readers do.
 
-    Raises NotFoundError or InvalidInputError with what is supported.
+    Raises NotFoundError or InvalidInputError with what is supported, and what `copy_data_set` does.
     """
+    if address := bucket_of(text):
+        return Target("shards", copy_data_set(address, on_progress=on_progress).path)
     path = Path(text)
     if text and path.is_dir():
         return Target("shards" if is_shard_folder(path) else "photos", str(path.resolve()))

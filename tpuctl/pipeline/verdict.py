@@ -128,10 +128,13 @@ def _gil(case: Case) -> Finding | None:
     python = [stage.index for stage in case.parts.stages if stage.runs_python]
     cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
     in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
-    if late_ms is None or late_ms < case.limits.gil_overshoot_ms:
+    if late_ms is None or not _is_lock_held(case):
         return None
     mostly = cpu_ms >= case.limits.gil_share * case.parts.cpu_s_per_example * 1e3
-    if case.own >= case.limits.busy or not (in_python >= case.limits.gil_vcpus or mostly):
+    alone = case.others <= case.limits.contended_other
+    if not (in_python >= case.limits.gil_vcpus or (mostly and alone)):
+        return None
+    if case.own >= case.limits.busy:
         return None
     if case.in_flight > TWO_THREADS and (case.demand or 0.0) >= case.limits.busy * case.in_flight:
         # Calls that wait for the lock do not want a vCPU; these do, and neighbours have them.
@@ -152,11 +155,27 @@ def _gil(case: Case) -> Finding | None:
     )
 
 
+def _is_lock_held(case: Case) -> bool:
+    """Whether somebody holds the interpreter lock most of the time.
+
+    Neighbours that take the vCPU from a thread that holds it for a moment make the probe late now
+    and then, not usually; and who holds it runs or is ready to run, so it costs a whole vCPU.
+    """
+    signals, limits = case.free.signals, case.limits
+    if (signals.gil_overshoot_p90_ms or 0.0) < limits.gil_overshoot_ms:
+        return False
+    usual_ms = signals.gil_overshoot_p50_ms
+    if usual_ms is not None and usual_ms < limits.gil_overshoot_usual_ms:
+        return False
+    return case.demand is None or case.demand >= limits.gil_demand
+
+
 def _serial(case: Case) -> Finding | None:
     if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
         return None
     worst = max(serial_runs(case), key=lambda run: run[1], default=None)
-    if worst is not None and worst[1] >= case.limits.serial_active:
+    waits = case.blocked >= case.limits.blocked_share
+    if worst is not None and worst[1] >= case.limits.serial_active and not waits:
         stages, active = worst
         names = ", ".join(dict.fromkeys(case.parts.stages[index].name for index in stages))
         line = f"one thread runs {names} {min(1.0, active):.0%} of the time; no other can help it"

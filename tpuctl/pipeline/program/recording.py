@@ -6,6 +6,7 @@ The file is a whole result every time, so that a program that is killed has left
 import json
 import os
 import statistics
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -91,6 +92,13 @@ class Recording:
             self._sampler.cpu_s if self._sampler else 0.0
         )
 
+    def _read(self, series: Series) -> signals.Reading:
+        tools = [each.thread_id for each in (self._probe, self._sampler) if each]
+        if series.origin.kind == "tf.data":
+            # It only trains: what it waits for a vCPU does not hold the pipeline up.
+            tools.append(threading.main_thread().native_id or 0)
+        return signals.read(tool_threads=tools)
+
     def _begin(self, series: Series) -> None:
         if id(series) in self._starts:
             return
@@ -100,7 +108,7 @@ class Recording:
             if self._probe:
                 self._probe.take()
             self._starts[id(series)] = _Start(
-                signals.read(), self._tool_cpu_s, series.feeding_cpu_s, series.origin.costs()
+                self._read(series), self._tool_cpu_s, series.feeding_cpu_s, series.origin.costs()
             )
 
     def _sample(self) -> None:
@@ -111,7 +119,7 @@ class Recording:
             return
         with prompt_switches(), self.watch.lock:
             series.poll()
-            self._ends[id(series)] = signals.read(), self._tool_cpu_s
+            self._ends[id(series)] = self._read(series), self._tool_cpu_s
             if self._probe:
                 self._late = (self._late + self._probe.take())[-2000:]
         if time.perf_counter() - self._written_s > WRITE_EVERY_S:
