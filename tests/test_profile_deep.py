@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
+from tpuctl.errors import TargetError
 from tpuctl.pipeline import Profile, profile_target
 from tpuctl.pipeline.deep.capturing import (
     MOST_BYTES,
@@ -106,6 +107,20 @@ def test_a_profiler_that_breaks_later_leaves_what_it_gave(tmp_path: Path) -> Non
     deep, files = captured(Recorder(breaks_at=2), tmp_path)
     assert len(files) == 1
     assert deep.note == "The host trace stopped itself: no permission."
+
+
+def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: Path) -> None:
+    recorder = Recorder()
+
+    def measure(seconds: float) -> Window:
+        if len(recorder.folders) == 3:
+            raise TargetError("The pipeline failed while giving a batch: no such file")
+        return Window(seconds, seconds, 2.0, ())
+
+    deep, files = capture(Running(measure, settle=lambda: None), recorder, tmp_path)
+    assert not recorder.is_on
+    assert len(files) == 1
+    assert "no such file" in (deep.note or "")
 
 
 def pipeline(*stages: StageWork) -> InputPipeline:

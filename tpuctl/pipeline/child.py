@@ -85,7 +85,7 @@ def _trace(
     if request.trace_folder is None:
         return None, ()
     if source.kind not in TRACEABLE:
-        return Deep(missing=f"a {source.kind} pipeline has no operations of tf.data."), ()
+        return Deep(missing=f"there are no operations of tf.data in it ({source.kind})."), ()
     from tpuctl.pipeline.deep._tf import TensorFlowProfiler
 
     channel.enter("tracing the host")

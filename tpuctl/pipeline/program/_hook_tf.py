@@ -5,6 +5,7 @@ what one of its versions does not have is left alone.
 """
 
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -24,7 +25,7 @@ class TensorFlowHooks:
         self._watch = watch
         self._graphs = Graphs()
         # The data sets that went into a graph as arguments; inside they have lost their past.
-        self._arguments: dict[str, Any] = {}
+        self._arguments: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     def collect(self) -> None:
         """Look at what graphs added up; to be called now and then."""
@@ -93,12 +94,8 @@ class TensorFlowHooks:
             # The iterators below it, one for each device, are its parts.
             with self._graphs.inside():
                 iterator = plain(self_)
-            dataset = getattr(self_, "_original_dataset", None)
-            if dataset is None:
-                dataset = self_._cloned_datasets[0] if hasattr(self_, "_cloned_datasets") else None
-            if dataset is None:
-                dataset = self_._datasets[0]
-            self._begin(iterator, dataset, dealt=self_)
+            if (dataset := _dealt_out_by(self_)) is not None:
+                self._begin(iterator, dataset, dealt=self_)
             return iterator
 
         kind.__iter__ = __iter__
@@ -151,6 +148,13 @@ class TensorFlowHooks:
             return take() if series is None else self._watch.take(series, take)
 
         return taking
+
+
+def _dealt_out_by(distributed: Any) -> Any:
+    """The data set that a strategy deals out, or its part for the first host."""
+    whole = getattr(distributed, "_original_dataset", None)
+    parts = (getattr(distributed, name, None) for name in ("_cloned_datasets", "_datasets"))
+    return whole if whole is not None else next((part[0] for part in parts if part), None)
 
 
 def _inside_data_set() -> bool:
