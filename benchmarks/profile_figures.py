@@ -69,8 +69,8 @@ def show_deep(arguments: argparse.Namespace) -> None:
     ]
     slowdowns = [each.slowdown for each in found if each.slowdown is not None]
     overhead = median(each.overhead_fraction for each in found)
-    print(f"deep overhead: tracing takes {overhead:.2%} of the vCPUs; ", end="")
-    print(f"CPU per element x{1 + median(slowdowns):.3f} beside it" if slowdowns else "stopped")
+    beside = f"CPU per element x{1 + median(slowdowns):.3f}" if slowdowns else "too few elements"
+    print(f"deep overhead: tracing takes {overhead:.2%} of the vCPUs; {beside} beside it")
     tiny = take("tiny", arguments.seconds, None, deep=True).deep
     print(f"deep overhead, tiny elements: {tiny.note}")
 

@@ -22,6 +22,9 @@ from tpuctl.pipeline.deep.linking import link, merge, read_files
 from tpuctl.pipeline.deep.models import Deep, TracedNode
 from tpuctl.pipeline.models import Measurement, NodeCost
 from tpuctl.pipeline.trace.stages import InputPipeline, StageWork
+from tpuctl.reporters.profile import csv
+from tpuctl.reporters.profile_deep import inside, taken
+from tpuctl.reporters.profile_html import page
 
 READ = ("Root", "Map")
 
@@ -52,13 +55,13 @@ class Recorder:
 
 
 def captured(
-    recorder: Recorder, folder: Path, *, slower: float = 1.0
+    recorder: Recorder, folder: Path, *, slower: float = 1.0, elements: int = 100
 ) -> tuple[Deep, tuple[str, ...]]:
     """Trace a pipeline on paper, each element of which takes so much longer beside a trace."""
 
     def measure(seconds: float) -> Window:
         cpu_s = seconds * (slower if recorder.is_on else 1.0)
-        return Window(seconds, cpu_s, 2.0, (NodeCost(READ, seconds, 100, 0, 2, 1.0),))
+        return Window(seconds, cpu_s, 2.0, (NodeCost(READ, seconds, elements, 0, 2, 1.0),))
 
     return capture(Running(measure, settle=lambda: None), recorder, folder)
 
@@ -88,6 +91,13 @@ def test_a_trace_that_slows_the_pipeline_down_is_not_believed(tmp_path: Path) ->
     assert deep.slowdown == pytest.approx(0.2)
     assert "20% more CPU time" in (deep.ended or "")
     assert files == ()
+
+
+def test_a_handful_of_elements_does_not_tell_what_a_trace_costs(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(), tmp_path, slower=1.2, elements=5)
+    assert deep.slowdown is None
+    assert deep.ended is None
+    assert files
 
 
 def test_a_full_budget_of_bytes_ends_it_with_what_there_is(tmp_path: Path) -> None:
@@ -125,6 +135,16 @@ def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: 
 
 def pipeline(*stages: StageWork) -> InputPipeline:
     return InputPipeline(list(stages), 0, [], {}, 0, 1, shortened=False, work_while_waiting_ps=0)
+
+
+def test_the_report_says_what_the_trace_took_and_what_is_inside() -> None:
+    deep = Deep(3, 3.0, 300_000, 0.007, 0.012, 0.99)
+    measured = measurement(phase(), traced=traced_as(JPEG), deep=deep)
+    found = profile(measured)
+    assert taken(deep).startswith("3.0 s, 293 KiB; 0.7 % of the vCPUs meanwhile; +1.2% CPU time")
+    assert inside(found) == ["decode: OpDecode 75%"]
+    assert "OpDecode 75%" in page(found)
+    assert "OpDecode 75%" in csv(found)
 
 
 def test_the_epochs_of_a_repeated_stage_are_one() -> None:
