@@ -292,7 +292,8 @@ def test_the_command_line_starts_lists_follows_and_stops(tpuctl, own: Slice) -> 
     where = ("--host", own.option, "--key", str(own.key))
     started = tpuctl("run", *where, "--job", "train", "--", "sh", "-c", "echo hi; sleep 600")
     assert "Job train runs on 2 workers." in started.stdout
-    assert f"tpuctl logs --host {own.option} --job train -f" in started.stdout
+    again = f"tpuctl logs --host {own.option} --key {own.key} --job train -f"
+    assert again in started.stdout
     assert "running" in tpuctl("logs", *where, "--list").stdout
     assert tpuctl("logs", *where, "--list", "--json").data["jobs"][0]["job"] == "train"
     assert "Job train was stopped on workers 0-1." in tpuctl("stop", *where).stdout

@@ -9,7 +9,7 @@ from tpuctl.pipeline.estimate import estimate_training_step
 from tpuctl.pipeline.measure import measure
 from tpuctl.pipeline.models import Device, Profile
 from tpuctl.pipeline.presized import presized_sample
-from tpuctl.pipeline.request import DEFAULT_SECONDS, LONGEST_WAIT_S, Request
+from tpuctl.pipeline.request import DEFAULT_SECONDS, LEAST_WAIT_S, LONGEST_WAIT_S, Request
 from tpuctl.pipeline.targets import parse_target
 from tpuctl.pipeline.train import TEMPLATE, measure_training_step
 from tpuctl.pipeline.verify import verify as verify_advice
@@ -61,7 +61,7 @@ def profile_target(
         seconds=seconds or DEFAULT_SECONDS,
         steps=steps,
         device_step_ms=device.step_ms if device else None,
-        wait_limit_s=LONGEST_WAIT_S if seconds is None else max(10.0, 2 * seconds),
+        wait_limit_s=LONGEST_WAIT_S if seconds is None else max(LEAST_WAIT_S, 2 * seconds),
     )
     measured = measure(request, on_progress=on_progress, deep=deep)
     profile = build_profile(measured, target=target, image_size=image_size, device=device)

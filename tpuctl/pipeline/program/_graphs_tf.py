@@ -8,22 +8,37 @@ asks, twice a second, and leaves the answer in a variable too.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from tpuctl.pipeline.program.watching import Series, Watch
 
+Find = Callable[[], Series]
 SPARE = 8
 MODEL_EVERY_S = 0.5
 
 
-class GraphTimes:
-    """What one `next` inside a graph added up, and how much of it was looked at already.
+class Times(Protocol):
+    """What one `next` inside a graph added up; those of one iterator have one lane.
 
-    `find` gives the series of its data set, in whatever recording runs: a graph outlives them.
+    `find` gives the series of its data set, in whatever recording runs, for a graph outlives them.
     """
 
-    def __init__(self, tf: Any) -> None:
+    lane: int
+    find: Find | None
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The model of its iterator as it last was; empty where nobody asked for it."""
+
+    def since(self) -> tuple[int, float]:
+        """Batches and seconds since the last call."""
+
+
+class GraphTimes:
+    """The `Times` of an iterator in variables, and how much of them was looked at already."""
+
+    def __init__(self, tf: Any, lane: int) -> None:
         # `tf.Variable` is forbidden once a `tf.function` has been traced, and would be its own.
         from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -32,8 +47,14 @@ class GraphTimes:
             self.count = ResourceVariable(0, dtype=tf.int64, trainable=False)
             self.model = ResourceVariable("", dtype=tf.string, trainable=False)
             self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
-        self.find: Callable[[], Series] | None = None
+        self.lane = lane
+        self.find: Find | None = None
         self._seen = (0, 0.0)
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The model of its iterator as it last was."""
+        return bytes(self.model.numpy())
 
     def since(self) -> tuple[int, float]:
         """Batches and seconds since the last call."""
@@ -49,13 +70,15 @@ class Graphs:
     def __init__(self) -> None:
         self.used: list[GraphTimes] = []
         self._spare: list[GraphTimes] = []
+        self._lanes = 0
         self._inside = threading.local()
 
     def prepare(self, tf: Any) -> None:
         """Have some ready; a graph that is being built cannot make them for itself."""
         with tf.init_scope():
             while len(self._spare) < SPARE:
-                self._spare.append(GraphTimes(tf))
+                self._lanes += 1
+                self._spare.append(GraphTimes(tf, self._lanes))
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[bool]:
@@ -114,32 +137,39 @@ def _ask_for_model(tf: Any, times: GraphTimes, resource: Any, now: Any) -> None:
     tf.cond(now - times.model_at_s > MODEL_EVERY_S, ask, lambda: tf.constant(value=False))
 
 
-def collect(watch: Watch, graphs: Graphs) -> None:
-    """Credit what graphs took to their data sets, else to the one that was iterated last."""
-    for times in graphs.used:
+def collect(watch: Watch, graphs: Iterable[Times]) -> None:
+    """Credit what graphs took to their data sets, else to the one that was iterated last.
+
+    A strategy gives every replica an iterator of its own; in one step each takes a part of the
+    batch, all at once.
+    """
+    lanes: dict[Find | None, dict[int, tuple[int, float]]] = {}
+    for times in graphs:
         batches, waited_s = times.since()
-        series = None
-        if batches:
-            series = times.find() if times.find else _fed_by_graph(watch)
+        mine = lanes.setdefault(times.find, {})
+        before = mine.get(times.lane, (0, 0.0))
+        mine[times.lane] = before[0] + batches, before[1] + waited_s
+        if batches and times.find and times.model_bytes:
+            _add_model(watch, times.model_bytes, times.find())
+    for find, taken in lanes.items():
+        batches, waited_s = max(taken.values())
+        series = (find() if find else _fed_by_graph(watch)) if batches else None
         if series is None:
             continue
-        examples = int(series.origin.settings.get("batch_size") or 1)
+        parts = sum(lane[0] for lane in taken.values()) / batches
+        examples = round(int(series.origin.settings.get("batch_size") or 1) * parts)
         series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
-        if times.find:
-            _add_model(watch, times, series)
         if series.count >= 1:
             for callback in watch.begun:
                 callback(series)
 
 
-def _add_model(watch: Watch, times: GraphTimes, series: Series) -> None:
+def _add_model(watch: Watch, model: bytes, series: Series) -> None:
     from tensorflow.core.framework import model_pb2
 
     from tpuctl.pipeline._tfgraph import snapshot_of
 
-    content = times.model.numpy()
-    snapshot = snapshot_of(model_pb2.ModelProto.FromString(content)) if content else None
-    if snapshot:
+    if snapshot := snapshot_of(model_pb2.ModelProto.FromString(model)):
         with watch.lock:
             series.ledger.add(snapshot)
 

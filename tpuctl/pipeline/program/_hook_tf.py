@@ -29,7 +29,7 @@ class TensorFlowHooks:
 
     def collect(self) -> None:
         """Look at what graphs added up; to be called now and then."""
-        collect(self._watch, self._graphs)
+        collect(self._watch, self._graphs.used)
 
     def iterators(self, module: ModuleType) -> None:
         """Watch every iterator of one data set from now on."""

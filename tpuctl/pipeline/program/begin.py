@@ -72,12 +72,18 @@ def _install(folder: str) -> _Here:
 
         hook(watch, module, folder)
 
+    def keras(module: ModuleType) -> None:
+        from tpuctl.pipeline.program._hook_keras import hook
+
+        hook(watch, module)
+
     finder = AfterImport(
         {
             "tensorflow.python.data.ops.iterator_ops": tensorflow.hook("iterators"),
             "tensorflow.python.data.ops.dataset_autograph": tensorflow.hook("loops"),
             "tensorflow.python.data.ops.dataset_ops": tensorflow.hook("arguments"),
             "tensorflow.python.distribute.input_lib": tensorflow.hook("distributed"),
+            "keras.src.backend.jax.trainer": keras,
             "torch.utils.data.dataloader": torch,
             "grain._src.python.dataset.dataset": grain,
         }
