@@ -15,7 +15,7 @@ from tests.conftest import Result
 from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.pipeline.models import ChainNode
-from tpuctl.pipeline.program._hook_tf import _collect
+from tpuctl.pipeline.program._graphs_tf import Find, collect
 from tpuctl.pipeline.program.finder import AfterImport
 from tpuctl.pipeline.program.run import is_program, profile_program
 from tpuctl.pipeline.program.watching import Origin, Watch
@@ -164,7 +164,10 @@ def test_batches_of_a_graph_share_what_it_waited() -> None:
 
 
 class Taken:
-    """What one `next` of a graph added up."""
+    """What one `next` of a graph added up, whose data set is not known."""
+
+    find: Find | None = None
+    model_bytes = b""
 
     def __init__(self, lane: int, batches: int, waited_s: float) -> None:
         self.lane, self.sums = lane, (batches, waited_s)
@@ -181,7 +184,7 @@ def test_replicas_that_take_their_parts_at_once_make_one_step() -> None:
     watch.opened(series, alive)
     for _ in range(2):
         # The second replica takes in two places of its graph.
-        _collect(watch, [Taken(1, 10, 1.0), Taken(2, 6, 0.5), Taken(2, 4, 0.2)])
+        collect(watch, [Taken(1, 10, 1.0), Taken(2, 6, 0.5), Taken(2, 4, 0.2)])
     assert series.count == 10
     assert set(series.examples) == {8}
 

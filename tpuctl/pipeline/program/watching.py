@@ -104,6 +104,8 @@ class Watch:
         self.begun: list[Callable[[Series], None]] = []
         self.first: list[Callable[[], None]] = []
         self.is_taking = False
+        # Whether there are graphs with loops in them, which nobody sees begin.
+        self.in_graphs = False
         self._inside = threading.local()
 
     def of(self, thing: object, make: Callable[[], Origin]) -> Series:
