@@ -6,6 +6,10 @@ What is made is written above each; the table of labels is in `profile_suite`.
 """
 
 import os
+import queue
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -183,3 +187,116 @@ def iterable_bursts() -> Iterator[Any]:
         number += 1
         time.sleep(0.3 if number % 40 == 0 else 0.01)
         yield np.zeros((8, 8), "float32")
+
+
+def _numbers(function: Any, calls: int, pool: int | None = None) -> Any:
+    """Numbers through one map as it is written, on a thread pool of its own where one is given."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.experimental_optimization.map_parallelization = False
+    options.experimental_optimization.map_and_batch_fusion = False
+    if pool:
+        options.threading.private_threadpool_size = pool
+    data = tf.data.Dataset.range(1 << 40).map(function, num_parallel_calls=calls)
+    return data.batch(16).prefetch(2).with_options(options)
+
+
+def _in_python(work: Any) -> Any:
+    import tensorflow as tf
+
+    def call(index: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(work, [index], tf.int64), ())
+
+    return call
+
+
+def small_pool() -> Any:
+    """Work for many vCPUs, and one thread to do it."""
+    import tensorflow as tf
+
+    def work(index: Any) -> Any:
+        square = tf.fill((300, 300), tf.cast(index, tf.float32))
+        return tf.reduce_sum(tf.math.sin(square) * tf.math.exp(-square))
+
+    return _numbers(work, calls=8, pool=1)
+
+
+def enough_threads() -> Any:
+    """Reads from far away, a thread for each that is allowed: more threads would not help."""
+
+    def wait(index: Any) -> Any:
+        time.sleep(0.03)
+        return index
+
+    return _numbers(_in_python(wait), calls=8, pool=8)
+
+
+def fine_python() -> Any:
+    """Calls that hold the interpreter lock for less than a millisecond, two at a time."""
+
+    def count(index: Any) -> Any:
+        total = 0
+        for value in range(25_000):
+            total += value
+        return index + total % 1
+
+    return _numbers(_in_python(count), calls=2)
+
+
+def ops_in_parallel() -> Any:
+    """One call at a time, and an operation that uses every vCPU inside it."""
+    import tensorflow as tf
+
+    large = tf.random.stateless_normal((900, 900), (1, 2))
+    return _numbers(
+        lambda index: tf.reduce_sum(large @ (large * tf.cast(index % 3, tf.float32))), calls=1
+    )
+
+
+def _from_threads(work: Any, threads: int) -> Iterator[Any]:
+    """A loader of one's own: threads that fill a queue."""
+    ready: queue.Queue[Any] = queue.Queue(16)
+
+    def fill() -> None:
+        while True:
+            ready.put(work(0))
+
+    for _ in range(threads):
+        threading.Thread(target=fill, daemon=True).start()
+    while True:
+        yield np.stack([ready.get() for _ in range(8)])
+
+
+def threads_that_sleep() -> Iterator[Any]:
+    return _from_threads(nap, 4)
+
+
+def threads_at_work() -> Iterator[Any]:
+    return _from_threads(matrices, len(os.sched_getaffinity(0)))
+
+
+def slow_pipe() -> Iterator[Any]:
+    """A program that writes two megabytes a second, read to the rhythm of its writing."""
+    write = (
+        "import sys, time\nwhile True:\n sys.stdout.buffer.write(bytes(20_000))\n time.sleep(0.01)"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", write], stdout=subprocess.PIPE)
+    assert writer.stdout
+    while content := writer.stdout.read(8 * 12_000):
+        yield np.frombuffer(content, "uint8").reshape(8, -1)
+
+
+def neighbours() -> Iterator[Any]:
+    """Work for every vCPU, and twice as many busy processes that are none of ours."""
+    cpus = len(os.sched_getaffinity(0))
+    busy = f"import os\nwhile os.path.exists('/proc/{os.getpid()}'):\n for _ in range(10**6): pass"
+    for _ in range(2 * cpus):
+        # The shell ends at once, and what it started belongs to nobody here.
+        subprocess.run(["/bin/sh", "-c", '"$0" -c "$1" &', sys.executable, busy], check=True)
+    return _from_threads(matrices, cpus)
+
+
+def torch_python_workers() -> Any:
+    """Every process has a lock of its own."""
+    return _loader(loop, len(os.sched_getaffinity(0)))

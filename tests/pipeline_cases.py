@@ -91,7 +91,14 @@ def phase(
     """One window on a machine with two vCPUs."""
     examples = examples_per_s * wall_s
     steps = round(examples / BATCH)
-    given = {"run_delay_s": 0.5, "throttled_s": 0.0, "gil_overshoot_p90_ms": 0.2, **signals}
+    late_ms = signals.get("gil_overshoot_p90_ms", 0.2)
+    given = {
+        "run_delay_s": 0.5,
+        "throttled_s": 0.0,
+        "gil_overshoot_p90_ms": late_ms,
+        "gil_overshoot_p50_ms": late_ms / 2,
+        **signals,
+    }
     return Phase(
         name="device" if device_s else "free",
         start_s=1.0,

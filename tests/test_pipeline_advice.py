@@ -147,3 +147,13 @@ def test_a_cache_above_a_shuffle_is_said_to_freeze_it() -> None:
     order = next(each for each in result.advice if each.code == "order")
     assert "what augment did the first time" in order.what
     assert "order" not in codes(profile(made))
+
+
+def test_threads_that_work_need_a_vcpu_each_and_not_more_of_them() -> None:
+    result = profile(CASES["work on a pool of one thread, and a vCPU that nobody uses"][1])
+    [advice] = [each for each in result.advice if each.code == "threadpool"]
+    assert advice.change.startswith("options.threading.private_threadpool_size = 2")
+    assert result.pipeline_examples_per_s
+    assert advice.predicted_examples_per_s == pytest.approx(
+        2 * result.pipeline_examples_per_s, rel=0.05
+    )

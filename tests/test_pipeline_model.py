@@ -169,7 +169,7 @@ class Numbers:
     def snapshot(self, iterator: Iterator[Any]) -> None:
         return None
 
-    def describe(self, error: Exception) -> str:
+    def describe(self, error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
 
 

@@ -49,7 +49,13 @@ def counted(*rows: tuple[str, str, float, float], lanes: int = 1, **changes: Any
     free, device = (replace(each, costs=costs, nodes=()) for each in starving(**given))
     settings = {"num_workers": lanes if lanes > 1 else 0}
     return measurement(
-        free, device, kind="torch", lanes=lanes, runs_ahead=lanes > 1, settings=settings
+        free,
+        device,
+        kind="torch",
+        lanes=lanes,
+        runs_ahead=lanes > 1,
+        settings=settings,
+        threadpool_size=0,
     )
 
 
@@ -72,6 +78,17 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         "stolen",
         measurement(phase(), phase(device_s=BATCH / 532.0, wait=0.7, others=0.4, own=0.6)),
     ),
+    "fast enough, but for neighbours that come with the device": (
+        "stolen",
+        measurement(
+            phase(**{**FITS, "own": 0.2}, p99=0.4),
+            device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=2.0),
+        ),
+    ),
+    "one thread that neighbours hardly let run": (
+        "stolen",
+        measurement(*starving(**{**ONE_THREAD, "own": 0.2}, others=0.8, run_delay_s=3.0)),
+    ),
     "a quota that holds back": (
         "throttled",
         measurement(*starving(own=0.5, throttled_s=2.0, vcpus_usable=1.0)),
@@ -79,7 +96,7 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
     "a Python function that holds the lock": (
         "gil",
         measurement(
-            *starving(**PYTHON, gil_overshoot_p50_ms=3.0, gil_overshoot_p90_ms=5.1),
+            *starving(**PYTHON, gil_overshoot_p90_ms=5.1),
             python="augment",
         ),
     ),
@@ -91,10 +108,20 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         "threadpool",
         measurement(*starving(**{**WAITING, "calls": 16}), isolated=READ_IS_CHEAP),
     ),
+    "work on a pool of one thread, and a vCPU that nobody uses": (
+        "threadpool",
+        measurement(
+            *starving(own=0.5, examples_per_s=136.0, calls=8, run_delay_s=0.1), threadpool_size=1
+        ),
+    ),
     "one thread for everything": ("serial", measurement(*starving(**ONE_THREAD))),
     "one thread for everything, beside neighbours": (
         "serial",
         measurement(*starving(**ONE_THREAD, others=0.45, run_delay_s=3.0)),
+    ),
+    "batches that come unevenly, beside neighbours that are not in the way": (
+        "bursty",
+        measurement(phase(**FITS, p99=0.4), device_phase(wait=0.3, others=0.4, run_delay_s=0.3)),
     ),
     "batches that come unevenly": (
         "bursty",
@@ -211,6 +238,10 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
             python="augment",
         ),
     ),
+    "one thread that neighbours hardly let run": (
+        "serial",
+        measurement(*starving(**{**ONE_THREAD, "own": 0.2}, others=0.8, run_delay_s=3.0)),
+    ),
     "one thread that is always at it and mostly waits": (
         "serial",
         measurement(
@@ -220,6 +251,12 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     "waiting for a vCPU and not for data": (
         "io",
         measurement(*starving(**{**WAITING, "run_delay_s": 9.0}), isolated=READ_IS_CHEAP),
+    ),
+    "work on a pool of one thread, and neighbours on the other vCPU": (
+        "threadpool",
+        measurement(
+            *starving(own=0.5, others=0.5, examples_per_s=136.0, calls=8), threadpool_size=1
+        ),
     ),
     "a pool with a thread for every call": (
         "threadpool",
@@ -271,6 +308,20 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
     "a window that got faster beside neighbours": (
         "startup",
         measurement(*(replace(each, warming_up=True) for each in starving(others=0.5, own=0.5))),
+    ),
+    "uneven batches, late by what neighbours took": (
+        "bursty",
+        measurement(
+            phase(**{**FITS, "own": 0.2}, p99=0.4),
+            device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=2.0),
+        ),
+    ),
+    "uneven batches, half of it by what neighbours took": (
+        "bursty",
+        measurement(
+            phase(**{**FITS, "own": 0.2}, p99=0.4),
+            device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=1.0),
+        ),
     ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),
     "a first batch as slow as a warm-up": (

@@ -274,15 +274,16 @@ def test_python_that_holds_the_lock_is_felt_and_ops_are_not(target: Callable[[st
     free = profile_target(place.replace(":make", ":quiet"), seconds=2.5)
     assert held.signals
     assert free.signals
-    assert held.signals.gil_overshoot_p90_ms is not None
-    assert held.signals.gil_overshoot_p90_ms > 4.0
-    if (free.signals.other_cpu_s or 0.0) < 0.1 * free.signals.wall_s:
-        assert (free.signals.gil_overshoot_p90_ms or 0.0) < 4.0
     assert any(stage.runs_python for stage in held.stages)
     assert not any(stage.runs_python for stage in free.stages)
-    if held.signals.vcpus_usable >= 2:
-        assert held.verdict == "gil"
     assert free.verdict != "gil"
+    is_quiet = (held.signals.other_cpu_s or 0.0) < 0.1 * held.signals.wall_s
+    if is_quiet and held.signals.vcpus_usable >= 2:
+        assert held.verdict == "gil"
+        assert (held.signals.gil_overshoot_p90_ms or 0.0) > 4.0
+    else:
+        # Neighbours may be the larger trouble, and who never gets a vCPU holds no lock.
+        assert held.verdict in ("gil", "stolen", "unknown")
 
 
 def test_waiting_is_not_taken_for_work(target: Callable[[str], str]) -> None:

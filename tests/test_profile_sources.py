@@ -44,6 +44,10 @@ def breaks():
     yield np.zeros((4, 2))
     raise OSError("the disk is gone")
 
+def leaves():
+    yield np.zeros((4, 2))
+    raise SystemExit(5)
+
 def nothing():
     return iter(())
 
@@ -140,6 +144,7 @@ def test_what_can_only_be_indexed_is_iterated_by_index(place: str) -> None:
     ("name", "error", "words"),
     [
         ("breaks", TargetError, r"OSError: the disk is gone .*pipelines.py:\d+"),
+        ("leaves", TargetError, r"SystemExit: 5 .*pipelines.py:\d+"),
         ("nothing", TargetError, "empty"),
         ("number", InvalidInputError, "cannot be iterated"),
     ],

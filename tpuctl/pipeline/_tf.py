@@ -60,7 +60,7 @@ class Pipeline:
         """Look into the runtime's model."""
         return read_snapshot(iterator)
 
-    def describe(self, error: Exception) -> str:
+    def describe(self, error: BaseException) -> str:
         """Put TensorFlow's long messages into one sentence."""
         return describe(error)
 

@@ -61,6 +61,7 @@ def _presize(at: Situation) -> Advice | None:
         f"Resize the photographs once, not every epoch: that is {share:.0%} of the CPU time.",
         f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
         rate,
+        Change("presize", size),
     )
 
 
@@ -123,6 +124,8 @@ def _threadpool(at: Situation) -> Advice | None:
     index = at.finding.bottleneck
     if index is None:
         return None
+    if at.case.blocked < at.case.limits.blocked_share:
+        return _thread_for_each_vcpu(at)
     stage = at.stages[index]
     calls = max(16, stage.parallelism or 1)
     limits = [calls * 1000 / stage.active_ms_per_example]
@@ -136,6 +139,17 @@ def _threadpool(at: Situation) -> Advice | None:
         f"options.threading.private_threadpool_size = {calls}{also}",
         min(limits),
         Change("threads", calls, stage.location),
+    )
+
+
+def _thread_for_each_vcpu(at: Situation) -> Advice | None:
+    usable = at.case.free.signals.vcpus_usable
+    threads = math.ceil(usable)
+    return at.advice(
+        "threadpool",
+        f"Let {threads} threads work, one for each vCPU.",
+        f"options.threading.private_threadpool_size = {threads}, or none",
+        usable * 1000 / at.total_ms if at.total_ms else None,
     )
 
 

@@ -81,6 +81,12 @@ class Case:
         return (signals.cpu_s + signals.run_delay_s) / signals.wall_s
 
     @property
+    def is_robbed(self) -> bool:
+        """Whether neighbours let our threads wait for a vCPU longer than they have one."""
+        contended = self.others > self.limits.contended_other
+        return contended and (self.free.signals.run_delay_s or 0.0) > self.free.signals.cpu_s
+
+    @property
     def blocked(self) -> float:
         """The share of the stages' time that was neither CPU nor waiting for one."""
         busiest = self.free.signals.busiest_thread

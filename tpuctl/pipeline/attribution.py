@@ -27,6 +27,8 @@ ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 SLICE_S = 1.0
 MANY_STEPS = 20
+# Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
+USUAL_DRIFT = 0.9, 1.1
 # A stage below a tenth of the time is not worth a verdict; half of the expected CPU is far off.
 NOTABLE, WAITING = 0.1, 0.5
 
@@ -213,13 +215,12 @@ def trunk(chain: ChainNode) -> list[ChainNode]:
 def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
     """Lowest and highest CPU per example among slices of the window, relative to their mean."""
     if not works:
-        return 1.0, 1.0
+        return USUAL_DRIFT
     path = max(works, key=lambda work: work.active_s).main.cost.path
     position = next(i for i, cost in enumerate(phase.nodes) if cost.path == path)
     costs = sorted(_slice_costs(phase, position))
     if len(costs) < 3:
-        # Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
-        return 0.9, 1.1
+        return USUAL_DRIFT
     mean = sum(costs) / len(costs)
     trimmed = costs[len(costs) // 10 : len(costs) - len(costs) // 10]
     return min(1.0, trimmed[0] / mean), max(1.0, trimmed[-1] / mean)

@@ -20,13 +20,8 @@ def build_profile(
     measured: Measurement, *, target: str, image_size: int, device: Device | None
 ) -> Profile:
     """Draw the conclusions from a measurement. Pure but for the date."""
-    free = measured.phases[0]
-    attribution = attribute_counted if free.costs else attribute
-    parts = attribution(measured, free)
-    if measured.program:
-        parts = without_training(parts)
-    case = build_case(measured, parts)
-    finding = judge(case)
+    case = case_of(measured)
+    parts, finding = case.parts, judge(case)
     vcpus = count_vcpus(case, finding.verdict, device)
     stages = tuple(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
@@ -73,6 +68,14 @@ def build_profile(
     )
 
 
+def case_of(measured: Measurement) -> Case:
+    """Attribute the CPU time of a measurement, and lay out what the rules look at."""
+    free = measured.phases[0]
+    attribution = attribute_counted if free.costs else attribute
+    parts = attribution(measured, free)
+    return build_case(measured, without_training(parts) if measured.program else parts)
+
+
 def without_training(parts: Attribution) -> Attribution:
     """Leave out the CPU time of the training itself: what no stage claims is mostly its."""
     cpu_s = sum(stage.cpu_ms_per_example for stage in parts.stages) / 1000
@@ -107,7 +110,7 @@ def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
         "throttled": "The CPU quota of this container is the limit.",
         "gil": f"The Python interpreter lock is the limit: {stage} holds it.",
         "io": f"Waiting for data is the limit: {stage} waits and leaves the vCPUs idle.",
-        "threadpool": f"The thread pool is the limit: {stage} blocks all of its threads.",
+        "threadpool": f"The thread pool is the limit: {stage} fills all of its threads.",
         "serial": f"One thread is the limit: {stage} does not run in parallel.",
         "transfer": "Moving batches to the device is the limit, not making them.",
         "bursty": "Batches come unevenly: fast enough on average, too late too often.",
@@ -131,8 +134,13 @@ def _lost_while_decoding(phase: Phase) -> int:
     return 0
 
 
-def _no_stages(kind: str) -> str:
-    if kind in ("torch", "grain", "iterable"):
+def _no_stages(measured: Measurement) -> str:
+    if measured.settings.get("distributed"):
+        return (
+            "tf.data keeps no model of a data set that a strategy deals out to devices: no stages. "
+            "Profile its pipeline alone: tpuctl profile run path.py:function --deep."
+        )
+    if measured.kind in ("torch", "grain", "iterable"):
         return "None of the pipeline's functions was seen at work: no stages."
     return "tf.data keeps no model of this pipeline (autotune is off): no stages."
 
@@ -148,7 +156,7 @@ def _notes(measured: Measurement) -> tuple[str, ...]:
     if measured.deep and measured.deep.note:
         notes.append(measured.deep.note)
     if not (measured.phases[0].nodes or measured.phases[0].costs or measured.traced):
-        notes.append(_no_stages(measured.kind))
+        notes.append(_no_stages(measured))
     missing = measured.phases[0].signals.missing
     if missing:
         notes.append(f"This machine does not tell: {', '.join(missing)}.")

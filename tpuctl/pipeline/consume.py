@@ -48,7 +48,7 @@ class Source(Protocol):
     def snapshot(self, iterator: Iterator[Any]) -> Snapshot | None:
         """Look into the runtime's model of a running iterator."""
 
-    def describe(self, error: Exception) -> str:
+    def describe(self, error: BaseException) -> str:
         """Say in a sentence what went wrong."""
 
 
@@ -152,7 +152,7 @@ class Feed:
             except StopIteration:
                 self.poll()
                 self._iterator = None
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise TargetError(
                     f"The pipeline failed while giving a batch: {self._source.describe(error)}"
                 ) from error

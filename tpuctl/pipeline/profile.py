@@ -8,7 +8,8 @@ from tpuctl.pipeline.conclude import build_profile
 from tpuctl.pipeline.estimate import estimate_training_step
 from tpuctl.pipeline.measure import measure
 from tpuctl.pipeline.models import Device, Profile
-from tpuctl.pipeline.request import DEFAULT_SECONDS, LONGEST_WAIT_S, Request
+from tpuctl.pipeline.presized import presized_sample
+from tpuctl.pipeline.request import DEFAULT_SECONDS, LEAST_WAIT_S, LONGEST_WAIT_S, Request
 from tpuctl.pipeline.targets import parse_target
 from tpuctl.pipeline.train import TEMPLATE, measure_training_step
 from tpuctl.pipeline.verify import verify as verify_advice
@@ -60,14 +61,18 @@ def profile_target(
         seconds=seconds or DEFAULT_SECONDS,
         steps=steps,
         device_step_ms=device.step_ms if device else None,
-        wait_limit_s=LONGEST_WAIT_S if seconds is None else max(10.0, 2 * seconds),
+        wait_limit_s=LONGEST_WAIT_S if seconds is None else max(LEAST_WAIT_S, 2 * seconds),
     )
     measured = measure(request, on_progress=on_progress, deep=deep)
     profile = build_profile(measured, target=target, image_size=image_size, device=device)
     if not verify:
         return profile
     return verify_advice(
-        profile, request, measure=partial(measure, on_progress=silent), on_progress=on_progress
+        profile,
+        request,
+        measure=partial(measure, on_progress=silent),
+        presize=presized_sample,
+        on_progress=on_progress,
     )
 
 

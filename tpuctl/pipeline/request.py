@@ -7,6 +7,8 @@ from tpuctl.pipeline.targets import Target
 
 DEFAULT_SECONDS = 10.0
 LONGEST_WAIT_S = 120.0
+# A function may import a framework first, on a machine that others keep busy.
+LEAST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,11 @@ like a lack of vCPUs to anything that only divides CPU time, and more of them wo
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from tpuctl.pipeline.analyze import Case, Finding, serial_runs, taken_by_others
-from tpuctl.pipeline.models import Stage
+from tpuctl.pipeline.models import Phase, Stage
+from tpuctl.pipeline.reference import Thresholds
 
 # With fewer vCPUs a second thread would have nowhere to run.
 TWO_THREADS, ONE_HALF = 1.5, 0.5
@@ -65,6 +67,8 @@ def _bursty(case: Case) -> Finding | None:
         f"on average the pipeline gives {case.examples_per_s:,.0f} examples/s and the device takes "
         f"{device:,.0f}, yet the loop waited {wait:.1%}"
     )
+    if (blame := _late_by_neighbours(case.device, wait, case.limits)) is not None:
+        return replace(blame, evidence=(fits, *blame.evidence))
     times, waits = case.free.step_times, case.device.waits
     uneven = times.p99 > case.limits.burst_ratio * times.p50
     rare = times.largest > case.limits.rare_burst * times.p50 and waits.p50 < 0.2 * waits.mean
@@ -75,10 +79,22 @@ def _bursty(case: Case) -> Finding | None:
     if not _runs_ahead(case):
         line = "nothing works on the next batch while the device computes: no prefetch at the end"
         return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
-    if (later := taken_by_others(case.device)) > case.limits.contended_other:
-        line = f"with the device, other processes took {later:.0%} of the vCPUs"
-        return Finding("stolen", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
     return Finding("unknown", 0.0, (fits, "batch times hardly vary: these signals conflict"))
+
+
+def _late_by_neighbours(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
+    """What to say where a loop waited while its threads waited for a vCPU that others had."""
+    later, delayed_s = taken_by_others(device), device.signals.run_delay_s or 0.0
+    delayed = delayed_s / device.wall_s
+    if later <= limits.contended_other or delayed < ONE_HALF * wait:
+        return None
+    lines = (
+        f"with the device, other processes took {later:.0%} of the vCPUs",
+        f"and our threads were ready without one {delayed:.2f} s per second",
+    )
+    if delayed >= wait:
+        return Finding("stolen", 0.7, lines)
+    return Finding("unknown", 0.0, (*lines, "too much of it to know why batches come late"))
 
 
 def _runs_ahead(case: Case) -> bool:
@@ -118,17 +134,20 @@ def _cpu(case: Case) -> Finding | None:
     quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
     if quiet and later <= case.limits.contended_other:
         return None
-    if case.demand is not None and case.demand < case.limits.stolen_demand * usable:
+    # One thread that is always ready is enough where neighbours have most of its time.
+    wanted = case.limits.serial_active if case.is_robbed else case.limits.stolen_demand * usable
+    if case.demand is not None and case.demand < wanted:
         return None
     return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
 
 
 def _gil(case: Case) -> Finding | None:
     late_ms = case.free.signals.gil_overshoot_p90_ms
+    usual_ms = case.free.signals.gil_overshoot_p50_ms
     python = [stage.index for stage in case.parts.stages if stage.runs_python]
     cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
     in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
-    if late_ms is None or not _is_lock_held(case):
+    if late_ms is None or usual_ms is None or not lock_is_held(case):
         return None
     mostly = cpu_ms >= case.limits.gil_share * case.parts.cpu_s_per_example * 1e3
     alone = case.others <= case.limits.contended_other
@@ -146,7 +165,8 @@ def _gil(case: Case) -> Finding | None:
         "gil",
         0.9,
         (
-            f"a 2 ms sleep in Python ended {late_ms:.1f} ms late (90th percentile): "
+            f"a 2 ms sleep in Python ended {usual_ms:.1f} ms late (90th percentile "
+            f"{late_ms:.1f} ms), its wait for a vCPU taken out: "
             "somebody holds the interpreter lock",
             f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
             f"{case.own:.0%} of the usable vCPUs are busy",
@@ -155,23 +175,22 @@ def _gil(case: Case) -> Finding | None:
     )
 
 
-def _is_lock_held(case: Case) -> bool:
+def lock_is_held(case: Case) -> bool:
     """Whether somebody holds the interpreter lock most of the time.
 
     Neighbours that take the vCPU from a thread that holds it for a moment make the probe late now
     and then, not usually; and who holds it runs or is ready to run, so it costs a whole vCPU.
     """
     signals, limits = case.free.signals, case.limits
-    if (signals.gil_overshoot_p90_ms or 0.0) < limits.gil_overshoot_ms:
-        return False
-    usual_ms = signals.gil_overshoot_p50_ms
-    if usual_ms is not None and usual_ms < limits.gil_overshoot_usual_ms:
-        return False
-    return case.demand is None or case.demand >= limits.gil_demand
+    often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
+    usually = (signals.gil_overshoot_p50_ms or 0.0) >= limits.gil_overshoot_usual_ms
+    return often and usually and (case.demand is None or case.demand >= limits.gil_demand)
 
 
 def _serial(case: Case) -> Finding | None:
     if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
+        return None
+    if case.is_robbed:
         return None
     worst = max(serial_runs(case), key=lambda run: run[1], default=None)
     waits = case.blocked >= case.limits.blocked_share
@@ -220,9 +239,8 @@ def _transfer(case: Case) -> Finding | None:
 
 
 def _waiting(case: Case) -> Finding | None:
-    quiet = (case.free.signals.gil_overshoot_p90_ms or 0.0) < case.limits.gil_overshoot_ms
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
-    if case.own >= case.limits.idle or case.blocked < least or not quiet:
+    if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
     slow = _most_blocked(case.parts.stages)
     stage, pool = case.parts.stages[slow], case.measured.threadpool_size
@@ -240,6 +258,22 @@ def _waiting(case: Case) -> Finding | None:
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
 
 
+def _small_pool(case: Case) -> Finding | None:
+    """Work that would use more vCPUs than the thread pool has threads."""
+    pool, usable = case.measured.threadpool_size, case.free.signals.vcpus_usable
+    if not 0 < pool < case.limits.busy * usable or case.own + case.others >= case.limits.busy:
+        return None
+    capped = [stage for stage in case.parts.stages if (stage.parallelism or 1) > pool]
+    if sum(stage.calls_in_flight for stage in capped) < case.limits.pool_full * pool:
+        return None
+    worst = max(capped, key=lambda stage: stage.active_ms_per_example)
+    line = (
+        f"{worst.parallelism} calls are allowed, the thread pool has {pool} threads, all of them "
+        f"busy, and there are {usable:g} vCPUs"
+    )
+    return Finding("threadpool", 0.85, (line,), bottleneck=worst.index)
+
+
 def _unknown(case: Case) -> Finding:
     late_ms = case.free.signals.gil_overshoot_p90_ms
     return Finding(
@@ -251,6 +285,7 @@ def _unknown(case: Case) -> Finding:
             f"GIL probe {'not known' if late_ms is None else f'{late_ms:.1f} ms'}: "
             "no single cause fits",
             *_overhead_line(case),
+            *(("measure again when the neighbours are quiet",) if case.is_robbed else ()),
         ),
     )
 
@@ -270,6 +305,7 @@ RULES: tuple[Rule, ...] = (
     _transfer,
     _gil,
     _waiting,
+    _small_pool,
     _serial,
     _cpu,
 )

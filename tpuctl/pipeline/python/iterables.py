@@ -56,7 +56,7 @@ class PythonSource:
         """What every function did so far."""
         return self.cost()
 
-    def describe(self, error: Exception) -> str:
+    def describe(self, error: BaseException) -> str:
         """Put the error into one sentence."""
         return describe(error)
 
