@@ -19,7 +19,7 @@ from benchmarks.presize_kernel import photographs
 from tpuctl.datasets import PresizeOptions, open_tf_dataset, presize
 from tpuctl.datasets._encoding import encode_picture
 from tpuctl.datasets._tfrecord import RecordWriter
-from tpuctl.datasets.example import Feature, encode_example
+from tpuctl.datasets.example import Feature, encode_pieces
 
 ROUNDS = 7
 RECORDS = 1000
@@ -51,7 +51,7 @@ def write_ours(features: dict[str, Feature], path: Path, *, sha256: bool) -> Non
     with path.open("wb") as file:
         writer = RecordWriter(file, sha256=sha256)
         for _ in range(RECORDS):
-            writer.write(encode_example(features))
+            writer.write(*encode_pieces(features))
 
 
 def write_theirs(features: dict[str, Feature], path: Path) -> None:

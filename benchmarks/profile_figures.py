@@ -3,7 +3,8 @@
     python -m benchmarks profile_figures
 
 Overhead: CPU time per example with the measuring threads against a bare loop, processes in turns,
-medians. Stall: the CPU time per example on one vCPU predicts the wait on two, which is measured.
+medians; of `--deep` what its windows say, traced ones beside others. Stall: the CPU time per
+example on one vCPU predicts the wait on two, which is measured.
 """
 
 import argparse
@@ -36,6 +37,7 @@ def main(words: Sequence[str] = ()) -> None:
         os.environ["TPUCTL_BENCH_PHOTOS"] = folder
         make_photos(folder)
         show_overhead(arguments)
+        show_deep(arguments)
         show_stalls(arguments)
 
 
@@ -58,6 +60,19 @@ def show_overhead(arguments: argparse.Namespace) -> None:
     ratio = median(with_us) / median(without)
     print(f"live overhead: CPU per example x{ratio:.3f} of a bare loop's; ", end="")
     print(f"own threads take {median(reported):.2%} of the vCPUs")
+
+
+def show_deep(arguments: argparse.Namespace) -> None:
+    """What a host trace costs beside windows without one, and that it stops where it costs more."""
+    found = [
+        take("jpeg", arguments.seconds, None, deep=True).deep for _ in range(arguments.repeats)
+    ]
+    slowdowns = [each.slowdown for each in found if each.slowdown is not None]
+    overhead = median(each.overhead_fraction for each in found)
+    beside = f"CPU per element x{1 + median(slowdowns):.3f}" if slowdowns else "too few elements"
+    print(f"deep overhead: tracing takes {overhead:.2%} of the vCPUs; {beside} beside it")
+    tiny = take("tiny", arguments.seconds, None, deep=True).deep
+    print(f"deep overhead, tiny elements: {tiny.note}")
 
 
 def show_stalls(arguments: argparse.Namespace) -> None:
@@ -99,10 +114,10 @@ def running_on(cpus: list[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def take(name: str, seconds: float, step_ms: float | None) -> Any:
+def take(name: str, seconds: float, step_ms: float | None, *, deep: bool = False) -> Any:
     from tpuctl.pipeline import profile_target
 
-    return profile_target(f"{OLDER}:{name}", seconds=seconds, device_step_ms=step_ms)
+    return profile_target(f"{OLDER}:{name}", seconds=seconds, device_step_ms=step_ms, deep=deep)
 
 
 def in_child(name: str, seconds: float) -> float:

@@ -1,4 +1,7 @@
-"""Read a trace of 100 MB: how long, and how much memory, for 8 chips and 24 busy host threads."""
+"""Read a trace of 100 MB: how long, and how much memory, for 8 chips and 24 busy host threads.
+
+Then the real trace of a TPU v6e, where it is there: how busy, and how much idle time is explained.
+"""
 
 import random
 import resource
@@ -8,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.test_trace_real import SHARED, TPU_V6E
 from tests.xspaces import Names, message, number, stats, varint
 
 SIZE_BYTES = 100_000_000
@@ -96,6 +100,22 @@ def main() -> None:
         f"(under {LIMIT_S:.0f}), {used.ru_maxrss / 1e3:,.0f} MB of memory "
         f"(under {LIMIT_BYTES / 1e6:,.0f}); {used.ru_utime / loop_s:.0f} times ten million turns "
         f"of an empty loop, which took {loop_s:.2f} s"
+    )
+    show_real(SHARED / "xplane" / TPU_V6E)
+
+
+def show_real(place: Path) -> None:
+    """Print what is to be found in the trace of a v6e-4 (XProf: busy 86.5 % by another window)."""
+    from tpuctl.pipeline import profile_trace
+
+    if not place.exists():
+        print(f"v6e trace: {place.name} is not here; TPUCTL_SHARED says where it is")
+        return
+    found = profile_trace(place)
+    assert found.trace
+    print(
+        f"v6e trace: busy {1 - (found.device_idle_fraction or 0):.1%} of the common window "
+        f"(85.2 % is right), {found.trace.assigned_idle_fraction:.1%} of the idle time assigned"
     )
 
 

@@ -280,9 +280,14 @@ def main() -> None:
     for name in ("steps", "epochs", "batch_size", "save_every", "cpu_devices"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.seed < 0:
+        parser.error("--seed must be at least 0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out: {error}") from None
 
     try:
         import tensorflow  # noqa: F401
@@ -321,11 +326,13 @@ def main() -> None:
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.append(number))
-    step_s, spoken = [], time.perf_counter()
+    step_s, wait_s, spoken = [], [], time.perf_counter()
     for step in range(first_step, total_steps):
         begun = time.perf_counter()
         rows = rows_of(step, len(x), args.batch_size, args.seed)
-        loss = float(train_step(*spread(strategy, x[rows], y[rows])))
+        batch = spread(strategy, x[rows], y[rows])
+        wait_s.append(time.perf_counter() - begun)
+        loss = float(train_step(*batch))
         step_s.append(time.perf_counter() - begun)
         if stopped or (step + 1) % args.save_every == 0:
             values = {name: variable.numpy() for name, variable in variables.items()}
@@ -335,7 +342,7 @@ def main() -> None:
             rate = args.batch_size / step_s[-1]
             print(f"step {step + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
         if stopped:
-            print(f"stopped after step {step + 1}; the same command goes on from there")
+            print(f"stopped after step {step + 1}; the same command goes on from there", flush=True)
             sys.exit(128 + stopped[0])
 
     executed = executed_by(strategy, counter)
@@ -343,6 +350,7 @@ def main() -> None:
     save(out / "model.npz", {name: variable.numpy() for name, variable in variables.items()})
     rest = step_s[1:] or step_s
     median_s = statistics.median(rest) if rest else None
+    waited = sum(wait_s[1:]) / sum(step_s[1:]) if len(step_s) > 8 else None
     result = {
         "template": "custom-loop",
         "framework": "tensorflow",
@@ -355,6 +363,7 @@ def main() -> None:
         "resumed_after_step": first_step,
         "step_ms": {"p50": round(median_s * 1e3, 3)} if median_s else None,
         "examples_per_s": round(args.batch_size / median_s, 1) if median_s else None,
+        "input_wait_fraction": waited and round(waited, 4),
         "test_accuracy": round(accuracy, 4),
         "difference_between_replicas": spread_of_copies(strategy, variables),
         "executed": executed,
@@ -364,6 +373,10 @@ def main() -> None:
     part.write_text(json.dumps(result, indent=2))
     os.replace(part, out / "result.json")
     (out / "checkpoint.npz").unlink(missing_ok=True)
+    if median_s:
+        print(f"step: {median_s * 1e3:.2f} ms; speed: {result['examples_per_s']} examples/s")
+    if waited is not None:
+        print(f"waited for input: {waited:.0%} of the time")
     for entry in executed:
         print(f"{entry['device']} executed {entry['steps']} steps, {entry['examples']} examples")
     print(f"weights differ between replicas by {result['difference_between_replicas']}")

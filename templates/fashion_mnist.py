@@ -26,6 +26,8 @@ import signal
 import statistics
 import sys
 import time
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +73,8 @@ parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many 
 # What the Keras code below runs on; `tpuctl launch` picks from these.
 FRAMEWORKS = ("tensorflow", "jax")
 TEMPLATE = "fashion-mnist"
+# What reading a damaged file, or one of another kind, ends in.
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
 # The learning rate that suits this batch is scaled linearly with the real one.
 BASE_BATCH_SIZE = 1000
 
@@ -188,8 +192,15 @@ def load_data(args: argparse.Namespace):
     x_train, y_train, x_test, y_test = arrays
     if x_train.dtype != np.uint8:
         raise SystemExit(f"--data: {place} holds {x_train.dtype} images, not uint8 from 0 to 255.")
+    y_train, y_test = y_train.astype(np.int32), y_test.astype(np.int32)
+    for x, y in ((x_train, y_train), (x_test, y_test)):
+        if x.ndim not in (3, 4) or len(x) != len(y) or not len(x) or int(y.min()) < 0:
+            raise SystemExit(
+                f"--data: {place} holds images of shape {x.shape} and labels of {y.shape}. Each "
+                "image, (height, width) or (height, width, channels), takes one label from 0 on."
+            )
     as_images = [x if x.ndim == 4 else x[..., np.newaxis] for x in (x_train, x_test)]
-    return as_images[0], y_train.astype(np.int32), as_images[1], y_test.astype(np.int32)
+    return as_images[0], y_train, as_images[1], y_test
 
 
 def make_fake_data(args: argparse.Namespace):
@@ -458,6 +469,11 @@ def read_flags() -> argparse.Namespace:
     for name in ("steps", "epochs", "batch_size", "steps_per_execution", "save_every", "examples"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.seed < 0:
+        parser.error("--seed must be at least 0")
+    backend = os.environ.setdefault("KERAS_BACKEND", FRAMEWORKS[0])
+    if backend not in FRAMEWORKS:
+        parser.error(f"KERAS_BACKEND={backend} is not for this template: use {FRAMEWORKS}")
     if args.cpu_devices:
         flag = f"--xla_force_host_platform_device_count={args.cpu_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
@@ -477,17 +493,32 @@ def check_batch(batch_size: int, replicas: int, rows: int) -> None:
         parser.error(f"--batch-size {batch_size} is more than the {rows} examples there are")
 
 
+def make_folder(out: Path) -> None:
+    """Have a place for the results, or say why not before anything is computed."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out: {error}") from None
+
+
 def main() -> None:
     """Read the flags, open the devices, train, and say how fast and how well it went."""
     args = read_flags()
     out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    x, y, x_test, y_test = make_fake_data(args) if args.data == "fake" else load_data(args)
+    make_folder(out)
+    try:
+        x, y, x_test, y_test = make_fake_data(args) if args.data == "fake" else load_data(args)
+    except UNREADABLE as error:
+        raise SystemExit(
+            f"--data: could not read {args.data}: {error}. Without data: --data fake"
+        ) from None
 
     try:
         import keras
     except ModuleNotFoundError as error:
-        raise SystemExit(f"{error}. Install it: pip install keras tensorflow") from None
+        raise SystemExit(
+            f"{error}. Install it: pip install keras {os.environ['KERAS_BACKEND']}"
+        ) from None
 
     keras.utils.set_random_seed(args.seed)
     scope, replicas, devices, strategy = open_strategy(args.strategy, args.cpu_devices)

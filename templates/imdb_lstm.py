@@ -27,6 +27,8 @@ import signal
 import statistics
 import sys
 import time
+import zipfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -75,6 +77,8 @@ parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many 
 # What the Keras code below runs on; `tpuctl launch` picks from these.
 FRAMEWORKS = ("tensorflow", "jax")
 TEMPLATE = "imdb-lstm"
+# What reading a damaged file, or one of another kind, ends in.
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
 # The learning rate that suits this batch is scaled linearly with the real one.
 BASE_BATCH_SIZE = 64
 
@@ -471,6 +475,11 @@ def read_flags() -> argparse.Namespace:
     for name in ("steps", "epochs", "batch_size", "steps_per_execution", "save_every", "examples"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.seed < 0:
+        parser.error("--seed must be at least 0")
+    backend = os.environ.setdefault("KERAS_BACKEND", FRAMEWORKS[0])
+    if backend not in FRAMEWORKS:
+        parser.error(f"KERAS_BACKEND={backend} is not for this template: use {FRAMEWORKS}")
     if args.cpu_devices:
         flag = f"--xla_force_host_platform_device_count={args.cpu_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
@@ -490,17 +499,32 @@ def check_batch(batch_size: int, replicas: int, rows: int) -> None:
         parser.error(f"--batch-size {batch_size} is more than the {rows} examples there are")
 
 
+def make_folder(out: Path) -> None:
+    """Have a place for the results, or say why not before anything is computed."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out: {error}") from None
+
+
 def main() -> None:
     """Read the flags, open the devices, train, and say how fast and how well it went."""
     args = read_flags()
     out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    x, y, x_test, y_test = make_fake_data(args) if args.data == "fake" else load_data(args)
+    make_folder(out)
+    try:
+        x, y, x_test, y_test = make_fake_data(args) if args.data == "fake" else load_data(args)
+    except UNREADABLE as error:
+        raise SystemExit(
+            f"--data: could not read {args.data}: {error}. Without data: --data fake"
+        ) from None
 
     try:
         import keras
     except ModuleNotFoundError as error:
-        raise SystemExit(f"{error}. Install it: pip install keras tensorflow") from None
+        raise SystemExit(
+            f"{error}. Install it: pip install keras {os.environ['KERAS_BACKEND']}"
+        ) from None
 
     keras.utils.set_random_seed(args.seed)
     scope, replicas, devices, strategy = open_strategy(args.strategy, args.cpu_devices)

@@ -58,6 +58,8 @@ parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many 
 
 # `tpuctl launch` picks from these; for TensorFlow see the template images.
 FRAMEWORKS = ("jax",)
+# What a damaged shard or picture ends in.
+UNREADABLE = (OSError, IndexError, KeyError, ValueError, struct.error)
 # The learning rate that suits this batch is scaled linearly with the real one.
 BASE_BATCH_SIZE = 32
 CHANNELS = (32, 64, 128, 256)
@@ -97,10 +99,16 @@ def read_bytes(place: str) -> bytes:
 
 def read_manifest(folder: str) -> dict:
     """Read which files belong to the data set; anything else in the folder is not ours."""
-    manifest = json.loads(read_bytes(f"{folder.rstrip('/')}/manifest.json"))
-    if manifest["options"]["encode"] != "jpeg":
+    place = f"{folder.rstrip('/')}/manifest.json"
+    try:
+        manifest = json.loads(read_bytes(place))
+        encode, form = manifest["options"]["encode"], manifest["options"]["format"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"--data: could not read {place}: {error}. Without: --data fake") from None
+    if (encode, form) != ("jpeg", "tfrecord"):
         raise SystemExit(
-            f"--data: {folder} holds {manifest['options']['encode']} records, not JPEG."
+            f"--data: {folder} holds {encode} in {form}. This template reads JPEG in tfrecord: "
+            "tpuctl data presize --encode jpeg --format tfrecord"
         )
     return manifest
 
@@ -201,8 +209,9 @@ def stack(decoding: list):
 
 def fake_batches(size: int, batch_size: int, seed: int, step: int, part: tuple):
     """Four patterns with noise: nothing to fetch, and yet something to learn."""
-    patterns = np.random.default_rng(seed).integers(0, 256, (4, size // 8, size // 8, 3))
-    patterns = patterns.repeat(8, axis=1).repeat(8, axis=2)
+    cells = -(-size // 8)
+    patterns = np.random.default_rng(seed).integers(0, 256, (4, cells, cells, 3))
+    patterns = patterns.repeat(8, axis=1).repeat(8, axis=2)[:, :size, :size]
     index, count = part
     mine = slice(index * batch_size // count, (index + 1) * batch_size // count)
     while True:
@@ -362,12 +371,17 @@ def main() -> None:
     for name in ("steps", "epochs", "batch_size", "save_every", "image_size", "cpu_devices"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.seed < 0:
+        parser.error("--seed must be at least 0")
     if args.cpu_devices:
         # JAX reads this once, when it starts.
         flag = f"--xla_force_host_platform_device_count={args.cpu_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out: {error}") from None
     fake = args.data == "fake"
     manifest = None if fake else read_manifest(args.data)
     if manifest and len(manifest["classes"]) < 2:
@@ -427,7 +441,12 @@ def main() -> None:
         if args.trace and count == first_step + 4:
             jax.profiler.start_trace(str(out / "trace"))
         begun = time.perf_counter()
-        local = next(batches)
+        try:
+            local = next(batches)
+        except UNREADABLE as error:
+            raise SystemExit(
+                f"--data: {args.data} is damaged ({error}). See where: tpuctl data verify --deep"
+            ) from None
         wait_s.append(time.perf_counter() - begun)
         # Every host gives its part; together they are the global batch.
         batch = [jax.make_array_from_process_local_data(split, array) for array in local]
@@ -479,10 +498,13 @@ def main() -> None:
         unfinished.write_text(json.dumps(result, indent=2))
         os.replace(unfinished, out / "result.json")
         (out / "checkpoint.npz").unlink(missing_ok=True)
+    if median_s:
+        print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {step_s[0] * 1e3:.0f} ms)")
+        print(f"speed: {result['examples_per_s']} examples/s")
+    if waited is not None:
+        print(f"waited for pictures: {waited:.0%} of the time")
     for entry in executed:
         print(f"{entry['device']} executed {entry['steps']} steps, {entry['examples']} examples")
-    if waited is not None:
-        print(f"waited for pictures {waited:.0%} of the time")
     if accuracy is not None:
         print(f"accuracy of the last epoch, before each update: {accuracy:.1%}")
 

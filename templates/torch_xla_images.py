@@ -2,18 +2,20 @@
 
     python torch_xla_images.py --data shards --epochs 5  # made by tpuctl data presize
     python torch_xla_images.py --data fake --steps 20    # no data, any laptop
+    python torch_xla_images.py --data fake --steps 20 --cpu-devices 2  # two devices
     python torch_xla_images.py --data fake --find-lr     # which learning rate?
     python torch_xla_images.py --data shards --predict   # with the model in --out
 
 One-cycle learning rate, a learning-rate finder, a sampler that gives every
-device its own part of an epoch, prediction of any number of pictures. One
-device runs in this process, several in processes of their own. Without a
-TPU it runs on the CPU (PJRT_DEVICE=CPU).
+process its own part of an epoch, prediction of any number of pictures.
+Several devices are a mesh in this one process (xla-spmd: the compiler
+splits the batch and adds the gradients up), or a process each (the
+xla-launch strategies). Without a TPU it runs on the CPU (PJRT_DEVICE=CPU).
 
-Interrupt it on one device: the same command goes on at the next step and
-ends with the same weights. On several, and when killed, it goes on from
-the last of its --save-every checkpoints. Needs torch and torch_xla of the
-same release.
+Interrupt it: the same command goes on at the next step and ends with the
+same weights. As a process for each device, and when killed, it goes on
+from the last of its --save-every checkpoints. Needs torch and torch_xla of
+the same release.
 
 Measured: 240 pictures of 32x32 of the digits 0, 1 and 2 (scikit-learn),
 batch 24, 5 epochs on two vCPUs: 100 % of the 24 kept for the test.
@@ -52,11 +54,12 @@ parser.add_argument(
         "auto",
         "cpu",
         "xla-single",
+        "xla-spmd",
         "xla-launch",
         "xla-launch-pop-addresses",
         "xla-launch-all-hosts",
     ],
-    help="one device or a process for each; 'auto' looks at what there is",
+    help="one device, a mesh of all, or a process for each; 'auto': all in a mesh",
 )
 parser.add_argument("--learning-rate", type=float, default=0.05, help="for a batch of 32; scaled")
 parser.add_argument(
@@ -76,14 +79,62 @@ parser.add_argument(
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
 parser.add_argument("--trace", type=int, help="record so many steps into OUT/trace")
+parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many pretended devices")
 
 # `tpuctl launch` picks from these.
 FRAMEWORKS = ("torch",)
+# What a damaged shard or picture ends in.
+UNREADABLE = (OSError, IndexError, KeyError, ValueError, struct.error)
 # The learning rate that suits this batch is scaled linearly with the real one.
 BASE_BATCH_SIZE = 32
 CHANNELS = (32, 64, 128, 256)
 FAKE_PICTURES = 320
 MOMENTUM = 0.9
+
+
+# ---- Devices -------------------------------------------------------------------------------------
+
+
+def choose_strategy(args: argparse.Namespace) -> str:
+    """Decide, and set what torch_xla reads once, when it is imported."""
+    chips = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
+    if args.strategy == "xla-launch-pop-addresses":
+        # On Kaggle it names fewer processes than there are chips.
+        os.environ.pop("TPU_PROCESS_ADDRESSES", None)
+    if not chips or args.cpu_devices or args.strategy == "cpu":
+        os.environ["PJRT_DEVICE"] = "CPU"
+    on_cpu = os.environ.get("PJRT_DEVICE") == "CPU"
+    pretended = args.cpu_devices or int(os.environ.get("CPU_NUM_DEVICES", "1"))
+    several = (pretended if on_cpu else len(chips)) > 1
+    strategy = args.strategy
+    if strategy == "auto":
+        strategy = "xla-spmd" if several else "xla-single"
+    if on_cpu:
+        # Pretended devices exchange gradients inside of one program only: as a mesh. Processes and
+        # threads run a program each, and torch_xla 2.9 on the CPU waits there without end.
+        strategy = strategy if strategy == "xla-spmd" else "xla-single"
+        os.environ["CPU_NUM_DEVICES"] = str(pretended if strategy == "xla-spmd" else 1)
+    return strategy
+
+
+def open_mesh():
+    """All devices of a process as one mesh, of one axis; None where it drives one device."""
+    import torch_xla.distributed.spmd as xs
+    import torch_xla.runtime as xr
+
+    if not xr.is_spmd():
+        return None
+    count = xr.global_runtime_device_count()
+    return xs.Mesh(np.arange(count), (count,), ("data",))
+
+
+def share(tensor, mesh):
+    """Give every device of the mesh its rows; without a mesh there is nothing to do."""
+    import torch_xla.distributed.spmd as xs
+
+    if mesh is not None:
+        xs.mark_sharding(tensor, mesh, ("data", *[None] * (tensor.dim() - 1)))
+    return tensor
 
 
 # ---- Learning rate -------------------------------------------------------------------------------
@@ -141,10 +192,16 @@ def read_bytes(place: str) -> bytes:
 
 def read_manifest(folder: str) -> dict:
     """Read which files belong to the data set; anything else in the folder is not ours."""
-    manifest = json.loads(read_bytes(f"{folder.rstrip('/')}/manifest.json"))
-    if manifest["options"]["encode"] != "jpeg":
+    place = f"{folder.rstrip('/')}/manifest.json"
+    try:
+        manifest = json.loads(read_bytes(place))
+        encode, form = manifest["options"]["encode"], manifest["options"]["format"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"--data: could not read {place}: {error}. Without: --data fake") from None
+    if (encode, form) != ("jpeg", "tfrecord"):
         raise SystemExit(
-            f"--data: {folder} holds {manifest['options']['encode']} records, not JPEG."
+            f"--data: {folder} holds {encode} in {form}. This template reads JPEG in tfrecord: "
+            "tpuctl data presize --encode jpeg --format tfrecord"
         )
     return manifest
 
@@ -233,7 +290,7 @@ class Fake:
     """Four patterns with noise: nothing to fetch, and yet something to learn."""
 
     def __init__(self, side: int, seed: int):
-        cells = max(1, side // 8)
+        cells = -(-side // 8)
         patterns = np.random.default_rng(seed).integers(0, 256, (4, cells, cells, 3))
         self.patterns = patterns.repeat(8, axis=1).repeat(8, axis=2)[:, :side, :side]
         self.seed = seed
@@ -339,7 +396,7 @@ def train_step(model, optimizer, batch, rate: float, world: int, dtype):
     return loss.detach()
 
 
-def predict(model, pictures, rows, each: int, device, part: tuple) -> np.ndarray:
+def predict(model, pictures, rows, each: int, device, part: tuple, mesh) -> np.ndarray:
     """The class of every row, in their order; any number of rows on any number of devices.
 
     Rows are filled up to whole batches, so that nothing is compiled for the last one.
@@ -357,7 +414,7 @@ def predict(model, pictures, rows, each: int, device, part: tuple) -> np.ndarray
     with torch.no_grad(), ThreadPoolExecutor() as threads:
         for batch in padded[rank::world].reshape(-1, each):
             decoded = list(threads.map(lambda row: pictures[int(row)][0], batch))
-            x = torch.from_numpy(np.stack(decoded)).to(device)
+            x = share(torch.from_numpy(np.stack(decoded)).to(device), mesh)
             found.append(model(normalise(x, still)).argmax(1))
             torch_xla.sync()
     model.train()
@@ -365,6 +422,39 @@ def predict(model, pictures, rows, each: int, device, part: tuple) -> np.ndarray
     every = (xm.all_gather(own) if world > 1 else own).cpu().numpy()
     # Device after device to row after row.
     return every.reshape(world, -1).T.flatten()[: len(rows)]
+
+
+# ---- Proof: which devices executed the steps -----------------------------------------------------
+
+
+def make_counter(mesh, device):
+    """Steps and examples, a row for each device of this process, on that device."""
+    import torch
+
+    count = int(mesh.size()) if mesh is not None else 1
+    return share(torch.zeros(count, 2, dtype=torch.int64, device=device), mesh)
+
+
+def count_step(counter, labels):
+    """Every device adds what it was given itself."""
+    import torch
+
+    examples = torch.ones_like(labels).reshape(len(counter), -1).sum(1)
+    counter += torch.stack([torch.ones_like(examples), examples], dim=1)
+
+
+def executed_by(counter, mesh, world: int, kind: str) -> list[dict]:
+    """What every device says it did, read from the device itself."""
+    import torch_xla.core.xla_model as xm
+    import torch_xla.distributed.spmd as xs
+
+    if mesh is not None:
+        shards = xs.wrap_if_sharded(counter).local_shards
+        counts = [(shard.shard_device, *shard.data.flatten().tolist()) for shard in shards]
+    else:
+        every = (xm.all_gather(counter) if world > 1 else counter).cpu().tolist()
+        counts = [(f"{kind}:{number}", *count) for number, count in enumerate(every)]
+    return [{"device": name, "steps": steps, "examples": rows} for name, steps, rows in counts]
 
 
 # ---- Checkpoints ---------------------------------------------------------------------------------
@@ -408,11 +498,11 @@ def work(index: int, args: argparse.Namespace) -> None:
     """What every device does: train, look for a learning rate, or predict."""
     import torch
     import torch_xla
-    import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
 
-    device = torch_xla.device()
+    device, mesh = torch_xla.device(), open_mesh()
     rank, world = part = xr.global_ordinal(), xr.world_size()
+    replicas = int(mesh.size()) if mesh is not None else world
     say = print if rank == 0 else lambda *words, **how: None
     out = Path(args.out)
     fake = args.data == "fake"
@@ -421,10 +511,10 @@ def work(index: int, args: argparse.Namespace) -> None:
     names = list("0123") if fake else list(manifest["classes"])
     if len(names) < 2:
         raise SystemExit(f"--data: {args.data} has no classes; presize it with --labels.")
-    if args.batch_size % world:
-        near = max(1, round(args.batch_size / world)) * world
+    if args.batch_size % replicas:
+        near = max(1, round(args.batch_size / replicas)) * replicas
         raise SystemExit(
-            f"--batch-size {args.batch_size} does not divide over {world} devices; "
+            f"--batch-size {args.batch_size} does not divide over {replicas} devices; "
             f"--batch-size {near} would"
         )
     each = args.batch_size // world
@@ -440,9 +530,9 @@ def work(index: int, args: argparse.Namespace) -> None:
     steps_per_epoch = len(rows) // world // each
     total_steps = args.steps or (100 if args.find_lr else args.epochs * steps_per_epoch)
 
-    say(f"devices: {world} of {xr.device_type()}; arithmetic: {str(dtype).partition('.')[2]}")
+    say(f"devices: {replicas} of {xr.device_type()}; arithmetic: {str(dtype).partition('.')[2]}")
     say(f"data: {len(rows)} pictures to train on, {len(test)} to test; {len(names)} classes")
-    say(f"batch: {args.batch_size} global, {each} per device")
+    say(f"batch: {args.batch_size} global, {args.batch_size // replicas} per device")
     rate = f"{args.learning_rate} x {args.batch_size}/{BASE_BATCH_SIZE} = {highest:g}"
     say(f"learning rate: one cycle ({args.anneal}) up to {rate}")
     say(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
@@ -450,7 +540,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     # Every device makes the same weights: nothing needs to be sent at the start.
     model = make_model(len(names), args.seed).to(device)
     if args.predict:
-        write_predictions(args, model, pictures, names, each, device, part)
+        write_predictions(args, model, pictures, names, each, device, part, mesh)
         return
     optimizer = torch.optim.SGD(model.parameters(), lr=highest, momentum=MOMENTUM)
     own = {"epochs", "steps", "save_every", "trace", "find_lr", "predict"}
@@ -470,22 +560,27 @@ def work(index: int, args: argparse.Namespace) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: stopped.append(number))
     batches = read_batches(pictures, rows, each, args.seed, first_step, part)
-    counter = torch.zeros(2, dtype=torch.int64, device=device)
+    counter = make_counter(mesh, device)
     step_s, wait_s, rates, losses = [], [], [], []
     spoken = time.perf_counter()
     for step in range(first_step, total_steps):
         if args.trace and step == first_step + 3:
             torch_xla.debug.profiler.start_trace(str(out / "trace"))
         begun = time.perf_counter()
-        local = next(batches)
+        try:
+            local = next(batches)
+        except UNREADABLE as error:
+            raise SystemExit(
+                f"--data: {args.data} is damaged ({error}). See where: tpuctl data verify --deep"
+            ) from None
         wait_s.append(time.perf_counter() - begun)
-        batch = [torch.from_numpy(array).to(device) for array in local]
+        batch = [share(torch.from_numpy(array).to(device), mesh) for array in local]
         if args.find_lr:
             rates.append(anneal("exponential", 1e-6, 10.0, step / total_steps))
         else:
             rates.append(one_cycle(args.anneal, step, total_steps, highest))
         loss = train_step(model, optimizer, batch, rates[-1], world, dtype)
-        counter += torch.tensor([1, each], device=device)
+        count_step(counter, batch[1])
         # Until here nothing was computed: sync compiles (once) and runs the step.
         torch_xla.sync()
         losses.append(float(loss))
@@ -511,13 +606,8 @@ def work(index: int, args: argparse.Namespace) -> None:
         say(f"learning rate: {found['suggested']:.3g} falls fastest, at a batch of {each * world}")
         return
 
-    # Read from each device itself: the proof that it took part.
-    counts = xm.all_gather(counter) if world > 1 else counter
-    executed = [
-        {"device": f"{xr.device_type()}:{number}", "steps": steps, "examples": examples}
-        for number, (steps, examples) in enumerate(counts.cpu().reshape(world, 2).tolist())
-    ]
-    predicted = predict(model, pictures, test, each, device, part)
+    executed = executed_by(counter, mesh, world, xr.device_type())
+    predicted = predict(model, pictures, test, each, device, part, mesh)
     if rank:
         return
     accuracy = float((predicted == [pictures[int(row)][1] for row in test]).mean())
@@ -531,7 +621,7 @@ def work(index: int, args: argparse.Namespace) -> None:
         "framework": "torch",
         "strategy": args.strategy,
         "devices": [entry["device"] for entry in executed],
-        "replicas": world,
+        "replicas": replicas,
         "batch_size": args.batch_size,
         "learning_rate": highest,
         "steps": total_steps,
@@ -558,7 +648,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     print(f"test accuracy: {accuracy:.1%}")
 
 
-def write_predictions(args, model, pictures, names, each: int, device, part: tuple) -> None:
+def write_predictions(args, model, pictures, names, each: int, device, part: tuple, mesh) -> None:
     """Write OUT/predictions.csv: the number of each picture of --data, and its class."""
     import torch
 
@@ -566,7 +656,7 @@ def write_predictions(args, model, pictures, names, each: int, device, part: tup
     if not path.is_file():
         raise SystemExit(f"--predict: there is no {path}. Train first, with the same --out.")
     model.load_state_dict(torch.load(path, weights_only=True))
-    found = predict(model, pictures, np.arange(len(pictures)), each, device, part)
+    found = predict(model, pictures, np.arange(len(pictures)), each, device, part, mesh)
     if part[0] == 0:
         place = Path(args.out) / "predictions.csv"
         with place.open("w", newline="") as file:
@@ -579,30 +669,31 @@ def write_predictions(args, model, pictures, names, each: int, device, part: tup
 
 
 def main() -> None:
-    """Read the flags, and start one process for each device where there are several."""
+    """Read the flags, and start one process for each device where that was asked for."""
     args = parser.parse_args()
-    for name in ("steps", "epochs", "batch_size", "save_every", "image_size"):
+    for name in ("steps", "epochs", "batch_size", "save_every", "image_size", "cpu_devices"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    Path(args.out).mkdir(parents=True, exist_ok=True)
-    if args.strategy == "xla-launch-pop-addresses":
-        # On Kaggle it names fewer processes than there are chips.
-        os.environ.pop("TPU_PROCESS_ADDRESSES", None)
-    chips = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
-    if not chips or args.strategy == "cpu":
-        # torch_xla reads it once, when it is imported. The CPU is one device: pretended ones cannot
-        # exchange gradients (torch_xla 2.9 waits for itself).
-        os.environ["PJRT_DEVICE"] = "CPU"
-    on_cpu = os.environ.get("PJRT_DEVICE") == "CPU"
-    several = len(chips) > 1 and args.strategy == "auto" and not on_cpu
+    if args.seed < 0:
+        parser.error("--seed must be at least 0")
+    try:
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out: {error}") from None
+    strategy = choose_strategy(args)
+    # With a mesh the compiler of torch_xla 2.9 warns of its own age, once for every program.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     try:
         import torch_xla
+        import torch_xla.runtime as xr
     except ModuleNotFoundError as error:
         raise SystemExit(
             f"{error}. Install it: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'"
         ) from None
-    if several or (args.strategy.startswith("xla-launch") and not on_cpu):
+    if strategy == "xla-spmd":
+        xr.use_spmd()
+    if strategy.startswith("xla-launch"):
         torch_xla.launch(work, args=(args,))
     else:
         work(0, args)

@@ -13,6 +13,7 @@ from tpuctl.cli import app as program
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
 
+SOME_NEED = {"pydantic", "rich.console", "tpuctl.cloud.opening"}
 HEAVY = ("tensorflow", "google.cloud", "grpc", "jax", "torch", "keras", "numpy", "cv2", "PIL")
 
 
@@ -37,6 +38,29 @@ def test_no_command_loads_anything_heavy_before_it_runs() -> None:
 
 def test_the_probe_would_notice() -> None:
     assert heavy_after(["tpuctl.cli.app", "numpy"]) == {"numpy": ["numpy"]}
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """What a whole command has loaded of what only some commands need."""
+    probe = (
+        f"import sys\nsys.argv = ['tpuctl', *{arguments!r}]\n"
+        "from tpuctl.cli.app import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        f"print('loaded', *sys.modules.keys() & {SOME_NEED!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("loaded")[2].split())
+
+
+def test_a_short_command_loads_no_validator_no_layout_and_no_cloud(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch()
+    words = ["--host", "me@127.0.0.1", "--key", str(key), str(tmp_path / "nothing"), ":there"]
+    assert loaded_by("cp", *words) == set()
+
+
+def test_what_a_command_does_need_is_loaded_and_seen() -> None:
+    assert loaded_by("logs", "--tail", "many", "--host", "me@127.0.0.1") >= {"pydantic"}
 
 
 @pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)

@@ -19,7 +19,7 @@ from tpuctl.cloud._google import connect_google
 from tpuctl.cloud._google_api import GoogleTpuApi
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.labels import CREATE_ID
-from tpuctl.cloud.models import ALL_ZONES, Endpoint, NodeRequest
+from tpuctl.cloud.models import ALL_ZONES, DataDisk, Endpoint, NodeRequest
 from tpuctl.errors import (
     InvalidInputError,
     NoCapacityError,
@@ -30,6 +30,7 @@ from tpuctl.errors import (
     UnavailableError,
 )
 
+DISK = "projects/p/zones/z/disks/d1"
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 ZONE = "projects/practice/locations/us-central1-a"
 REQUEST = NodeRequest(
@@ -105,7 +106,7 @@ def test_a_node_is_read_with_all_that_we_know_of_it(service: TpuService, api: Tp
             ],
             queued_resource=f"{ZONE}/queuedResources/q1",
             labels={"team": "a"},
-            data_disks=[{"source_disk": "projects/p/zones/z/disks/d1"}],
+            data_disks=[{"source_disk": DISK}, {"source_disk": DISK, "mode": "READ_ONLY"}],
             symptoms=[{"symptom_type": "HBM_OUT_OF_MEMORY", "worker_id": "3", "details": "full"}],
         ),
     )
@@ -114,7 +115,7 @@ def test_a_node_is_read_with_all_that_we_know_of_it(service: TpuService, api: Tp
     assert (read.state, read.health, read.created) == ("READY", "HEALTHY", NOON)
     assert read.endpoints == (Endpoint("10.0.0.2", "34.1.2.3"), Endpoint(None, None))
     assert (read.spot, read.queued_resource, read.labels) == (True, "q1", {"team": "a"})
-    assert read.data_disks == ("projects/p/zones/z/disks/d1",)
+    assert read.data_disks == (DataDisk(DISK), DataDisk(DISK, read_only=True))
     assert read.symptoms == ("HBM_OUT_OF_MEMORY on worker 3: full",)
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tpuctl.cloud.disks import read_disk
 from tpuctl.cloud.labels import CREATE_ID, MAX_USD_CENTS, TTL_S
-from tpuctl.cloud.models import Quota
+from tpuctl.cloud.models import DataDisk, Quota
 from tpuctl.cloud.placement import Source, egress_usd_per_gib, is_far, traffic_notes
 from tpuctl.cloud.plan import CreateOptions, Offer, plan_create, request_for
 from tpuctl.cloud.searching import rank, with_quota
@@ -82,6 +83,40 @@ def test_a_zone_whose_price_is_unknown_is_not_tried_on_a_budget() -> None:
     plan = plan_create(options(zones=(ZONE, "mars-north1-a"), max_usd=5.0))
     assert [offer.zone for offer in plan.to_try] == [ZONE]
     assert "--max-usd needs one" in (plan.offers[1].not_tried or "")
+
+
+DISK = f"projects/p/zones/{ZONE}/disks/photos"
+
+
+def test_a_zone_that_the_data_disks_are_not_in_is_not_tried() -> None:
+    here, region = DataDisk(DISK), DataDisk("projects/p/regions/us-central1/disks/all")
+    plan = plan_create(options(zones=(ZONE, "us-east5-a"), data_disks=(here, region)))
+    assert [offer.not_tried for offer in plan.offers] == [
+        None,
+        f"its data disk photos is in {ZONE}",
+    ]
+    with pytest.raises(InvalidInputError, match="cannot be made in us-east5-a"):
+        plan_create(options(zones=("us-east5-a",), data_disks=(here,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "disk"),
+    [
+        (f"source={DISK}", DataDisk(DISK)),
+        (f"mode=read-only,source={DISK}", DataDisk(DISK, read_only=True)),
+        (f"source={DISK},mode=read-write", DataDisk(DISK)),
+        ("photos", None),
+        (f"source={DISK},mode=r", None),
+        (f"source={DISK},size=3", None),
+        ("source=,mode=read-only", None),
+    ],
+)
+def test_a_data_disk_is_written_as_for_gcloud(text: str, disk: DataDisk | None) -> None:
+    if disk:
+        assert read_disk(text) == disk
+    else:
+        with pytest.raises(InvalidInputError, match="is no data disk"):
+            read_disk(text)
 
 
 def test_what_is_dangerous_but_possible_is_a_warning() -> None:

@@ -1,12 +1,15 @@
 """One data set by several machines: shares of the shards, nobody waits, the last one concludes."""
 
 import io
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,11 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents
-from tpuctl.datasets import PresizeOptions, presize, verify
-from tpuctl.datasets.parts import Part, parse_part
+from tpuctl.clock import ManualClock
+from tpuctl.datasets import PresizeOptions, open_cache, presize, verify
+from tpuctl.datasets.leases import Leases
+from tpuctl.datasets.parts import Part, parse_part, presize_into_storage
+from tpuctl.datasets.preparing import prepare
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters.data import presize as report
 from tpuctl.storage.port import Storage, open_storage
@@ -27,6 +33,7 @@ pytestmark = pytest.mark.slow
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
+START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 Bucket = Callable[..., Storage]
 
 # As on one of several machines, whose Nth change of the bucket is the last thing it does.
@@ -94,6 +101,28 @@ def test_parts_make_the_data_set_that_one_machine_makes(
     assert (done.written, done.skipped, done.shards_missing) == (0, 12, 0)
 
 
+def test_several_sizes_are_made_in_one_pass_by_several_machines(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    bucket()
+    both = replace(SMALL, sizes=((32, 32), (48, 64)))
+    first = presize(photos, ADDRESS, both, part=Part(1, 2))
+    assert [one.shards_missing for one in first.sizes] == [
+        -(-one.shards // 2) for one in first.sizes
+    ]
+    last = presize(photos, ADDRESS, both, part=Part(0, 2))
+    assert [(one.status, one.written + one.skipped) for one in last.sizes] == [("ok", 12)] * 2
+    presize(photos, tmp_path / "alone", both)
+    for name in ("32x32", "48x64"):
+        assert content(open_storage(f"{ADDRESS}/{name}")) == contents(tmp_path / "alone" / name)
+    victim = next(open_storage(f"{ADDRESS}/48x64").list("train-"))
+    open_storage(f"{ADDRESS}/48x64").delete(victim)
+    again = presize(photos, ADDRESS, both)
+    assert [one.shards_missing for one in again.sizes] == [0, 0]
+    assert content(open_storage(f"{ADDRESS}/48x64")) == contents(tmp_path / "alone" / "48x64")
+    assert presize(photos, ADDRESS, both).written == 0
+
+
 @pytest.mark.slow
 def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: Path) -> None:
     storage = bucket()
@@ -103,6 +132,59 @@ def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: 
     assert min(result.shards_missing for result in results) == 0
     presize(photos, tmp_path / "alone", SMALL)
     assert content(storage) == contents(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_machines_at_once_take_what_no_other_is_at(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    storage = bucket()
+    options = replace(SMALL, steal=True)
+    with ThreadPoolExecutor(3) as machines:
+        parts = [Part(number, 3) for number in range(3)]
+        results = list(machines.map(lambda p: presize(photos, ADDRESS, options, part=p), parts))
+    assert {result.shards_missing for result in results} == {0}
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+def test_what_a_dead_machine_has_begun_is_taken_over(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    storage, clock = bucket(), ManualClock(START)
+    run = prepare(photos, ADDRESS, replace(SMALL, steal=True), started_s=0.0)
+    first, *_ = run.plan.jobs
+    assert Leases(storage, clock).claim(first)
+    said: list[str] = []
+    presize_into_storage(
+        [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
+    )
+    assert clock.now() - START >= timedelta(seconds=90)
+    assert "Other machines are at 1 of the shards; what they leave is taken over." in said
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path: Path) -> None:
+    storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
+    job = prepare(photos, tmp_path / "out", SMALL, started_s=0.0).plan.jobs[0]
+    ours, theirs = Leases(storage, clock), Leases(storage, clock)
+    assert ours.claim(job)
+    for _ in range(4):
+        assert not theirs.claim(job)
+        theirs.look()
+        clock.sleep(60)
+        ours.renew()
+    theirs.look()
+    clock.sleep(91)
+    assert theirs.claim(job)
+    ours.renew()
+    ours.look()
+    assert not ours.claim(job)
+    with theirs.kept():
+        pass
+    ours.look()
+    assert ours.claim(job)
 
 
 @pytest.mark.slow
@@ -151,6 +233,76 @@ def test_killed_at_every_change_of_the_bucket_the_same_command_finishes(
         assert content(storage) == undisturbed, step
     assert min(seen.values()) >= 2
     assert seen[False] >= 6
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_same_command_finishes(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    bucket()
+    options = PresizeOptions(size=(32, 32), workers=2)
+    presize(photos, tmp_path / "alone", options)
+    undisturbed = contents(tmp_path / "alone")
+    address, ends = "gs://shelf/killed", []
+    moments = sorted(random.Random(4).uniform(0.1, 3.0) for _ in range(10))
+    words = ["data", "presize", str(photos), address, "--size", "32", "--workers", "2", "--json"]
+    for moment in moments:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tpuctl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
+        process.kill()
+        process.communicate()
+        ends.append(process.returncode)
+        there = content(open_storage(address))
+        shards = {name: data for name, data in there.items() if name.startswith("train-")}
+        assert shards.items() <= undisturbed.items()
+        assert there.get("manifest.json") in (None, undisturbed["manifest.json"])
+    presize(photos, address, options)
+    assert content(open_storage(address)) == undisturbed
+    assert ends[0] == -signal.SIGKILL
+    assert set(ends) <= {0, -signal.SIGKILL}
+
+
+PIPELINE = """
+import numpy as np
+
+def images(seed=0):
+    for index in range(30):
+        yield {"image": np.full(400, index + seed, np.uint8), "label": index}
+"""
+
+
+@pytest.mark.slow
+def test_the_elements_of_a_pipeline_are_cached_into_a_bucket_however_often_it_is_killed(
+    bucket: Bucket, tmp_path: Path, tpuctl: Tpuctl
+) -> None:
+    storage = bucket()
+    (tmp_path / "input.py").write_text(PIPELINE)
+    target = f"{tmp_path / 'input.py'}:images"
+    words = ["data", "cache", target, ADDRESS, "--variants", "2", "--shard-size", "4000B", "--json"]
+    made = tpuctl(*words[:3], tmp_path / "alone", *words[4:])
+    undisturbed = contents(tmp_path / "alone")
+    for step in (1, 4, len(undisturbed)):
+        program = [sys.executable, "-c", DIES_AT, str(step), "after", *words]
+        ended = subprocess.run(program, capture_output=True, timeout=120)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        there = content(storage)
+        assert there.items() <= undisturbed.items()
+        assert ("manifest.json" in there) is (step == len(undisturbed))
+    result = tpuctl(*words)
+    assert result.data["manifest"] == f"{ADDRESS}/manifest.json"
+    assert content(storage) == undisturbed
+    assert result.data["elements"] == made.data["elements"] == 60
+    assert tpuctl(*words).data["kept_variants"] == 2
+    assert len(list(open_cache(ADDRESS).epoch(0))) == 30
+    other = tpuctl(*words[:4], "--json")
+    assert other.document["errors"][0]["code"] == "already_exists"
+    assert content(storage) == undisturbed
+    assert tpuctl(*words[:4], "--overwrite", "--json").exit_code == 0
+    assert len(content(storage)) < len(undisturbed)
+    assert verify(ADDRESS).damage == ()
 
 
 @pytest.mark.parametrize("text", ["", "1", "a/b", "2/2", "0/0", "-1/2", "1/1/1"])

@@ -1,5 +1,6 @@
 import io
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,14 @@ def test_the_features_before_the_picture_can_be_read_from_the_beginning_alone() 
 
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_records_come_back_in_order(records: list[bytes]) -> None:
-    file = io.BytesIO()
-    writer = RecordWriter(file)
-    for record in records:
-        writer.write(record)
-    file.seek(0)
-    assert [record for _, record in read_frames(file)] == records
-    assert writer.digest().bytes == len(file.getvalue())
+    with tempfile.TemporaryFile() as file:
+        writer = RecordWriter(file)
+        for record in records:
+            writer.write(record[:9], record[9:])
+        assert file.read() == b""
+        file.seek(0)
+        assert [record for _, record in read_frames(file)] == records
+        assert writer.digest().bytes == file.tell()
 
 
 def test_the_digest_while_writing_is_that_of_the_file(tmp_path: Path) -> None:

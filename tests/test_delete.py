@@ -15,6 +15,7 @@ from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, se
 from tpuctl.cloud.deleting import Deletion, delete, plan_deletion
 from tpuctl.cloud.groups import Group
 from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.removing import Removal, plan_removal
 from tpuctl.errors import NotFoundError, PermissionDeniedError, UsageError
 from tpuctl.reporters import deletions as report
@@ -283,7 +284,7 @@ def test_the_disks_that_stay_behind_are_named_with_the_way_to_delete_them(
     ready(here, "t1")
     node = here.api.get_node("t1", zone=HERE)
     disk = f"projects/practice/zones/{HERE}/disks/photos"
-    plan = Deletion((plan_removal(Group((replace(node, data_disks=(disk,)),))),))
+    plan = Deletion((plan_removal(Group((replace(node, data_disks=(DataDisk(disk),)),))),))
     ended = delete(here.api, plan, journal=journal)
     assert ended.tpus[0].remaining_disks == ("photos",)
     (warning,) = ended.warnings

@@ -1,7 +1,11 @@
 """Dependencies run one way (DESIGN, section 3), and only adapters touch a vendor."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -35,7 +39,16 @@ ARROWS: dict[str, set[str]] = {
     "diagnosis": {"runtime", "hardware", "launch", "storage"},
     "pipeline": {"compile", "datasets", "hardware", "launch", "storage", "usercode"},
     "datasets": {"remote", "storage"},
-    "training": {"cloud", "diagnosis", "hardware", "launch", "remote", "runtime", "storage"},
+    "training": {
+        "cloud",
+        "diagnosis",
+        "hardware",
+        "launch",
+        "pipeline",
+        "remote",
+        "runtime",
+        "storage",
+    },
     "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
@@ -120,3 +133,33 @@ def test_a_template_runs_without_tpuctl(path: Path) -> None:
 def test_every_part_is_named_in_the_rules() -> None:
     parts = {part_of(path) for path in MODULES} - {"__init__", "__main__"}
     assert parts == set(ARROWS)
+
+
+def compilers_called(module: str, folder: Path) -> list[str]:
+    """Which compilers and linkers are asked for something while a module is imported."""
+    folder.mkdir()
+    for name in ("gcc", "cc", "ld"):
+        script = folder / name
+        script.write_text(f"#!/bin/sh\ntouch {folder}/$(basename $0).called\nexit 1\n")
+        script.chmod(0o755)
+    before = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    probe = f"import os, {module}; print(os.environ['PATH'])"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env={**os.environ, "PATH": before}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == before
+    return sorted(path.stem for path in folder.glob("*.called"))
+
+
+def test_no_compiler_is_asked_for_anything_before_a_worker_is_reached(tmp_path: Path) -> None:
+    pytest.importorskip("asyncssh")
+    assert compilers_called("tpuctl.remote._ssh", tmp_path / "ours") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux asks a compiler")
+def test_the_compilers_would_be_noticed(tmp_path: Path) -> None:
+    pytest.importorskip("asyncssh")
+    if find_library("oqs"):
+        pytest.skip("liboqs is installed, so asyncssh looks no further")
+    assert compilers_called("asyncssh", tmp_path / "theirs") != []

@@ -1,4 +1,3 @@
-import json
 import signal
 import subprocess
 import sys
@@ -190,21 +189,3 @@ def test_a_signal_to_tpuctl_stops_the_script_too(
     assert parent.returncode == exit_code
     assert "Traceback" not in stderr
     assert not Path(f"/proc/{pid_file.read_text()}").exists()
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_images_template_trains_on_one_device_and_on_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, devices: int
-) -> None:
-    pytest.importorskip(backend)
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    command = [sys.executable, str(catalog.find_template("images")), "--data", "fake"]
-    options = ["--steps", "4", "--batch-size", "4", "--image-size", "32", "--out", str(tmp_path)]
-    options += ["--cpu-devices", str(devices)]
-    subprocess.run([*command, *options], check=True, capture_output=True)
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["replicas"] == devices == len(set(result["devices"]))
-    assert result["step_ms"]["p50"] > 0
-    assert Path(result["model"]).exists()

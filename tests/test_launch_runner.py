@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tpuctl.launch.executed import Executed, idle_devices, read_counts
-from tpuctl.launch.plan import find_script, plan_launch
-from tpuctl.launch.run import run_training
+from tpuctl.launch.plan import LaunchPlan, find_script, plan_launch
+from tpuctl.launch.run import Training, Watched, run_training
 from tpuctl.launch.strategy import Choice
 
 SCRIPT = """
@@ -81,6 +82,55 @@ def test_a_script_of_plain_keras_trains_on_every_device_and_that_is_proven(
     ] * 2
     assert len({count["device"] for count in data["executed"]}) == 2
     assert f'["{framework}", "beside", ["a", "--b"]]' in capfd.readouterr().err
+
+
+SLOW_INPUT = """
+import time
+import keras, numpy as np
+class Slow(keras.utils.PyDataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(Slow(), epochs=2, verbose=0)
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_script_that_says_nothing_is_seen_to_wait_for_its_input(tmp_path: Path, tpuctl) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW_INPUT)
+    result = tpuctl("launch", path, "--framework", "jax", "--json")
+    watched = result.data["watched"]
+    assert watched["input_wait_fraction"] > 0.1
+    assert watched["step_ms"] > 50
+    assert 0 < watched["examples_per_s"] < 8 / 0.05
+    (warning,) = result.document["warnings"]
+    assert "The device, and the MXU in it, waited for input" in warning
+    assert "tpuctl profile run -- python -m tpuctl.training.runner --framework jax" in warning
+
+
+def test_a_script_that_says_how_long_it_waited_is_believed(tmp_path: Path, choice: Choice) -> None:
+    path = tmp_path / "says.py"
+    path.touch()
+    plan = plan_launch(find_script(str(path)), choice)
+    seen = Watched(10, 5.0, None, 0.9, "parse at input.py:3")
+    training = Training(
+        **{name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__},
+        returncode=0,
+        result={"input_wait_fraction": 0.4},
+        executed=(),
+        seconds=1.0,
+        watched=seen,
+    )
+    (warning,) = training.warnings
+    assert "waited for input 40% of the time; the slowest stage is parse at input.py:3" in warning
+    assert replace(training, result=None).input_wait_fraction == 0.9
+    assert replace(training, result=None, watched=None).warnings == ()
 
 
 @pytest.mark.tf

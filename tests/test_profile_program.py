@@ -15,6 +15,7 @@ from tests.conftest import Result
 from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.pipeline.models import ChainNode
+from tpuctl.pipeline.program._graphs_tf import Find, collect
 from tpuctl.pipeline.program.finder import AfterImport
 from tpuctl.pipeline.program.run import is_program, profile_program
 from tpuctl.pipeline.program.watching import Origin, Watch
@@ -160,6 +161,49 @@ def test_batches_of_a_graph_share_what_it_waited() -> None:
     series.arrived_unseen(4, 2.0, 108.0, 4)
     assert list(series.waits) == [0.5] * 4
     assert list(series.steps) == [2.0] * 4
+
+
+class Taken:
+    """What one `next` of a graph added up, whose data set is not known."""
+
+    find: Find | None = None
+    model_bytes = b""
+
+    def __init__(self, lane: int, batches: int, waited_s: float) -> None:
+        self.lane, self.sums = lane, (batches, waited_s)
+
+    def since(self) -> tuple[int, float]:
+        return self.sums
+
+
+def test_replicas_that_take_their_parts_at_once_make_one_step() -> None:
+    watch = Watch()
+    settings = {"batch_size": 4}
+    series = watch.of(origin, lambda: Origin("tf.data", ChainNode("Batch", ""), settings=settings))
+    alive = Watch()
+    watch.opened(series, alive)
+    for _ in range(2):
+        # The second replica takes in two places of its graph.
+        collect(watch, [Taken(1, 10, 1.0), Taken(2, 6, 0.5), Taken(2, 4, 0.2)])
+    assert series.count == 10
+    assert set(series.examples) == {8}
+
+
+def test_a_data_set_that_is_gone_leaves_its_steps_and_not_its_identity() -> None:
+    watch = Watch()
+    for epoch in range(3):
+        data = type("Data", (), {})()
+        series = watch.of(data, origin)
+        assert series.count == 0
+        for number in range(4 + epoch):
+            series.arrived(10.0 * number, 10.0 * number + 2.0, 4)
+        del data
+    other = type("Data", (), {})()
+    watch.of(other, origin)
+    longest = watch.main()
+    assert longest
+    assert longest.count == 5
+    assert len(watch.series) == 1
 
 
 def test_an_iterator_inside_another_is_part_of_it() -> None:

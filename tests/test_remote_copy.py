@@ -216,6 +216,16 @@ def test_a_thing_of_another_kind_is_not_replaced(own: Slice, code: Path, here: s
     assert sorted(os.listdir(own.folder(0) / "code")) == [place.name]
 
 
+@pytest.mark.parametrize("below", ["", "/deep"])
+def test_a_file_in_the_place_of_the_whole_folder_is_in_the_way(
+    own: Slice, code: Path, below: str
+) -> None:
+    (own.folder(0) / "code").write_text("precious")
+    (failure,) = up(own, code, f":code{below}", hosts=1).failures
+    assert failure.code == "already_exists"
+    assert (own.folder(0) / "code").read_text() == "precious"
+
+
 def test_no_link_over_there_leads_a_file_out_of_the_folder(
     own: Slice, code: Path, tmp_path: Path
 ) -> None:
@@ -456,12 +466,14 @@ def test_a_full_disk_over_there_is_said_to_be_full_and_the_others_get_theirs(
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
-def test_a_full_disk_here_is_our_own_error(own: Slice, tmp_path: Path) -> None:
+def test_a_place_here_that_cannot_be_written_is_our_own_error(own: Slice, tmp_path: Path) -> None:
     (own.folder(0) / "data").write_bytes(b"x" * 100)
+    result = down(own, ":data", Path("/proc/nothing/below"), hosts=1)
+    assert result.failures[0].code == "write_failed"
     target = tmp_path / "file"
     target.write_text("in the way")
     result = down(own, ":data", target / "below", hosts=1)
-    assert result.failures[0].code == "write_failed"
+    assert result.failures[0].code == "already_exists"
 
 
 def test_a_path_that_is_nowhere_is_named(own: Slice, tmp_path: Path) -> None:

@@ -124,10 +124,13 @@ def test_a_worker_that_drops_in_the_middle_of_a_line_says_it_once_and_whole(own:
 
     def drop() -> None:
         wait_until(lambda: all((folder(own, w) / "log").read_bytes() for w in (0, 1)))
+        # A first connection that breaks while it is made is an error, not a drop in mid-line.
+        wait_until(lambda: all(own.running[w].sessions for w in (0, 1)))
         while not dropped.wait(0.3):
             own.drop(0)
             own.drop(1)
 
+    wait_until(lambda: not any(own.running[w].sessions for w in (0, 1)))
     thread = threading.Thread(target=drop)
     thread.start()
     ended = read_logs(own.hosts, own.access, sink=heard, note=note, job="j", follow=True)
@@ -292,7 +295,8 @@ def test_the_command_line_starts_lists_follows_and_stops(tpuctl, own: Slice) -> 
     where = ("--host", own.option, "--key", str(own.key))
     started = tpuctl("run", *where, "--job", "train", "--", "sh", "-c", "echo hi; sleep 600")
     assert "Job train runs on 2 workers." in started.stdout
-    assert f"tpuctl logs --host {own.option} --job train -f" in started.stdout
+    again = f"tpuctl logs --host {own.option} --key {own.key} --job train -f"
+    assert again in started.stdout
     assert "running" in tpuctl("logs", *where, "--list").stdout
     assert tpuctl("logs", *where, "--list", "--json").data["jobs"][0]["job"] == "train"
     assert "Job train was stopped on workers 0-1." in tpuctl("stop", *where).stdout

@@ -24,6 +24,7 @@ from tpuctl.settings import state_dir
 
 pytestmark = pytest.mark.slow
 
+SHOW = ("show", "t1", "--zone", ZONE, "--json")
 RUN = ("run", "t1", "--zone", ZONE, "--json", "--", "true")
 
 
@@ -134,6 +135,14 @@ def test_with_os_login_we_are_who_google_says_and_no_metadata_is_touched(
     assert "ssh-keys" not in os_login.api.get_node("t1", zone=ZONE).metadata
 
 
+def test_the_user_that_was_named_is_named_in_the_next_command_too(
+    tpuctl, os_login: Practice
+) -> None:
+    user = "ana_example_com@t1"
+    started = tpuctl("run", user, "--zone", ZONE, "--job", "j", "--", "true")
+    assert f"tpuctl logs {user} --zone {ZONE} --job j -f" in started.stdout
+
+
 def test_with_os_login_a_user_may_still_be_named(tpuctl, os_login: Practice) -> None:
     assert tpuctl("run", "ana_example_com@t1", *RUN[2:]).exit_code == 0
 
@@ -145,6 +154,33 @@ def test_who_cannot_be_told_is_asked_for(tpuctl, os_login: Practice) -> None:
     assert error["code"] == "worker_auth"
     assert "uses OS Login" in error["message"]
     assert "describe-profile" in error["hint"]
+
+
+def test_with_os_login_the_jobs_are_shown_under_the_plain_name(tpuctl, os_login: Practice) -> None:
+    gcloud_account("Ana@Example.com")
+    assert tpuctl("run", "t1", "--zone", ZONE, "--job", "j", "--", "true").exit_code == 0
+    assert [job["job"] for job in tpuctl(*SHOW).data["jobs"]] == ["j"]
+
+
+def test_where_nothing_tells_our_name_a_tpu_is_shown_all_the_same(
+    tpuctl, os_login: Practice
+) -> None:
+    result = tpuctl(*SHOW)
+    assert (result.exit_code, result.data["state"], result.data["jobs"]) == (0, "READY", None)
+    assert "uses OS Login" in result.data["jobs_why_null"]
+
+
+def test_with_os_login_a_watch_runs_under_the_plain_name(tpuctl, os_login: Practice) -> None:
+    gcloud_account("Ana@Example.com")
+    watched = tpuctl("watch", "t1", "--zone", ZONE, "--json", "--", "sh", "-c", "echo $USER here")
+    assert (watched.exit_code, watched.document["status"]) == (0, "ok")
+    assert "ssh-keys" not in os_login.api.get_node("t1", zone=ZONE).metadata
+
+
+def test_a_watch_that_cannot_tell_who_we_are_ends_at_once(tpuctl, os_login: Practice) -> None:
+    watched = tpuctl("watch", "t1", "--zone", ZONE, "--json", "--", "true")
+    (error,) = watched.document["errors"]
+    assert (watched.exit_code, error["code"]) == (1, "worker_auth")
 
 
 def test_a_key_that_os_login_does_not_know_says_how_to_add_it(tpuctl, os_login: Practice) -> None:

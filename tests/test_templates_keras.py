@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training_runs import different, interrupt, refused, train, weights
+from tests.training_runs import different, interrupt, refused, train, weights, write_digits
+from tpuctl import datasets
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -20,6 +21,12 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("digits") / "digits.npz"
     np.savez(path, x_train=x[:1437], y_train=y[:1437], x_test=x[1437:], y_test=y[1437:])
     return path
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 pictures of the digits 0, 1 and 2, presized to 32x32."""
+    return write_digits(tmp_path_factory.mktemp("shards"))
 
 
 @pytest.fixture(scope="session")
@@ -47,27 +54,75 @@ def test_the_mnist_cnn_learns(tmp_path: Path, digits: Path) -> None:
     assert [epoch["steps"] for epoch in result["epochs"]] == [22] * 8
 
 
+SMALL = ("--data", "fake", "--examples", 112, "--batch-size", 16)
+
+
 @pytest.mark.parametrize(
-    ("backend", "number", "exit_code"),
-    [("tensorflow", signal.SIGTERM, 143), ("jax", signal.SIGKILL, -9)],
+    ("template", "backend", "number", "exit_code", "options"),
+    [
+        ("mnist-cnn", "tensorflow", signal.SIGTERM, 143, SMALL),
+        ("fashion-mnist", "jax", signal.SIGKILL, -9, SMALL),
+        ("imdb-lstm", "jax", signal.SIGTERM, 143, (*SMALL, "--length", 8)),
+        ("images", "tensorflow", signal.SIGKILL, -9, ("--data", "shards", "--batch-size", 16)),
+    ],
 )
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
-    tmp_path: Path, digits: Path, backend: str, number: signal.Signals, exit_code: int
+    tmp_path: Path,
+    shards: Path,
+    template: str,
+    backend: str,
+    number: signal.Signals,
+    exit_code: int,
+    options: tuple[object, ...],
 ) -> None:
-    options = ("--data", digits, *DIGITS, "--cpu-devices", 2, "--save-every", 5)
+    options = tuple(shards if word == "shards" else word for word in options)
+    # Every third step is in the middle of nearly every epoch.
+    options = (*options, "--cpu-devices", 2, "--save-every", 3)
     out = tmp_path / "parts"
     endless = (*options, "--epochs", 10_000)
-    assert interrupt("mnist-cnn", backend, out, number, "epoch 1:", *endless) == exit_code
+    assert interrupt(template, backend, out, number, "epoch 1:", *endless) == exit_code
     done = int(next(out.glob("step-*")).stem.partition("-")[2])
-    steps = done + 30
-    parts = train("mnist-cnn", backend, out, *options, "--steps", steps)
-    assert parts["resumed_after_step"] == done >= 20
-    whole = train("mnist-cnn", backend, tmp_path / "whole", *options, "--steps", steps)
+    steps = done + 5
+    parts = train(template, backend, out, *options, "--steps", steps)
+    assert parts["resumed_after_step"] == done > 0
+    whole = train(template, backend, tmp_path / "whole", *options, "--steps", steps)
     assert whole["resumed_after_step"] == 0
     assert different(weights(Path(whole["model"])), weights(Path(parts["model"]))) == []
     assert [entry["steps"] for entry in whole["executed"]] == [steps, steps]
-    assert [entry["examples"] for entry in whole["executed"]] == [steps * 32] * 2
+    assert [entry["examples"] for entry in whole["executed"]] == [steps * 8] * 2
     assert not list(out.glob("step-*"))
+
+
+def test_the_images_template_learns_from_shards(tmp_path: Path, shards: Path) -> None:
+    options = ("--data", shards, "--batch-size", 24, "--epochs", 5)
+    result = train("images", "tensorflow", tmp_path, *options)
+    assert (result["task"], len(result["classes"])) == ("classes", 3)
+    assert [epoch["steps"] for epoch in result["epochs"]] == [10] * 5
+    assert result["epochs"][-1]["accuracy"] > 0.9
+
+
+PIPELINE = """
+import numpy as np
+
+def pictures(seed=0):
+    rng = np.random.default_rng(seed)
+    for number in range(48):
+        noise = rng.integers(0, 60, (16, 16, 3))
+        yield (noise + 150 * (number % 2)).astype(np.uint8), number % 2
+"""
+
+
+def test_the_images_template_reads_what_data_cache_kept_another_variant_in_each_epoch(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "input.py").write_text(PIPELINE)
+    kept = tmp_path / "kept"
+    datasets.cache(f"{tmp_path}/input.py:pictures", kept, datasets.CacheOptions(variants=2))
+    options = ("--data", kept, "--batch-size", 16, "--epochs", 6, "--learning-rate", 0.01)
+    assert "--classes" in refused("images", "jax", tmp_path / "out", *options)
+    result = train("images", "jax", tmp_path / "out", *options, "--classes", 2)
+    assert [epoch["steps"] for epoch in result["epochs"]] == [3] * 6
+    assert result["epochs"][-1]["accuracy"] > 0.9
 
 
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
@@ -115,6 +170,15 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, digits
     several = refused("mnist-cnn", "tensorflow", tmp_path, "--cpu-devices", 2,
                       "--steps-per-execution", 2)  # fmt: skip
     assert "--steps-per-execution above 1 fails under --strategy mirrored" in several
+    wrong = tmp_path / "wrong.npz"
+    pictures = np.zeros((20, 8, 8), np.uint8)
+    np.savez(wrong, x_train=pictures, y_train=[0] * 5, x_test=pictures, y_test=[0] * 20)
+    assert "images of shape (20, 8, 8) and labels of (5,)" in says("--data", wrong)
+    wrong.write_bytes(b"junk")
+    assert f"--data: could not read {wrong}" in says("--data", wrong)
+    assert "--out: " in refused("mnist-cnn", "jax", wrong / "out")
+    assert "--seed must be at least 0" in says("--seed", -1)
+    assert "KERAS_BACKEND=torch is not for" in refused("mnist-cnn", "torch", tmp_path)
     floats = tmp_path / "floats.npz"
     images, labels = np.zeros((4, 2, 2)), np.zeros(4)
     np.savez(floats, x_train=images, x_test=images, y_train=labels, y_test=labels)

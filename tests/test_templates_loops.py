@@ -103,6 +103,8 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: 
     assert "--dtype: invalid choice" in refused("jax-images", "jax", tmp_path, "--dtype", "float16")
     assert "--data fake" in refused("jax-images", "jax", tmp_path, "--data", tmp_path)
     assert "--data fake" in refused("custom-loop", "tensorflow", tmp_path, "--data", "no.csv")
+    (tmp_path / "manifest.json").write_text("{nope")
+    assert "--data: could not read" in refused("jax-images", "jax", tmp_path, "--data", tmp_path)
     words = tmp_path / "words.csv"
     words.write_text("1,x,setosa\n")
     said = refused("custom-loop", "tensorflow", tmp_path, "--data", words)

@@ -71,17 +71,55 @@ def test_it_predicts_any_number_of_pictures_in_their_order(
     assert np.mean(right) > 0.8
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+def weights(result: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    options = ("--data", "fake", "--steps", 40, "--save-every", 1, *SMALL)
-    out = tmp_path / "cut"
-    assert interrupt(NAME, "", out, signal.SIGTERM, "step ", *options) == 128 + signal.SIGTERM
-    parts = train(NAME, "", out, *options)
-    assert 0 < parts["resumed_after_step"] < 40
-    whole = train(NAME, "", tmp_path / "whole", *options)
-    one, two = (torch.load(result["model"], weights_only=True) for result in (parts, whole))
+    found: dict[str, Any] = torch.load(result["model"], weights_only=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Twelve steps on two devices, on fake data."""
+    out = tmp_path_factory.mktemp("two")
+    return out, train(NAME, "", out, "--data", "fake", "--steps", 12, "--cpu-devices", 2, *SMALL)
+
+
+def test_two_devices_share_every_batch_and_train_as_one_would(on_two, tmp_path: Path) -> None:
+    import torch
+
+    _, two = on_two
+    assert (two["replicas"], two["devices"]) == (2, ["CPU:0", "CPU:1"])
+    assert [(one["steps"], one["examples"]) for one in two["executed"]] == [(12, 12 * 8)] * 2
+    assert 0 < two["compilations"] <= 8
+    alone = train(NAME, "", tmp_path, "--data", "fake", "--steps", 12, *SMALL)
+    assert [one["examples"] for one in alone["executed"]] == [12 * 16]
+    for name, weight in weights(alone).items():
+        torch.testing.assert_close(weights(two)[name], weight, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_two_devices_that_are_interrupted_end_with_the_same_weights(
+    on_two, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    import torch
+
+    options = ("--data", "fake", "--steps", 12, "--save-every", 1, "--cpu-devices", 2, *SMALL)
+    assert interrupt(NAME, "", tmp_path, number, "step ", *options) == code
+    parts = train(NAME, "", tmp_path, *options)
+    assert 0 < parts["resumed_after_step"] < 12
+    one, two = weights(parts), weights(on_two[1])
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
+
+
+def test_two_devices_predict_what_one_predicts(trained, shards: Path) -> None:
+    out, _ = trained
+    found = []
+    for more in ((), ("--cpu-devices", 2)):
+        said(NAME, "", out, "--data", shards, "--batch-size", 14, "--predict", *more)
+        found.append((out / "predictions.csv").read_text())
+    assert found[0] == found[1]
+    assert len(found[0].splitlines()) == 241
 
 
 def test_the_finder_suggests_a_rate_between_useless_and_explosive(tmp_path: Path) -> None:
@@ -97,15 +135,17 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path) -> Non
     assert "--data fake" in refused(NAME, "", tmp_path, "--data", tmp_path)
     assert "--batch-size 500 is more" in refused(NAME, "", tmp_path, "--batch-size", 500)
     assert "Train first" in refused(NAME, "", tmp_path, "--predict")
+    uneven = refused(NAME, "", tmp_path, "--batch-size", 9, "--cpu-devices", 2)
+    assert "--batch-size 9 does not divide over 2 devices; --batch-size 8 would" in uneven
 
 
-def test_launch_picks_pytorch_and_passes_the_result_on(tmp_path: Path, tpuctl) -> None:
+def test_launch_picks_pytorch_and_both_devices_work(tmp_path: Path, tpuctl) -> None:
     options = [f"--set={name}={value}" for name, value in {
         "data": "fake", "steps": 2, "batch-size": 16, "image-size": 16, "out": tmp_path,
     }.items()]  # fmt: skip
-    result = tpuctl("launch", NAME, "--json", *options)
+    result = tpuctl("launch", NAME, "--json", "--cpu-devices", "2", *options)
     assert result.exit_code == 0
-    assert [count["steps"] for count in result.data["executed"]] == [2]
+    assert [count["examples"] for count in result.data["executed"]] == [16, 16]
 
 
 # ---- Parts ---------------------------------------------------------------------------------------

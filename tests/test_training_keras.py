@@ -44,6 +44,11 @@ def test_predict_gives_what_one_device_gives_for_any_number_of_rows(run: dict[st
     assert run["empty"] == [0, 3]
 
 
+def test_predict_keeps_the_structure_of_inputs_and_outputs(run: dict[str, Any]) -> None:
+    assert run["forks"] == {name: pytest.approx([0, 0], abs=1e-6) for name in run["forks"]}
+    assert run["no_rows"] == {"one": [0, 3], "two": [0, 1]}
+
+
 def test_predict_compiles_once_and_nothing_for_a_rest(run: dict[str, Any]) -> None:
     assert run["first_compilations"] > 0
     assert run["compilations"] == 0
@@ -55,6 +60,8 @@ def test_predict_says_what_is_no_batch(run: dict[str, Any]) -> None:
         "Could not predict: a batch holds str, not an array with rows.",
         "Could not predict: a batch holds int, not an array with rows.",
         "Could not predict: a batch holds float32, not an array with rows.",
+        "Could not predict: the model takes rows of shape (20,), these are (7,).",
+        "Could not predict in batches of 0: it takes at least 1.",
     ]
 
 

@@ -18,6 +18,7 @@ from tpuctl.errors import (
     QuotaExceededError,
     TpuctlError,
     UnavailableError,
+    UnknownLoginError,
     WorkerError,
     WorkerUnfitError,
     WorkerUnreachableError,
@@ -313,6 +314,14 @@ def test_what_the_service_refuses_is_no_fault_of_the_hosts() -> None:
     assert isinstance(decide(BUSY, ORDER, denied), Wait)
     assert decide(SEEN, ORDER, denied) == End(denied.refused)
     assert decide(SEEN, ORDER, replace(denied, trouble_s=1.0)) == Ask()
+
+
+def test_what_fails_at_once_is_asked_for_again_at_a_measured_pace() -> None:
+    once = Sight(USABLE, refused=WorkerError("no address yet"), refusals=1)
+    assert decide(SEEN, ORDER, once) == Ask()
+    assert isinstance(decide(SEEN, ORDER, replace(once, refusals=2)), Wait)
+    nameless = Sight(USABLE, refused=UnknownLoginError("who are we?"), refusals=1)
+    assert isinstance(decide(SEEN, ORDER, nameless), End)
 
 
 def test_a_job_that_cannot_be_ended_makes_it_a_bad_host() -> None:

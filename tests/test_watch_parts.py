@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.workers import running_slice
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.likeness import options_like
-from tpuctl.cloud.models import Endpoint, Node, QueuedResource
+from tpuctl.cloud.models import DataDisk, Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TryAgainError
 from tpuctl.remote.jobs import start_job
@@ -164,6 +164,7 @@ def test_ours_is_what_carries_our_id() -> None:
     assert not see(NODE, None, replace(MEMORY, watch="cd" * 16), now=NOW).is_ours
 
 
+DISK = f"projects/p/zones/{ZONE}/disks/photos"
 SCRIPT = b"#!/bin/sh\necho 'END' \xff\x00"
 
 
@@ -176,6 +177,7 @@ SCRIPT = b"#!/bin/sh\necho 'END' \xff\x00"
         replace(RECIPE, max_usd=9.6, ttl_s=60.0, startup_script=SCRIPT),
         replace(RECIPE, reserved=True, network="n", subnetwork="s", internal_ip=True),
         replace(RECIPE, service_account="a@b", metadata={"ssh-keys": "me:ssh-rsa A"}, ttl_s=9.0),
+        replace(RECIPE, data_disks=(DataDisk(DISK), DataDisk(f"{DISK}-2", read_only=True))),
     ],
 )
 def test_another_like_it_is_asked_for_with_the_same_options(options: CreateOptions) -> None:
@@ -193,6 +195,7 @@ def test_another_like_it_is_asked_for_with_the_same_options(options: CreateOptio
         external_ips=request.external_ips,
         service_account=request.service_account,
         tags=request.tags,
+        data_disks=request.data_disks,
     )
     again = replace(options_like(node), runtime_version=None)
     assert again == options
@@ -217,6 +220,7 @@ MEMORIES = st.builds(
         labels=st.dictionaries(TEXTS, TEXTS, max_size=2),
         metadata=st.dictionaries(TEXTS, TEXTS, max_size=2),
         tags=st.tuples(TEXTS),
+        data_disks=st.tuples(st.builds(DataDisk, TEXTS, st.booleans())),
         startup_script=st.none() | st.binary(max_size=9),
         watch=st.none(),
     ),

@@ -19,8 +19,14 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests import contract
 from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive, wait_until
+from tpuctl.cloud.creating import create
 from tpuctl.cloud.deleting import delete, plan_deletion
+from tpuctl.cloud.likeness import options_like
+from tpuctl.cloud.models import DataDisk
+from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import AlreadyExistsError, NotFoundError
+from tpuctl.remote.keys import key_for_tpus
+from tpuctl.settings import state_dir
 from tpuctl.watch.starting import Wishes
 from tpuctl.watch.verbs import watch
 
@@ -220,6 +226,50 @@ def test_a_tpu_that_is_there_is_used_and_made_again_like_it_was(tmp_path: Path) 
         world.strikes["before follow"] = 3 * LATER_S
         over = world.watch(wishes=Wishes(ZONE, (ZONE,)))
     assert "its time is over" in str(over.error)
+
+
+ASKED = CreateOptions(
+    "t1",
+    "v5litepod-8",
+    (ZONE,),
+    spot=True,
+    network="projects/p/global/networks/n",
+    subnetwork="s",
+    service_account="a@b.iam.gserviceaccount.com",
+    labels={"team": "vision"},
+    tags=("a", "b"),
+    startup_script=b"echo hello",
+    metadata={"enable-oslogin": "TRUE"},
+    data_disks=(
+        DataDisk(f"projects/p/zones/{ZONE}/disks/photos", read_only=True),
+        DataDisk("projects/p/regions/us-central1/disks/scratch"),
+    ),
+)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_everything_it_was_asked_for_with_it_is_asked_for_again(
+    tmp_path: Path, queued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is there, or one that still waits in line as the watch begins; with OS Login."""
+    options = replace(ASKED, queued=queued)
+    monkeypatch.setenv("CLOUDSDK_CORE_ACCOUNT", "ana@example.com")
+    keys = {"ana_example_com": [key_for_tpus(state_dir()).public]}
+    with watching(tmp_path, preempt(), os_login=keys) as world:
+        plan = plan_create(options)
+        create(world.api(), plan, journal=world.journal, wait=not queued)
+        world.script(STAY)
+        world.strikes["before follow"] = LATER_S
+        ended = world.watch(wishes=Wishes(ZONE, (OTHER, ZONE)))
+        assert world.causes(ended) == ["preempted", "done"]
+        assert len({attempt.tpu_id for attempt in ended.attempts}) == 2
+        (node,) = world.api().list_nodes(ZONE).items
+        assert world.api().list_nodes(OTHER).items == ()
+    again = options_like(node)
+    assert "ssh-keys" not in again.metadata
+    known = {key: again.metadata[key] for key in ASKED.metadata}
+    wanted = replace(options, zones=(ZONE,), runtime_version=plan.runtime_version)
+    assert replace(again, metadata=known) == wanted
 
 
 def test_killed_before_and_after_every_act_it_goes_on(tmp_path: Path) -> None:

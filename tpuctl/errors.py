@@ -17,6 +17,7 @@
     ├── WrongStateError         1  the object is in a state in which this cannot be done
     ├── WorkerError             1  a worker did not do what we asked of it
     │   ├── WorkerAuthError     1  a worker does not accept any of our keys
+    │   │   └── UnknownLoginError 1  nothing here tells by which name the workers know us
     │   ├── HostKeyError        1  a worker shows another host key than it did before
     │   ├── WorkerLostError     1  the connection to a worker broke in the middle of something
     │   ├── NotStartedError     1  nothing was begun there, for another worker cannot be reached
@@ -155,6 +156,10 @@ class WorkerAuthError(WorkerError):
     """A worker does not accept any of the keys that we have."""
 
     code = "worker_auth"
+
+
+class UnknownLoginError(WorkerAuthError):
+    """Nothing on this machine tells by which name the workers know us."""
 
 
 class HostKeyError(WorkerError):

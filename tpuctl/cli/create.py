@@ -14,6 +14,7 @@ from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
 from tpuctl.cloud.creating import Choice, Created, NotCreated
 from tpuctl.cloud.creating import create as create_planned
+from tpuctl.cloud.disks import read_disk
 from tpuctl.cloud.guard import MOST_BYTES
 from tpuctl.cloud.opening import Cloud
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
@@ -59,6 +60,10 @@ def create(
     ] = None,
     label: Annotated[list[str] | None, typer.Option(help="A label, as K=V.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="A network tag.")] = None,
+    data_disk: Annotated[
+        list[str] | None,
+        typer.Option(metavar="source=...,mode=...", help="A disk that is there already."),
+    ] = None,
     startup_script: Annotated[
         Path | None, typer.Option(help="Run on every VM at its start.")
     ] = None,
@@ -87,6 +92,7 @@ def create(
         labels=_labels(label or []),
         tags=tuple(tag or ()),
         startup_script=_read(startup_script) if startup_script else None,
+        data_disks=tuple(map(read_disk, data_disk or ())),
     )
     timeout_s = parse_duration_s(timeout) if timeout else None
     plan_create(options)

@@ -94,6 +94,10 @@ def presize(
             help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
         ),
     ] = "auto",
+    steal: Annotated[
+        bool,
+        typer.Option("--steal", help="Go on with shards that no other machine is at."),
+    ] = False,
     engine: Annotated[
         str, typer.Option(help="processes of this machine, or beam (see --beam).")
     ] = "processes",
@@ -127,6 +131,7 @@ def presize(
         cast(Engine, engine),
         tuple(beam or ()),
         sizes if len(sizes) > 1 else (),
+        steal,
     )
     part = here.part(hosts, dst)
     with bars() as on_progress:
@@ -146,8 +151,8 @@ def cache(
     dst: Annotated[
         str | None,
         typer.Argument(
-            help="Folder for shards and manifest.json; of a bucket by default one that all "
-            "processes share.",
+            help="Folder or gs://BUCKET/FOLDER for shards and manifest.json; of a data set by "
+            "default a folder that all processes share.",
         ),
     ] = None,
     variants: Annotated[int, typer.Option(help="Run it this often, each with its own seed.")] = 1,
@@ -173,7 +178,7 @@ def cache(
         output.show(copied, report.copied)
         return
     if dst is None:
-        raise UsageError("Where to? Give a folder after the pipeline.")
+        raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
     options = datasets.CacheOptions(
         variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
     )

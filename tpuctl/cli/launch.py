@@ -13,12 +13,12 @@ from tpuctl.datasets.places import bucket_of
 from tpuctl.diagnosis import diagnose
 from tpuctl.errors import UsageError
 from tpuctl.launch.plan import find_script
-from tpuctl.launch.run import run_training
 from tpuctl.progress import OnProgress
 from tpuctl.remote.run import plan_command
 from tpuctl.reporters import launch as report
 from tpuctl.runtime import live_machine
 from tpuctl.training.planning import plan_training
+from tpuctl.training.watched import watch_training
 
 app = typer.Typer(add_completion=False)
 
@@ -97,7 +97,7 @@ def _train_here(
     else:
         for reason in plan.because:
             output.note(reason)
-        output.show(run_training(plan, log=output.script_log()), report.training)
+        output.show(watch_training(plan, log=output.script_log()), report.training)
 
 
 def _with_copies(script: str, settings: list[str]) -> list[str]:

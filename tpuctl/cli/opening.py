@@ -1,11 +1,18 @@
 """How a command reaches the cloud."""
 
+from typing import TYPE_CHECKING
+
 from tpuctl.cli import output
-from tpuctl.cloud.opening import Cloud, open_cloud
+
+if TYPE_CHECKING:
+    from tpuctl.cloud.opening import Cloud
 
 
-def opened(project: str | None) -> Cloud:
+def opened(project: str | None) -> "Cloud":
     """Connect, and pass on what the journal warns of."""
+    # Loaded here, for --host needs no cloud.
+    from tpuctl.cloud.opening import open_cloud
+
     cloud = open_cloud(project)
     for warning in cloud.warnings:
         output.note(f"Warning: {warning}")

@@ -80,6 +80,7 @@ def run(
                 "--fit": fit,
                 "--train": train or None,
                 "--verify": verify or None,
+                "--deep": deep or None,
             }
         )
         profile = profile_program(target, steps=steps, seconds=seconds)
@@ -116,10 +117,10 @@ def watch(
 ) -> None:
     """Show a training once a second as it runs: its steps, what it waits for, and why."""
     _check_places(out)
-    output.note(profile_live.header())
+    rows = profile_live.Rows()
 
     def look(profile: Profile) -> None:
-        output.note(profile_live.row(profile))
+        output.note(rows.next(profile))
 
     if len(words) == 1 and words[0].isdigit():
         profile = last_of(follow(int(words[0])), look)

@@ -1,5 +1,7 @@
 """Progress bars on stderr."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,17 +11,18 @@ from tpuctl.progress import TOLD, OnProgress, Progress, silent
 from tpuctl.units import format_duration
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
+
+_TERMINAL_FORCED = ("FORCE_COLOR", "TTY_COMPATIBLE")
 
 
 @contextmanager
 def bars() -> Iterator[OnProgress]:
     """Show a bar for every task that reports; only start and end where there is no terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = _terminal()
+    if console is None:
         yield silent if output.as_json() else _Lines()
         return
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -39,10 +42,8 @@ def bars() -> Iterator[OnProgress]:
 @contextmanager
 def states() -> Iterator[OnProgress]:
     """Show the state of what is waited for; where there is no terminal, a line for each change."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = _terminal()
+    if console is None:
         yield silent if output.as_json() else _Changes()
         return
     seen: dict[str, str] = {}
@@ -64,6 +65,16 @@ def screen(draw: Callable[[Any], Any]) -> Iterator[Callable[[Any], None]]:
     console = Console(highlight=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         yield lambda thing: live.update(draw(thing), refresh=True)
+
+
+def _terminal() -> "Console | None":
+    """The terminal on stderr, if there is one: without it nobody waits for rich to load."""
+    if not sys.stderr.isatty() and not any(map(os.environ.get, _TERMINAL_FORCED)):
+        return None
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
 
 
 class _Bars:

@@ -1,8 +1,9 @@
 """What the commands for workers have in common: which machines, and how to reach them."""
 
+import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ import typer
 from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cloud.models import Node
-from tpuctl.cloud.opening import chosen_zone
 from tpuctl.errors import UsageError
 from tpuctl.remote.access import Access, open_access, open_access_to
 from tpuctl.remote.find import find_node, split_user, workers_of
@@ -71,16 +71,35 @@ class Where:
             raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
         if self.hosts:
             found = pick_workers(parse_hosts(self.hosts), self.worker)
-            return found, open_access(key=self.key, jump=jump), None
+            return self._named_again(found), open_access(key=self.key, jump=jump), None
         if not self.name:
             raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
-        user, name = split_user(self.name)
+        return self._reach_tpu(self.name, jump)
+
+    def _reach_tpu(
+        self, target: str, jump: Host | None
+    ) -> tuple[tuple[Host, ...], Access, Node | None]:
+        from tpuctl.cloud.opening import chosen_zone
+
+        user, name = split_user(target)
         api = opened(self.project).api
         node = find_node(api, name, chosen_zone(self.zone))
-        if "@" not in self.name:
+        if "@" not in target:
             user = login_user(node, user)
         workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
-        return workers, open_access_to(api, node, user, key=self.key, jump=jump), node
+        access = open_access_to(api, node, user, key=self.key, jump=jump)
+        return self._named_again(workers), access, node
+
+    def _named_again(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+        """The workers, named in hints so that the next command reaches them as this one does."""
+        given = {"--project": self.project, "--key": self.key, "--jump": self.jump}
+        words = [str(word) for pair in given.items() if pair[1] for word in pair]
+        more = shlex.join([*words, *["--internal-ip"] * self.internal_ip])
+        user = self.name.rpartition("@")[0] if self.name else ""
+        named = f"{user}@" if user else ""
+        return tuple(
+            replace(host, target=f"{named}{host.target} {more}".rstrip()) for host in hosts
+        )
 
     def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
         """The same, or this machine alone, for which there is no access."""

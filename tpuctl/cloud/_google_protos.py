@@ -6,6 +6,7 @@ ten times as much, which a list of a thousand TPUs would feel.
 
 import re
 import uuid
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -22,6 +23,7 @@ from tpuctl.errors import InvalidInputError
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
 _NODE = tpu_v2.Node.pb()
+_DISK = tpu_v2.AttachedDisk.pb()
 _SYMPTOM = tpu_v2.Symptom.pb()
 _QUEUED = tpu_v2.QueuedResource.pb()
 _QUEUED_STATE = tpu_v2.QueuedResourceState.pb()
@@ -65,7 +67,7 @@ def node_of(node: Any) -> models.Node:
         endpoints=tuple(_endpoint(endpoint) for endpoint in node.network_endpoints),
         labels=dict(node.labels),
         metadata=dict(node.metadata),
-        data_disks=tuple(disk.source_disk for disk in node.data_disks),
+        data_disks=tuple(_disk(disk) for disk in node.data_disks),
         symptoms=tuple(_symptom(symptom) for symptom in node.symptoms),
         network=network.network or None,
         subnetwork=network.subnetwork or None,
@@ -90,6 +92,7 @@ def queued_resource_of(queued: Any) -> models.QueuedResource:
         nodes=tuple(node for spec in specs for node in _node_names(spec, name)),
         spot=queued.HasField("spot"),
         labels=dict(specs[0].node.labels) if specs else {},
+        asked=_asked(queued, name, zone) if specs else None,
         error=error_of_status(state.failed_data.error, asked) if failed else None,
         stopped_by=_INITIATORS.get(state.state_initiator),
     )
@@ -130,6 +133,7 @@ def node_message(request: models.NodeRequest) -> tpu_v2.Node:
         labels={**request.labels, CREATE_ID: request.create_id},
         metadata=request.metadata,
         tags=request.tags,
+        data_disks=[_disk_message(disk) for disk in request.data_disks],
     )
 
 
@@ -160,6 +164,30 @@ def request_id(create_id: str) -> str:
         return str(uuid.UUID(create_id))
     except ValueError:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, create_id))
+
+
+def _asked(queued: Any, name: str, zone: str) -> models.Node:
+    """The first node that a queued resource asks for, which says by its tier what it is."""
+    node = node_of(queued.tpu.node_spec[0].node)
+    return replace(
+        node,
+        name=name,
+        zone=zone,
+        spot=queued.HasField("spot"),
+        reserved=queued.HasField("guaranteed") and bool(queued.reservation_name),
+        queued_resource=name,
+    )
+
+
+def _disk(disk: Any) -> models.DataDisk:
+    return models.DataDisk(disk.source_disk, disk.mode == _DISK.DiskMode.Value("READ_ONLY"))
+
+
+def _disk_message(disk: models.DataDisk) -> tpu_v2.AttachedDisk:
+    mode = tpu_v2.AttachedDisk.DiskMode
+    return tpu_v2.AttachedDisk(
+        source_disk=disk.source, mode=mode.READ_ONLY if disk.read_only else mode.READ_WRITE
+    )
 
 
 def _node_names(spec: Any, queued_name: str) -> list[str]:

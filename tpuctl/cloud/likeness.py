@@ -14,7 +14,7 @@ _MOST_DIGITS = 15
 def options_like(node: Node) -> CreateOptions:
     """The options of a create that makes such a TPU, in the same zone.
 
-    Its limits are those that it was given; its data disks cannot be asked for again.
+    Its limits are those that it was given. A disk can only be had where it is.
     """
     ttl_s, max_usd = _limits(node)
     return CreateOptions(
@@ -35,6 +35,7 @@ def options_like(node: Node) -> CreateOptions:
         tags=node.tags,
         startup_script=own_script(node.metadata.get(STARTUP_SCRIPT)),
         metadata={k: v for k, v in _foreign(node.metadata).items() if k != STARTUP_SCRIPT},
+        data_disks=node.data_disks,
     )
 
 

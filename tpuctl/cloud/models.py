@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from tpuctl.errors import TpuctlError
 
@@ -26,6 +26,13 @@ class Endpoint:
     external_ip: str | None
 
 
+class DataDisk(NamedTuple):
+    """A disk beside the one that a VM boots from; `source` is its full resource name."""
+
+    source: str
+    read_only: bool = False
+
+
 @dataclass(frozen=True)
 class Node:
     """A TPU as the API sees it. Worker i is `endpoints[i]`."""
@@ -45,7 +52,7 @@ class Node:
     endpoints: tuple[Endpoint, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
-    data_disks: tuple[str, ...] = ()
+    data_disks: tuple[DataDisk, ...] = ()
     symptoms: tuple[str, ...] = ()
     network: str | None = None
     subnetwork: str | None = None
@@ -61,7 +68,10 @@ class Node:
 
 @dataclass(frozen=True)
 class QueuedResource:
-    """A request that waits in line for TPUs; `error` is set where it failed."""
+    """A request that waits in line for TPUs; `error` is set where it failed.
+
+    `asked` is the node that it asks for, with the little that is known of one that is not there.
+    """
 
     name: str
     zone: str
@@ -71,6 +81,7 @@ class QueuedResource:
     nodes: tuple[str, ...]
     spot: bool = False
     labels: dict[str, str] = field(default_factory=dict)
+    asked: Node | None = None
     error: TpuctlError | None = None
     stopped_by: str | None = None
 
@@ -126,6 +137,7 @@ class NodeRequest:
     labels: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    data_disks: tuple[DataDisk, ...] = ()
 
 
 @dataclass(frozen=True)

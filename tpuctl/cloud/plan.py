@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpuctl.cloud import guard, labels
-from tpuctl.cloud.models import NodeRequest
+from tpuctl.cloud.disks import why_not_in
+from tpuctl.cloud.models import DataDisk, NodeRequest
 from tpuctl.cloud.placement import region_of
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.hardware.generations import load_data
@@ -49,6 +50,7 @@ class CreateOptions:
     tags: tuple[str, ...] = ()
     startup_script: bytes | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    data_disks: tuple[DataDisk, ...] = ()
     watch: str | None = None
 
 
@@ -153,6 +155,11 @@ def plan_create(options: CreateOptions) -> CreatePlan:
 def _offers_in_given_zones(kind: AcceleratorType, options: CreateOptions) -> tuple[Offer, ...]:
     offers = tuple(offer_in(zone, kind, options) for zone in options.zones)
     if offers and all(offer.not_tried for offer in offers):
+        if why_not_in(offers[0].zone, options.data_disks):
+            raise InvalidInputError(
+                f"{options.name} cannot be made in {offers[0].zone}: {offers[0].not_tried}.",
+                hint="Ask for it in the zone of the disk.",
+            )
         raise InvalidInputError(
             f"A budget cannot be kept: {offers[0].not_tried}.",
             hint="Limit its life with --ttl instead.",
@@ -163,9 +170,12 @@ def _offers_in_given_zones(kind: AcceleratorType, options: CreateOptions) -> tup
 def offer_in(zone: str, kind: AcceleratorType, options: CreateOptions) -> Offer:
     """Price the type in a zone; a budget becomes a life time there.
 
-    Without a known price a budget cannot be kept, and the zone is not tried.
+    Without a known price a budget cannot be kept, and the zone is not tried; nor is one that the
+    data disks are not in.
     """
     price = usd_per_hour(kind.accelerator_type, zone, spot=options.spot)
+    if reason := why_not_in(zone, options.data_disks):
+        return Offer(zone, price, not_tried=reason)
     limits = [options.ttl_s] if options.ttl_s is not None else []
     if options.max_usd is not None:
         if not price:
@@ -205,6 +215,7 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         labels={**options.labels, **limits, **watched, labels.CREATE_ID: create_id},
         metadata={**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
         tags=options.tags,
+        data_disks=options.data_disks,
     )
 
 

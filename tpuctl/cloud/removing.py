@@ -8,6 +8,7 @@ from typing import Literal
 
 from tpuctl.cloud import labels
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.disks import name_of
 from tpuctl.cloud.groups import Group, is_replaced, read_again
 from tpuctl.cloud.journal import COLLECTED, DELETED, Journal
 from tpuctl.cloud.models import Operation
@@ -83,9 +84,7 @@ def plan_removal(group: Group, *, name: str | None = None) -> Removal:
         usd_per_hour=round(sum(known), 4) if len(known) == len(prices) else None,
         queued_resource=queued.name if queued else None,
         takes_along=tuple(node.name for node in group.nodes if node is not lead),
-        remaining_disks=tuple(
-            disk.rpartition("/")[2] for node in group.nodes for disk in node.data_disks
-        ),
+        remaining_disks=tuple(name_of(disk) for node in group.nodes for disk in node.data_disks),
         group=group,
     )
 

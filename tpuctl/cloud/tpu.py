@@ -163,7 +163,7 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
         as_of=now,
         health_description=node.health_description,
         symptoms=node.symptoms,
-        data_disks=node.data_disks,
+        data_disks=tuple(disk.source for disk in node.data_disks),
     )
 
 

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tpuctl.datasets.commits import commit
 from tpuctl.datasets.memory import memory_budget_bytes
-from tpuctl.datasets.plan import Entry, ShardJob
+from tpuctl.datasets.plan import Entry, ShardJob, Twin
 from tpuctl.datasets.pool import Setup, build_shards
 from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.state import Work
@@ -25,11 +25,13 @@ from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.storage.port import open_storage
 
 
-def run_pipeline(run: Prepared, missing: Sequence[ShardJob]) -> None:
+def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
     """Build and commit shards on whatever runner is asked for; raises TpuctlError, UsageError."""
-    shared = {"source": run.source, "target": run.target, "options": run.plan.options}
+    lead = runs[0]
+    targets = [run.target for run in runs]
+    shared = {"source": lead.source, "targets": targets, "options": lead.plan.options}
     jobs = [json.dumps(asdict(job)) for job in missing]
-    options = _options(run.options.beam)
+    options = _options(lead.options.beam)
     try:
         with beam.Pipeline(options=options) as pipeline:
             (
@@ -43,22 +45,29 @@ def run_pipeline(run: Prepared, missing: Sequence[ShardJob]) -> None:
 
 
 def build_shard(text: str, shared: dict[str, Any]) -> str:
-    """Build one shard and put it in its place, wherever this runs; gives the id of its job."""
+    """Build one shard, in every size, and put it in its place; gives the id of its job."""
     document = json.loads(text)
     entries = tuple(Entry(**entry) for entry in document.pop("entries"))
-    job = ShardJob(**document, entries=entries)
     with tempfile.TemporaryDirectory(prefix="tpuctl-beam-") as folder:
-        work = Work(Path(folder))
+        works = [Work(Path(folder) / str(number)) for number in range(len(shared["targets"]))]
+        for work in works:
+            work.create()
+        twins = tuple(
+            Twin(**{**twin, "work": str(work.folder)})
+            for twin, work in zip(document.pop("twins"), works[1:], strict=True)
+        )
+        job = ShardJob(**document, entries=entries, twins=twins)
         setup = Setup(
             source=shared["source"],
-            work=folder,
+            work=str(works[0].folder),
             options=shared["options"],
             budget_bytes=memory_budget_bytes(),
             workers=1,
         )
         with closing(build_shards([job], setup)) as steps:
-            finished = next(step.finished for step in steps if step.finished is not None)
-        commit(open_storage(shared["target"]), finished, work.shard(job.id))
+            done = next(step.all for step in steps if step.finished is not None)
+        for target, work, finished in zip(shared["targets"], works, done, strict=True):
+            commit(open_storage(target), finished, work.shard(finished.job))
     return job.id
 
 

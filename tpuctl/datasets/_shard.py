@@ -14,7 +14,7 @@ from tpuctl.datasets._encoding import encode_picture
 from tpuctl.datasets._images import Shrunk
 from tpuctl.datasets._tfrecord import RecordWriter, frame, read_frames
 from tpuctl.datasets.containers import DamagedRecordError, open_container, suffix_of
-from tpuctl.datasets.example import Feature, decode_example, encode_example
+from tpuctl.datasets.example import Feature, decode_example, encode_pieces
 from tpuctl.datasets.flags import Flag
 from tpuctl.datasets.geometry import Fidelity, Mode
 from tpuctl.datasets.memory import Admit
@@ -98,7 +98,7 @@ class ShardBuilder:
         entry = self.job.entries[index]
         assert self._writer is not None
         with translated_write_errors(self._part):
-            self._writer.write(_make_record(entry, small, self.recipe))
+            self._writer.write(*_make_record(entry, small, self.recipe))
         self._tally.count(entry.key, small.flags)
 
     def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
@@ -231,7 +231,7 @@ def _add(
             builder.add(index, small)
 
 
-def _make_record(entry: Entry, small: Shrunk, recipe: Recipe) -> bytes:
+def _make_record(entry: Entry, small: Shrunk, recipe: Recipe) -> tuple[bytes, bytes]:
     # The picture comes last, so that a reader of labels and sizes need not touch it.
     features: dict[str, Feature] = {
         "key": os.fsencode(entry.key),
@@ -243,4 +243,4 @@ def _make_record(entry: Entry, small: Shrunk, recipe: Recipe) -> bytes:
         "flags": small.flags,
         "image": encode_picture(small.pixels, recipe.encode, recipe.quality),
     }
-    return encode_example(features)
+    return encode_pieces(features)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tpuctl.datasets.memory import memory_budget_bytes
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.datasets.pool import Setup, build_shards
+from tpuctl.datasets.pool import Claim, Setup, build_shards, claim_all
 from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.state import Finished, Work
 from tpuctl.progress import OnProgress, Progress
@@ -20,10 +20,11 @@ def build_missing(
     missing: Sequence[ShardJob],
     lock: int,
     on_progress: OnProgress,
+    claim: Claim = claim_all,
 ) -> Generator[Finished, None, None]:
     """Build the missing shards in the work folder; each is journalled when it is complete.
 
-    So are their twins, each in its own work folder.
+    So are their twins, each in its own work folder. `claim` may refuse a shard when its turn comes.
     """
     setup = Setup(
         source=run.source,
@@ -33,7 +34,7 @@ def build_missing(
         workers=min(run.workers, max(1, len(missing))),
     )
     meter = _Meter(run.plan.images, missing, on_progress)
-    with closing(build_shards(missing, setup, inherit=(lock,))) as steps:
+    with closing(build_shards(missing, setup, inherit=(lock,), claim=claim)) as steps:
         for step in steps:
             meter.show(step.job, step.position, step.finished)
             if step.finished is not None:

@@ -5,20 +5,22 @@ every epoch. A finished variant survives any interruption; an unfinished one is 
 nobody promises that a pipeline gives its elements in the same order twice.
 """
 
+import hashlib
 import importlib.util
 import json
+import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.datasets import manifest
+from tpuctl.datasets import commits, manifest
 from tpuctl.datasets.cache_models import CacheOptions, CacheResult, Prediction
 from tpuctl.datasets.models import DataSet
-from tpuctl.datasets.places import local_target
+from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.plan import Plan, digest_of
 from tpuctl.datasets.prediction import predict_total
 from tpuctl.datasets.publish import clean_up, publish_data_set
@@ -27,7 +29,9 @@ from tpuctl.datasets.sources import Source, load_source
 from tpuctl.datasets.state import Finished, Work
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
+from tpuctl.storage.port import Storage, open_storage
 from tpuctl.units import format_bytes
 
 if TYPE_CHECKING:
@@ -76,27 +80,30 @@ def cache(
     *,
     on_progress: OnProgress = silent,
 ) -> CacheResult:
-    """Make `dst` a data set of what the pipeline `target` gives, or finish making it.
+    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, a data set of what the pipeline `target` gives.
 
-    `target` is module:function or path.py:function; the function returns a tf.data pipeline or any
-    other iterable of nested arrays, and takes `seed` if its variants are to differ by more than
-    global seeds. Raises TpuctlError subclasses, TargetError where the user's code fails.
+    Begun already, it is finished. `target` is module:function or path.py:function; the function
+    returns a tf.data pipeline or any other iterable of nested arrays, and takes `seed` if its
+    variants are to differ by more than global seeds. Raises TpuctlError subclasses, TargetError
+    where the user's code fails.
     """
     _need_libraries()
     options = options or CacheOptions()
+    if address := bucket_of(dst):
+        return _cache_into_bucket(load_source(target), address, options, on_progress)
     folder = local_target(dst)
-    source = load_source(target)
+    return _cache_into_folder(load_source(target), folder, options, on_progress)
+
+
+def _cache_into_folder(
+    source: Source, folder: Path, options: CacheOptions, on_progress: OnProgress
+) -> CacheResult:
     previous = manifest.load_previous(folder, leniently=options.overwrite)
     run = _Run(source, folder, options, previous, time.monotonic(), on_progress)
-    same = previous is not None and previous.plan_id == run.plan_id
-    if previous is not None and not same and not options.overwrite:
-        raise AlreadyExistsError(
-            f"{folder} holds another data set, or {target} has changed since.",
-            hint="Choose another target, or replace this data set with --overwrite.",
-        )
+    is_same = _is_same(run, str(folder))
     if (
         previous is not None
-        and same
+        and is_same
         and all(is_whole(folder, run.work, shard) for shard in previous.shards)
     ):
         if run.work.folder.is_dir():
@@ -105,6 +112,57 @@ def cache(
     if options.dry_run:
         return _result(run, {}, 0, prediction=_sample_only(run))
     return _make(run)
+
+
+def _cache_into_bucket(
+    source: Source, address: str, options: CacheOptions, on_progress: OnProgress
+) -> CacheResult:
+    """Make the whole of it on this machine, where it can be resumed, then put it in its place."""
+    storage = open_storage(address)
+    before = commits.find_published(storage, leniently=options.overwrite)
+    previous = before.data_set if before else None
+    digest = hashlib.sha256(address.encode()).hexdigest()[:16]
+    staging = cache_dir() / "caches" / digest
+    run = _Run(source, staging, options, previous, time.monotonic(), on_progress)
+    place = f"{address}/{manifest.MANIFEST}"
+    if _is_same(run, address) and previous and commits.are_whole(storage, previous.shards):
+        kept = _result(run, previous.totals, len(previous.shards), kept=options.variants)
+        return replace(kept, manifest=place)
+    ensure_folder(staging.parent)
+    busy = f"Another tpuctl is working on {address}."
+    with locked(staging.with_suffix(".lock"), wait_s=_LOCK_WAIT_S, busy=busy):
+        anew = replace(options, overwrite=True)
+        made = _cache_into_folder(source, staging, anew, on_progress)
+        if not options.dry_run:
+            _upload(manifest.load(staging), storage, before, on_progress)
+            shutil.rmtree(staging)
+    return replace(made, manifest=place)
+
+
+def _upload(
+    data_set: DataSet,
+    storage: Storage,
+    before: commits.Published | None,
+    on_progress: OnProgress,
+) -> None:
+    for number, shard in enumerate(data_set.shards):
+        on_progress(Progress("upload", number, len(data_set.shards), "shards", shard.name))
+        storage.create(shard.name, data_set.folder / shard.name, crc32c=shard.crc32c)
+    text = manifest.to_text(data_set.document).encode()
+    names = frozenset(shard.name for shard in data_set.shards)
+    commits.publish(storage, commits.Contents(data_set.plan_id, text, names), before)
+
+
+def _is_same(run: _Run, place: str) -> bool:
+    """Whether the data set that is there is this one; raises AlreadyExistsError for another."""
+    if run.previous is None or run.previous.plan_id == run.plan_id:
+        return run.previous is not None
+    if run.options.overwrite:
+        return False
+    raise AlreadyExistsError(
+        f"{place} holds another data set, or {run.source.text} has changed since.",
+        hint="Choose another target, or replace this data set with --overwrite.",
+    )
 
 
 def _make(run: _Run) -> CacheResult:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.plan import Plan
 from tpuctl.datasets.reuse import finished_of
 from tpuctl.datasets.state import QUARANTINE, Finished, read_quarantine
@@ -21,6 +21,7 @@ from tpuctl.storage.port import Entry, Storage
 
 _NOTE = ".presize-"
 _REPLACED = f"{_NOTE}replaced.json"
+LEASE = f"{_NOTE}lease-"
 _CONNECTIONS = 16
 
 
@@ -34,6 +35,16 @@ class Published:
     def has(self, plan_id: str) -> bool:
         """Whether it is the manifest of that plan."""
         return self.data_set is not None and self.data_set.plan_id == plan_id
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A data set whose shards are in their place: its manifest, and the list of what it lacks."""
+
+    plan_id: str
+    manifest: bytes
+    shards: frozenset[str]
+    left_out: bytes = b""
 
 
 def find_published(storage: Storage, *, leniently: bool) -> Published | None:
@@ -58,11 +69,12 @@ def find_entry(storage: Storage, name: str) -> Entry | None:
     return next((entry for entry in storage.list(name) if entry.name == name), None)
 
 
-def complete_shards(
-    storage: Storage, plan: Plan, published: Published | None, *, retry: bool
-) -> dict[str, Finished]:
+def complete_shards(storage: Storage, plan: Plan, *, retry: bool) -> dict[str, Finished]:
     """The shards of a plan that are there, by job; with `retry`, only those that lack nothing."""
-    known = {shard.job: shard for shard in _known(storage, published)}
+    # Whoever concludes writes the manifest before it deletes the notes: look the other way round.
+    notes = _read_notes(storage)
+    published = find_published(storage, leniently=True)
+    known = {shard.job: shard for shard in (*_listed(storage, published), *notes)}
     wanted = {job.id for job in plan.jobs}
     there = {entry.name: entry for entry in storage.list("train-")} if known else {}
     return {
@@ -89,7 +101,35 @@ def put(storage: Storage, name: str, content: bytes) -> Entry | None:
         return None
 
 
-def note_replaced(storage: Storage, before: Published | None, keep: Collection[str]) -> None:
+def publish(storage: Storage, new: Contents, before: Published | None) -> None:
+    """Write the manifest of a data set, in the place of the one that was there before.
+
+    Raises AlreadyExistsError where somebody else was first with another data set; what is there is
+    then theirs.
+    """
+    listed = put(storage, QUARANTINE, new.left_out) if new.left_out else None
+    now = find_published(storage, leniently=True)
+    _note_replaced(storage, now, new.shards)
+    try:
+        if now is None:
+            storage.create(manifest.MANIFEST, new.manifest)
+        elif now.has(new.plan_id) or (before and before.entry.version == now.entry.version):
+            storage.replace(now.entry, new.manifest)
+        else:
+            raise AlreadyExistsError(
+                f"Somebody else has made another data set in {storage.address} in the meantime.",
+                hint="Choose another target, or replace it with --overwrite.",
+            )
+    except AlreadyExistsError:
+        if listed:
+            storage.delete(listed)
+        raise
+    if not new.left_out and (old := find_entry(storage, QUARANTINE)):
+        storage.delete(old)
+    clean_up(storage, new.shards)
+
+
+def _note_replaced(storage: Storage, before: Published | None, keep: Collection[str]) -> None:
     """Write down which shards a new manifest will leave without a data set."""
     old = before.data_set.shards if before and before.data_set else ()
     if names := sorted({shard.name for shard in old} - set(keep)):
@@ -105,7 +145,12 @@ def clean_up(storage: Storage, keep: Collection[str]) -> None:
                 if manifest.is_plain(name) and name not in keep:
                     _delete(storage, name)
     for entry in notes:
-        storage.delete(entry)
+        try:
+            storage.delete(entry)
+        except AlreadyExistsError:
+            # A lease that was renewed meanwhile: whoever holds it gives it back.
+            if not entry.name.startswith(LEASE):
+                raise
 
 
 def _delete(storage: Storage, name: str) -> None:
@@ -118,16 +163,19 @@ def note_of(job: str) -> str:
     return f"{_NOTE}{job}.json"
 
 
-def _known(storage: Storage, published: Published | None) -> Iterator[Finished]:
+def _listed(storage: Storage, published: Published | None) -> Iterator[Finished]:
     if published is not None and published.data_set is not None:
         listed = find_entry(storage, QUARANTINE)
         left_out = read_quarantine(storage.read(QUARANTINE)) if listed else {}
         yield from finished_of(published.data_set, left_out)
-    notes = [entry.name for entry in storage.list(_NOTE)]
+
+
+def _read_notes(storage: Storage) -> list[Finished]:
+    names = (entry.name for entry in storage.list(_NOTE))
+    notes = [name for name in names if not name.startswith(LEASE)]
     with ThreadPoolExecutor(_CONNECTIONS) as threads:
-        for finished in threads.map(lambda name: _read_note(storage, name), notes):
-            if finished is not None:
-                yield finished
+        found = threads.map(lambda name: _read_note(storage, name), notes)
+        return [finished for finished in found if finished is not None]
 
 
 def _read_note(storage: Storage, name: str) -> Finished | None:
@@ -137,7 +185,13 @@ def _read_note(storage: Storage, name: str) -> Finished | None:
     return None
 
 
-def _is_whole(storage: Storage, shard: Finished, entry: Entry | None) -> bool:
+def are_whole(storage: Storage, shards: Sequence[Shard]) -> bool:
+    """Whether all shards of a manifest are there with the size and checksum that it says."""
+    there = {entry.name: entry for entry in storage.list()}
+    return all(_is_whole(storage, shard, there.get(shard.name)) for shard in shards)
+
+
+def _is_whole(storage: Storage, shard: Finished | Shard, entry: Entry | None) -> bool:
     return (
         entry is not None
         and entry.size_bytes == shard.bytes

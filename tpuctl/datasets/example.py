@@ -17,13 +17,22 @@ _FIRST, _SECOND = bytes((1 << 3 | _LENGTH,)), bytes((2 << 3 | _LENGTH,))
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
     """Write features in the order given; an int becomes an int64_list, bytes a bytes_list."""
+    return b"".join(encode_pieces(features))
+
+
+def encode_pieces(features: Mapping[str, Feature]) -> tuple[bytes, bytes]:
+    """Do the same in two pieces: a large value that comes last is not copied."""
     entries: list[bytes] = []
+    last = b""
     for name, value in features.items():
+        entries.append(last)
         if isinstance(value, bytes):
-            entries += (_head_of_bytes(name, len(value)), value)
+            entries.append(_head_of_bytes(name, len(value)))
+            last = value
         else:
             entries.append(_number(name, value))
-    return b"".join((_head(1, sum(map(len, entries))), *entries))
+            last = b""
+    return b"".join((_head(1, sum(map(len, entries)) + len(last)), *entries)), last
 
 
 def decode_example(data: bytes) -> dict[str, Feature]:

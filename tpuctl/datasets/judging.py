@@ -81,3 +81,16 @@ def result_of(
         dry_run=run.options.dry_run,
         notes=run.notes,
     )
+
+
+def summed(results: Sequence[PresizeResult]) -> PresizeResult:
+    """One result for the sizes of one pass: that of the first, with the bytes of all."""
+    if len(results) == 1:
+        return results[0]
+    return replace(
+        results[0],
+        bytes_out=sum(result.bytes_out for result in results),
+        shards=sum(result.shards for result in results),
+        shards_missing=sum(result.shards_missing for result in results),
+        sizes=tuple(results),
+    )

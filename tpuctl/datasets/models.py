@@ -29,7 +29,8 @@ class PresizeOptions:
     `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`:
     1 % or 3 files, whichever is more, but always less than half. `zone` is where the machine or
     its TPU is, to warn of buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`.
-    With `sizes`, one pass makes a data set of each, in a folder of its own.
+    With `sizes`, one pass makes a data set of each, in a folder of its own. With `steal`, this
+    machine goes on with what other machines have not begun, or have left, until nothing is missing.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -50,6 +51,7 @@ class PresizeOptions:
     engine: Engine = "processes"
     beam: tuple[str, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
+    steal: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -77,6 +79,8 @@ class PresizeOptions:
                 "--mode short takes one number: the length of the shorter side.",
                 hint=f"Write --size {min(self.size)}.",
             )
+        if self.steal and self.engine == "beam":
+            raise UsageError("--steal is for --engine processes: Beam deals out shards itself.")
         allowed_bad(self.max_bad, 1)
 
 

@@ -7,35 +7,38 @@ preconditions and names of its content, so to do anything twice, or at once, doe
 
 import hashlib
 import importlib.util
+import random
 import re
 import shutil
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from tpuctl.clock import Clock, SteadyClock
 from tpuctl.datasets import manifest
 from tpuctl.datasets.building import build_missing
 from tpuctl.datasets.commits import (
+    Contents,
     Published,
     clean_up,
     commit,
     complete_shards,
-    find_entry,
     find_published,
     in_order,
-    note_replaced,
-    put,
+    publish,
 )
-from tpuctl.datasets.judging import check_quarantine, result_of
+from tpuctl.datasets.judging import check_quarantine, result_of, summed
+from tpuctl.datasets.leases import POLL_S, Leases
 from tpuctl.datasets.models import PresizeResult
-from tpuctl.datasets.plan import ShardJob
+from tpuctl.datasets.plan import ShardJob, Twin
+from tpuctl.datasets.pool import Claim, claim_all
 from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.reuse import refuse_another_plan, usable
-from tpuctl.datasets.state import QUARANTINE, Finished, Work, quarantine_text
+from tpuctl.datasets.state import Finished, Work, quarantine_text
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
-from tpuctl.errors import AlreadyExistsError, MissingExtraError, UsageError, WriteError
+from tpuctl.errors import MissingExtraError, UsageError, WriteError
 from tpuctl.progress import OnProgress, told
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
@@ -43,6 +46,7 @@ from tpuctl.storage.port import Storage, open_storage
 from tpuctl.units import format_bytes
 
 _LOCK_WAIT_S = 10.0
+_Jobs = tuple[ShardJob, ...]
 
 
 @dataclass(frozen=True)
@@ -71,49 +75,132 @@ def parse_part(text: str) -> Part:
     return Part(int(match[1]), int(match[2]))
 
 
-def presize_into_storage(run: Prepared, part: Part, *, on_progress: OnProgress) -> PresizeResult:
+@dataclass(frozen=True)
+class _Share:
+    """What one machine does of a data set: what is there of it, and where its shards wait."""
+
+    run: Prepared
+    part: Part
+    storage: Storage
+    published: Published | None
+    done: dict[str, Finished]
+
+    @property
+    def work(self) -> Work:
+        return Work(_staging(self.run.target, self.part))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is to be done but to tidy up."""
+        is_ours = self.published is not None and self.published.has(self.run.plan.id)
+        return is_ours and in_order(self.run.plan, self.done) is not None
+
+
+def presize_into_storage(
+    runs: Sequence[Prepared], part: Part, *, on_progress: OnProgress, clock: Clock | None = None
+) -> PresizeResult:
     """Do this machine's part of a data set, and conclude it if nothing is missing then.
 
-    Raises AlreadyExistsError where another data set is, and whatever storage raises.
+    `runs` are the sizes that are made in one pass. Raises AlreadyExistsError where another data set
+    is, and whatever storage raises.
     """
+    options = runs[0].options
+    shares = [_look(run, part, retry=options.retry_quarantined) for run in runs]
+    if options.dry_run:
+        return summed([_result(share, {}) for share in shares])
+    missing = [] if all(share.is_complete for share in shares) else _missing(shares)
+    if missing and (traffic := plan_traffic(runs[0], missing)):
+        on_progress(told(describe_traffic(runs[0], traffic)))
+    if options.engine == "beam":
+        _build_on_beam(runs, missing)
+        built: dict[str, Finished] = {}
+    elif options.steal and missing:
+        built = _build_all(shares, missing, on_progress, clock or SteadyClock())
+    else:
+        built = _build(shares, missing, on_progress)
+    return summed([_conclude(share, built) for share in shares])
+
+
+def _look(run: Prepared, part: Part, *, retry: bool) -> _Share:
     storage = open_storage(run.target)
     published = find_published(storage, leniently=run.options.overwrite)
     if published and published.data_set and not published.has(run.plan.id):
         refuse_another_plan(published.data_set, run.plan, run.options)
-    retry = run.options.retry_quarantined
-    done = complete_shards(storage, run.plan, published, retry=retry)
-    missing = [job for job in run.plan.jobs[part.host :: part.hosts] if job.id not in done]
-    if run.options.dry_run:
-        return _result(run, part, (), frozenset(), missing=0)
-    if published and published.has(run.plan.id) and (shards := in_order(run.plan, done)):
-        clean_up(storage, {shard.name for shard in shards})
-        return _result(run, part, shards, frozenset(done), missing=0)
-    if traffic := plan_traffic(run, missing):
-        on_progress(told(describe_traffic(run, traffic)))
-    there = dict(done)
-    if run.options.engine == "beam":
-        _build_on_beam(run, missing)
-    else:
-        built = _build(run, part, storage, missing, on_progress)
-        there |= {shard.job: shard for shard in built}
-    if len(there) < len(run.plan.jobs):
-        there = complete_shards(storage, run.plan, published, retry=False) | there
+    done = complete_shards(storage, run.plan, retry=retry)
+    return _Share(run, part, storage, published, done)
+
+
+def _missing(shares: Sequence[_Share]) -> list[ShardJob]:
+    """The jobs of this machine that any size lacks, those of the other sizes as their twins."""
+    lead, *others = shares
+    done = {job for share in shares for job in share.done}
+    together = list(zip(*(share.run.plan.jobs for share in shares), strict=True))
+    return [
+        replace(jobs[0], twins=tuple(map(_twin, others, jobs[1:])))
+        for jobs in _in_turn(together, lead.part, steal=lead.run.options.steal)
+        if any(job.id not in done for job in jobs)
+    ]
+
+
+def _in_turn(jobs: Sequence[_Jobs], part: Part, *, steal: bool) -> list[_Jobs]:
+    """This machine's jobs; to steal, then those of the others, each machine in another order."""
+    ours = list(jobs[part.host :: part.hosts])
+    if not steal:
+        return ours
+    others = [each for number, each in enumerate(jobs) if number % part.hosts != part.host]
+    random.shuffle(others or ours)
+    return ours + others
+
+
+def _build_all(
+    shares: Sequence[_Share], missing: Sequence[ShardJob], on_progress: OnProgress, clock: Clock
+) -> dict[str, Finished]:
+    """Build what nobody else is at, and what others have left, until nothing is missing."""
+    leases = Leases(shares[0].storage, clock)
+    built: dict[str, Finished] = {}
+    is_waiting = False
+    with leases.kept():
+        while True:
+            built |= _build(shares, missing, on_progress, leases.claim)
+            now = [_look(share.run, share.part, retry=False) for share in shares]
+            if not (missing := _missing(now)):
+                return built
+            if not is_waiting:
+                left = f"Other machines are at {len(missing)} of the shards"
+                on_progress(told(f"{left}; what they leave is taken over."))
+            is_waiting = True
+            clock.sleep(POLL_S)
+            leases.look()
+
+
+def _twin(share: _Share, job: ShardJob) -> Twin:
+    return Twin(job.id, str(share.work.folder), share.run.plan.options)
+
+
+def _conclude(share: _Share, built: dict[str, Finished]) -> PresizeResult:
+    """Write the manifest of a data set if all of its shards are there by now."""
+    run, storage = share.run, share.storage
+    ours = {job.id for job in run.plan.jobs}
+    there = share.done | {job: shard for job, shard in built.items() if job in ours}
+    if len(there) < len(ours):
+        there = complete_shards(storage, run.plan, retry=False) | there
     if shards := in_order(run.plan, there):
-        conclude(run, storage, shards, published)
-    shutil.rmtree(_staging(run.target, part), ignore_errors=True)
-    return _result(
-        run, part, tuple(there.values()), frozenset(done), missing=len(run.plan.jobs) - len(there)
-    )
+        if share.is_complete and not ours & built.keys():
+            clean_up(storage, {shard.name for shard in shards})
+        else:
+            conclude(run, storage, shards, share.published)
+    shutil.rmtree(share.work.folder, ignore_errors=True)
+    return _result(share, there)
 
 
-def _build_on_beam(run: Prepared, missing: Sequence[ShardJob]) -> None:
+def _build_on_beam(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
     if not missing:
         return
     if importlib.util.find_spec("apache_beam") is None:
         raise MissingExtraError("--engine beam", extra="beam", module="apache_beam")
     from tpuctl.datasets._beam import run_pipeline
 
-    run_pipeline(run, missing)
+    run_pipeline(runs, missing)
 
 
 def conclude(
@@ -125,60 +212,58 @@ def conclude(
     first with another data set; what is there is then theirs.
     """
     check_quarantine(run, shards, lambda text: _list_left_out(run, text))
-    left_out = quarantine_text(shards).encode()
-    new = put(storage, QUARANTINE, left_out) if left_out else None
-    names = {shard.name for shard in shards}
+    names = frozenset(shard.name for shard in shards)
     text = manifest.to_text(manifest.compose(run.plan, shards)).encode()
-    now = find_published(storage, leniently=True)
-    note_replaced(storage, now, names)
-    try:
-        if now is None:
-            storage.create(manifest.MANIFEST, text)
-        elif now.has(run.plan.id) or (before and before.entry.version == now.entry.version):
-            storage.replace(now.entry, text)
-        else:
-            raise AlreadyExistsError(
-                f"Somebody else has made another data set in {storage.address} in the meantime.",
-                hint="Choose another target, or replace it with --overwrite.",
-            )
-    except AlreadyExistsError:
-        if new:
-            storage.delete(new)
-        raise
-    if not left_out and (old := find_entry(storage, QUARANTINE)):
-        storage.delete(old)
-    clean_up(storage, names)
+    left_out = quarantine_text(shards).encode()
+    publish(storage, Contents(run.plan.id, text, names, left_out), before)
 
 
 def _build(
-    run: Prepared,
-    part: Part,
-    storage: Storage,
+    shares: Sequence[_Share],
     missing: Sequence[ShardJob],
     on_progress: OnProgress,
-) -> list[Finished]:
+    claim: Claim = claim_all,
+) -> dict[str, Finished]:
     """Build the missing shards in a folder of this machine; each is put in its place at once."""
     if not missing:
-        return []
-    work = Work(_staging(run.target, part))
-    ensure_folder(work.folder)
-    busy = f"Another presize on this machine is working on {run.target}."
-    with locked(work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:
-        kept = usable(work, missing, retry=run.options.retry_quarantined)
-        work.forget_all_but(missing)
-        work.rewrite(kept)
-        finished = {shard.job for shard in kept}
-        rest = [job for job in missing if job.id not in finished]
-        if run.options.retry_quarantined:
-            work.forget_left_out(rest)
-        _check_space(run, work, rest)
-        built = []
-        with closing(build_missing(run, work, rest, lock, on_progress)) as fresh:
-            for shard in chain(kept, fresh):
-                commit(storage, shard, work.shard(shard.job))
-                built.append(shard)
-                work.shard(shard.job).unlink(missing_ok=True)
+        return {}
+    lead = shares[0]
+    at = {job.id: share for share in shares for job in share.run.plan.jobs}
+    with ExitStack() as stack:
+        locks = [stack.enter_context(_locked(share)) for share in shares]
+        kept = {shard.job: shard for share in shares for shard in _take_up(share, missing)}
+        rest = [job for job in missing if not {job.id, *(t.id for t in job.twins)} <= kept.keys()]
+        _check_space(shares, rest)
+        fresh = build_missing(lead.run, lead.work, rest, locks[0], on_progress, claim)
+        built = {}
+        for shard in chain(kept.values(), stack.enter_context(closing(fresh))):
+            share = at[shard.job]
+            commit(share.storage, shard, share.work.shard(shard.job))
+            share.work.shard(shard.job).unlink(missing_ok=True)
+            built[shard.job] = shard
         return built
+
+
+@contextmanager
+def _locked(share: _Share) -> Iterator[int]:
+    ensure_folder(share.work.folder)
+    busy = f"Another presize on this machine is working on {share.run.target}."
+    with locked(share.work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:
+        yield lock
+
+
+def _take_up(share: _Share, missing: Sequence[ShardJob]) -> tuple[Finished, ...]:
+    """Keep what an earlier run has finished here and not put in its place; forget the rest."""
+    work, retry = share.work, share.run.options.retry_quarantined
+    wanted = {number for job in missing for number in (job.id, *(twin.id for twin in job.twins))}
+    jobs = [job for job in share.run.plan.jobs if job.id in wanted]
+    kept = usable(work, jobs, retry=retry)
+    work.forget_all_but(jobs)
+    work.rewrite(kept)
+    if retry:
+        finished = {shard.job for shard in kept}
+        work.forget_left_out([job for job in jobs if job.id not in finished])
+    return kept
 
 
 def _staging(target: str, part: Part) -> Path:
@@ -186,13 +271,15 @@ def _staging(target: str, part: Part) -> Path:
     return cache_dir() / "presize" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def _check_space(run: Prepared, work: Work, missing: Sequence[ShardJob]) -> None:
+def _check_space(shares: Sequence[_Share], missing: Sequence[ShardJob]) -> None:
     """Shards wait here until they are in their place: one per worker, and one on its way."""
+    run, folder = shares[0].run, shares[0].work.folder
     at_once = min(run.workers + 1, len(missing))
-    needed = run.plan.estimated_bytes * at_once // len(run.plan.jobs)
-    if needed > (free := free_bytes(work.folder)):
+    whole = sum(share.run.plan.estimated_bytes for share in shares)
+    needed = whole * at_once // len(run.plan.jobs)
+    if needed > (free := free_bytes(folder)):
         raise WriteError(
-            f"{work.folder} has {format_bytes(free)} free; shards on their way to {run.target} "
+            f"{folder} has {format_bytes(free)} free; shards on their way to {run.target} "
             f"need about {format_bytes(needed)}.",
             hint="Free some space, set TPUCTL_CACHE_DIR to a larger disk, or take fewer --workers.",
         )
@@ -204,14 +291,11 @@ def _list_left_out(run: Prepared, text: str) -> str:
     return str(path)
 
 
-def _result(
-    run: Prepared,
-    part: Part,
-    shards: Sequence[Finished],
-    kept: frozenset[str],
-    *,
-    missing: int,
-) -> PresizeResult:
+def _result(share: _Share, there: dict[str, Finished]) -> PresizeResult:
+    run, part = share.run, share.part
+    missing = 0 if run.options.dry_run else len(run.plan.jobs) - len(there)
+    kept = frozenset(share.done) & there.keys()
     name = f"{run.target}/{manifest.MANIFEST}"
+    shards = tuple(there.values())
     result = result_of(run, shards, kept, resumed=bool(kept), manifest=name)
     return replace(result, host=part.host, hosts=part.hosts, shards_missing=missing)

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -54,6 +54,15 @@ _ERRORS: dict[str, type[TpuctlError]] = {
 }
 
 
+Claim = Callable[[ShardJob], bool]
+"""Whether a shard is to be built here, asked at the last moment, by any thread."""
+
+
+def claim_all(job: ShardJob) -> bool:
+    """Build every shard that is asked for."""
+    return True
+
+
 @dataclass(frozen=True)
 class Setup:
     """What every worker has to know."""
@@ -90,6 +99,7 @@ class _Seat:
     reports: "queue.Queue[Step | BaseException | None]"
     closing: threading.Event
     inherit: tuple[int, ...]
+    claim: Claim
     began_s: float = math.inf
     _process: "subprocess.Popen[bytes] | None" = None
     _complaints: IO[bytes] | None = None
@@ -98,7 +108,9 @@ class _Seat:
         """Work until there are no jobs left or the table is cleared."""
         try:
             while not self.closing.is_set():
-                self._finish(self.jobs.get_nowait())
+                job = self.jobs.get_nowait()
+                if self.claim(job):
+                    self._finish(job)
         except queue.Empty:
             self.reports.put(None)
         except BaseException as error:
@@ -215,13 +227,15 @@ def build_shards(
     setup: Setup,
     *,
     inherit: tuple[int, ...] = (),
+    claim: Claim = claim_all,
     command: Sequence[str] = WORKER,
     silence_s: float = SILENCE_S,
 ) -> Generator[Step, None, None]:
     """Build shards in `setup.workers` processes and yield their reports as they come.
 
     The processes inherit the descriptors `inherit`, so that a lock lasts as long as any of them.
-    Closing the iterator ends them. Raises what a worker failed with.
+    `claim` is asked when it is a job's turn. Closing the iterator ends them. Raises what a worker
+    failed with.
     """
     waiting: queue.SimpleQueue[ShardJob] = queue.SimpleQueue()
     for job in jobs:
@@ -229,7 +243,7 @@ def build_shards(
     reports: queue.Queue[Step | BaseException | None] = queue.Queue()
     closing = threading.Event()
     seats = [
-        _Seat(setup, command, waiting, reports, closing, inherit)
+        _Seat(setup, command, waiting, reports, closing, inherit, claim)
         for _ in range(min(setup.workers, len(jobs)))
     ]
     threads = [threading.Thread(target=seat.serve, daemon=True) for seat in seats]

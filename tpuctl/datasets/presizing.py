@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.building import build_missing
-from tpuctl.datasets.judging import check_quarantine, result_of
+from tpuctl.datasets.judging import check_quarantine, result_of, summed
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult
 from tpuctl.datasets.parts import Part, presize_into_storage
 from tpuctl.datasets.places import bucket_of
@@ -18,7 +18,7 @@ from tpuctl.datasets.publish import clean_up, publish_data_set
 from tpuctl.datasets.reuse import refuse_another_plan, reusable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work
 from tpuctl.datasets.traffic import describe_traffic, plan_traffic
-from tpuctl.errors import UsageError, WriteError
+from tpuctl.errors import WriteError
 from tpuctl.progress import OnProgress, silent, told
 from tpuctl.storage.local import free_bytes, locked, write_atomically
 from tpuctl.units import format_bytes
@@ -63,17 +63,13 @@ def presize(
     InvalidInputError, AlreadyExistsError, WriteError, TryAgainError.
     """
     options = options or PresizeOptions()
-    prepared, *others = prepare_sizes(src, dst, options, started_s=time.monotonic())
-    if others and (bucket_of(dst) or part is not None or options.engine == "beam"):
-        raise UsageError(
-            "Several sizes in one pass go into a folder, made by the processes of this machine.",
-            hint="Give one --size at a time, or presize into a folder and copy it.",
-        )
-    if others:
-        return _presize_sizes((prepared, *others), on_progress)
-    if bucket_of(prepared.target) or part is not None or options.engine == "beam":
-        return presize_into_storage(prepared, part or Part(), on_progress=on_progress)
-    run = _begin(prepared)
+    runs = prepare_sizes(src, dst, options, started_s=time.monotonic())
+    is_shared = part is not None or options.steal or options.engine == "beam"
+    if bucket_of(runs[0].target) or is_shared:
+        return presize_into_storage(runs, part or Part(), on_progress=on_progress)
+    if len(runs) > 1:
+        return _presize_sizes(runs, on_progress)
+    run = _begin(runs[0])
     if options.dry_run:
         return _result(run, (), frozenset(), resumed=False)
     if (kept := _already_complete(run)) is not None:
@@ -99,9 +95,7 @@ def _presize_sizes(prepared: Sequence[Prepared], on_progress: OnProgress) -> Pre
         results = [_make(run, on_progress) for run in runs]
     else:
         results = _make_together(runs, on_progress)
-    total = sum(result.bytes_out for result in results)
-    shards = sum(result.shards for result in results)
-    return replace(results[0], bytes_out=total, shards=shards, sizes=tuple(results))
+    return summed(results)
 
 
 def _make_together(runs: Sequence[_Run], on_progress: OnProgress) -> list[PresizeResult]:

@@ -29,7 +29,8 @@ def plan_traffic(run: Prepared, missing: Sequence[ShardJob]) -> Traffic | None:
     if not reads and not writes:
         return None
     entries = [entry for job in missing for entry in job.entries] if reads else []
-    shards = len(missing) * _WRITES_PER_SHARD + _LAST_WRITES if writes else 0
+    sizes = 1 + max((len(job.twins) for job in missing), default=0)
+    shards = sizes * (len(missing) * _WRITES_PER_SHARD + _LAST_WRITES) if writes else 0
     return Traffic(
         objects=len(entries),
         bytes=sum(max(0, entry.bytes) for entry in entries),

@@ -11,13 +11,14 @@ from tpuctl import datasets, pipeline
 from tpuctl.demo.photographs import assemble_photographs
 from tpuctl.diagnosis import Diagnosis, diagnose
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
-from tpuctl.launch.run import Training, run_training
+from tpuctl.launch.run import Training
 from tpuctl.outcome import Outcome, Status
 from tpuctl.pipeline import reference_step_ms
 from tpuctl.progress import OnProgress
 from tpuctl.runtime import live_machine
 from tpuctl.storage.local import ensure_folder
 from tpuctl.training.planning import plan_training
+from tpuctl.training.watched import watch_training
 
 BATCH_SIZE = 32
 IMAGE_SIZE = 224
@@ -156,4 +157,4 @@ def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Trai
     settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
     plan = plan_training("images", doctor, settings=settings)
     log = out / "stderr.log"
-    return run_training(plan, log=watcher.log, errors=log, stdin=subprocess.DEVNULL)
+    return watch_training(plan, log=watcher.log, errors=log, stdin=subprocess.DEVNULL)

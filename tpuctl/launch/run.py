@@ -6,9 +6,10 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +30,31 @@ _START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 
 
 @dataclass(frozen=True)
+class Watched:
+    """What was seen of a training's steps from outside, compilation and evaluation left out.
+
+    `slowest` is the stage of the input pipeline that the device would wait for first.
+    """
+
+    steps: int
+    step_ms: float
+    examples_per_s: float | None
+    input_wait_fraction: float
+    slowest: str | None
+
+
+@dataclass(frozen=True)
 class Training(LaunchPlan):
-    """A training run that ended: its plan, its exit code and the figures it left behind."""
+    """A training run that ended: its plan, its exit code and the figures it left behind.
+
+    `result` is what the script wrote down itself; `watched` is None where no steps were seen.
+    """
 
     returncode: int
     result: Mapping[str, Any] | None
     executed: tuple[Executed, ...]
     seconds: float
+    watched: Watched | None = None
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
@@ -50,8 +69,16 @@ class Training(LaunchPlan):
         """Devices that did nothing, and an input pipeline that kept them waiting."""
         if self.returncode:
             return ()
-        found = (idle_devices(self.executed, self.devices), _waited(self.result or {}))
+        found = (idle_devices(self.executed, self.devices), self._waited())
         return tuple(sentence for sentence in found if sentence)
+
+    @property
+    def input_wait_fraction(self) -> float | None:
+        """How much of the time the device waited for input: the script's own word counts first."""
+        said = (self.result or {}).get("input_wait_fraction")
+        if isinstance(said, float):
+            return said
+        return self.watched.input_wait_fraction if self.watched else None
 
     @property
     def exit_code(self) -> int:
@@ -75,6 +102,17 @@ class Training(LaunchPlan):
         again = f"Run it alone: {shlex.join(self.argv)}"
         return (ScriptFailedError(f"{self.script} {how}{said}", hint=again),)
 
+    def _waited(self) -> str | None:
+        fraction = self.input_wait_fraction
+        if fraction is None or fraction < WORTH_SAYING:
+            return None
+        slowest = self.watched and self.watched.slowest
+        where = f"; the slowest stage is {slowest}" if slowest else ""
+        return (
+            f"The device, and the MXU in it, waited for input {fraction:.0%} of the time{where}. "
+            f"What would mend it: tpuctl profile run -- {shlex.join(_plainly(self.argv))}"
+        )
+
 
 def run_training(
     plan: LaunchPlan,
@@ -82,9 +120,11 @@ def run_training(
     log: int | None = None,
     errors: Path | None = None,
     stdin: int | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
+    `beside` are variables of the environment that are not the plan's but those of who watches.
     `log` is the descriptor for what the script prints (default: stdout); `errors` is a file for
     its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
     script is stopped before KeyboardInterrupt goes on.
@@ -94,7 +134,7 @@ def run_training(
     before = _stamp(result_path)
     with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
         counts = Path(folder) / "counts.json"
-        environment = _environment(plan, counts)
+        environment = {**_environment(plan, counts), **(beside or {})}
         child = subprocess.Popen(plan.argv, env=environment, stdout=log, stderr=stderr, stdin=stdin)
         with _stopped_on_interrupt(child):
             returncode = child.wait()
@@ -117,14 +157,8 @@ def _environment(plan: LaunchPlan, counts: Path) -> dict[str, str]:
     return {**kept, **plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
 
 
-def _waited(result: Mapping[str, Any]) -> str | None:
-    fraction = result.get("input_wait_fraction")
-    if not isinstance(fraction, float) or fraction < WORTH_SAYING:
-        return None
-    return (
-        f"The device waited for input {fraction:.0%} of the time. Find the stage that is slow: "
-        "tpuctl profile run SCRIPT.py:FUNCTION"
-    )
+def _plainly(argv: Sequence[str]) -> tuple[str, ...]:
+    return ("python", *argv[1:]) if argv[0] == sys.executable else tuple(argv)
 
 
 @contextmanager

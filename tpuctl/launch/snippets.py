@@ -98,6 +98,21 @@ device = torch_xla.device()
 print(torch.ones(2, device=device).sum().item(), "on", device)
 """
 
+_XLA_SPMD = """\
+import numpy as np
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+
+xr.use_spmd()
+count = xr.global_runtime_device_count()
+mesh = xs.Mesh(np.arange(count), (count,), ("data",))
+batch = torch.ones(8 * count, 4, device=torch_xla.device())
+xs.mark_sharding(batch, mesh, ("data", None))
+print(count, "devices, batches marked like this one are split over all of them")
+"""
+
 _POP = """\
 import os
 
@@ -156,6 +171,7 @@ _SNIPPETS: dict[str, dict[str, str]] = {
     },
     "torch": {
         "xla-single": _XLA_SINGLE,
+        "xla-spmd": _XLA_SPMD,
         "xla-launch": _XLA_LAUNCH.format(first=""),
         "xla-launch-pop-addresses": _XLA_LAUNCH.format(first=_POP),
         "xla-launch-all-hosts": _ALL_HOSTS + _XLA_LAUNCH.format(first=""),

@@ -67,6 +67,11 @@ def read_snapshot(iterator: Iterator[Any]) -> Snapshot | None:
         model = tf.data.experimental.get_model_proto(iterator)
     except (AttributeError, RuntimeError, tf.errors.OpError):
         return None
+    return snapshot_of(model)
+
+
+def snapshot_of(model: Any) -> Snapshot | None:
+    """Read a `ModelProto`; None where it is empty."""
     nodes = {node.id: _model_node(node) for node in model.nodes.values()}
     return Snapshot(nodes, model.output) if model.output in nodes else None
 

@@ -61,6 +61,7 @@ def _presize(at: Situation) -> Advice | None:
         f"Resize the photographs once, not every epoch: that is {share:.0%} of the CPU time.",
         f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
         rate,
+        Change("presize", size),
     )
 
 

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Way = Literal["prefetch", "calls", "threads", "unordered", "cache", "ratio", "workers"]
+Way = Literal["prefetch", "calls", "threads", "unordered", "cache", "ratio", "workers", "presize"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change: calls and threads to so many, a cache after the function at `location`."""
+    """One change: calls and threads to so many, a cache after the function at `location`.
+
+    To presize is another folder, not another pipeline; the number is the size.
+    """
 
     way: Way
     number: int | None = None

@@ -6,7 +6,6 @@ sends its result through the descriptor and leaves without clean-up. It dies wit
 
 import os
 import sys
-import tempfile
 import time
 import traceback
 from dataclasses import replace
@@ -25,6 +24,7 @@ from tpuctl.pipeline.sources import import_frameworks, open_source
 from tpuctl.pipeline.targets import Target, try_alone
 from tpuctl.usercode.channel import Channel
 from tpuctl.usercode.records import from_plain, to_plain
+from tpuctl.usercode.scratch import scratch_folder
 
 BLOCKED_SHARE = 0.3
 ISOLATE_S = 1.2
@@ -37,11 +37,9 @@ def measure(request: Request, channel: Channel) -> Measurement:
     target = from_plain(Target, to_plain(request.target))
     import_frameworks(target)
     channel.enter("building the pipeline")
-    with tempfile.TemporaryDirectory(
-        prefix="tpuctl-profile-", ignore_cleanup_errors=True
-    ) as folder:
+    with scratch_folder("tpuctl-profile-") as scratch:
         try:
-            source = open_source(target, request, folder)
+            source = open_source(target, request, str(scratch.path))
         except ImportError as error:
             raise MissingExtraError(
                 "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
@@ -87,7 +85,7 @@ def _trace(
     if request.trace_folder is None:
         return None, ()
     if source.kind not in TRACEABLE:
-        return Deep(missing=f"a {source.kind} pipeline has no operations of tf.data."), ()
+        return Deep(missing=f"there are no operations of tf.data in it ({source.kind})."), ()
     from tpuctl.pipeline.deep._tf import TensorFlowProfiler
 
     channel.enter("tracing the host")

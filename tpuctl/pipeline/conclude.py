@@ -134,8 +134,13 @@ def _lost_while_decoding(phase: Phase) -> int:
     return 0
 
 
-def _no_stages(kind: str) -> str:
-    if kind in ("torch", "grain", "iterable"):
+def _no_stages(measured: Measurement) -> str:
+    if measured.settings.get("distributed"):
+        return (
+            "tf.data keeps no model of a data set that a strategy deals out to devices: no stages. "
+            "Profile its pipeline alone: tpuctl profile run path.py:function --deep."
+        )
+    if measured.kind in ("torch", "grain", "iterable"):
         return "None of the pipeline's functions was seen at work: no stages."
     return "tf.data keeps no model of this pipeline (autotune is off): no stages."
 
@@ -151,7 +156,7 @@ def _notes(measured: Measurement) -> tuple[str, ...]:
     if measured.deep and measured.deep.note:
         notes.append(measured.deep.note)
     if not (measured.phases[0].nodes or measured.phases[0].costs or measured.traced):
-        notes.append(_no_stages(measured.kind))
+        notes.append(_no_stages(measured))
     missing = measured.phases[0].signals.missing
     if missing:
         notes.append(f"This machine does not tell: {', '.join(missing)}.")

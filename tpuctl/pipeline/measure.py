@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import tempfile
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from tpuctl.pipeline.targets import try_alone
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.usercode.process import start_child
 from tpuctl.usercode.records import from_plain, to_plain
+from tpuctl.usercode.scratch import scratch_folder
 
 START_LIMIT_S = 180.0
 PREFIX = "tpuctl-trace-"
@@ -31,8 +31,8 @@ def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) ->
         raise MissingExtraError("Profiling an input pipeline", extra="tf", module="tensorflow")
     with contextlib.ExitStack() as stack:
         if deep:
-            folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-            request = replace(request, trace_folder=stack.enter_context(folder))
+            scratch = stack.enter_context(scratch_folder(PREFIX))
+            request = replace(request, trace_folder=str(scratch.path))
         measured = _measured(request, on_progress)
         if measured.trace_files:
             on_progress(Progress("profile", 0, None, "", "reading the trace"))

@@ -8,6 +8,7 @@ from tpuctl.pipeline.conclude import build_profile
 from tpuctl.pipeline.estimate import estimate_training_step
 from tpuctl.pipeline.measure import measure
 from tpuctl.pipeline.models import Device, Profile
+from tpuctl.pipeline.presized import presized_sample
 from tpuctl.pipeline.request import DEFAULT_SECONDS, LEAST_WAIT_S, LONGEST_WAIT_S, Request
 from tpuctl.pipeline.targets import parse_target
 from tpuctl.pipeline.train import TEMPLATE, measure_training_step
@@ -67,7 +68,11 @@ def profile_target(
     if not verify:
         return profile
     return verify_advice(
-        profile, request, measure=partial(measure, on_progress=silent), on_progress=on_progress
+        profile,
+        request,
+        measure=partial(measure, on_progress=silent),
+        presize=presized_sample,
+        on_progress=on_progress,
     )
 
 

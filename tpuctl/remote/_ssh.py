@@ -12,22 +12,17 @@ from typing import Any
 
 from tpuctl.errors import (
     InvalidInputError,
-    MissingExtraError,
     TpuctlError,
     WorkerAuthError,
     WorkerError,
     WorkerUnreachableError,
 )
+from tpuctl.remote._asyncssh import asyncssh
 from tpuctl.remote._time_limit import time_limit
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import lost
 from tpuctl.remote.host_keys import HostKeys, changed
 from tpuctl.remote.hosts import Host
-
-try:
-    import asyncssh
-except ModuleNotFoundError as error:
-    raise MissingExtraError("Reaching a worker", extra="ssh", module="asyncssh") from error
 
 # Handshakes are work for this side's processor; more at a time only time out together.
 _HANDSHAKES = 24

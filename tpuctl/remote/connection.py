@@ -187,10 +187,19 @@ async def ask(
 
     With `as_root` the agent is root, by sudo; WorkerError where that wants a password.
     """
+    async with converse(connection, opening(operation, **request), as_root) as conversation:
+        yield conversation
+
+
+@asynccontextmanager
+async def converse(
+    connection: Connection, first: bytes, as_root: bool = False
+) -> AsyncIterator[Conversation]:
+    """The same with the first words prepared, which may then be the same for many workers."""
     channel = await connection.open(ROOT_COMMAND if as_root else COMMAND)
     conversation = Conversation(connection.host, channel)
     try:
-        await conversation.send(opening(operation, **request))
+        await conversation.send(first)
         yield conversation
     finally:
         conversation.close()

@@ -9,7 +9,7 @@ from tpuctl.remote.copies import Copied, CopyPlan, Direction
 from tpuctl.remote.download import download
 from tpuctl.remote.fleet import drive
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.tree import read_tree
+from tpuctl.remote.tree import check_that_it_is_there
 from tpuctl.remote.upload import upload
 from tpuctl.storage.local import ensure_folder
 
@@ -25,9 +25,8 @@ def copy(
     start_s, local = time.monotonic(), Path(plan.local or ".").expanduser()
     odd: tuple[str, ...] = ()
     if plan.direction is Direction.UP:
-        tree = read_tree(local)
-        odd = tree.odd
-        ends = drive(upload(hosts, access, tree, plan.remote, on_progress))
+        check_that_it_is_there(local)
+        ends, odd = drive(upload(hosts, access, local, plan.remote, on_progress))
     else:
         if plan.local.endswith("/"):
             ensure_folder(local)

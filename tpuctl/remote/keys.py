@@ -64,7 +64,7 @@ def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
 
     With OS Login on, metadata keys are not looked at, so nothing is changed.
     """
-    if has_os_login(node) or knows_key(node.metadata, user, key):
+    if has_os_login(node.metadata) or knows_key(node.metadata, user, key):
         return False
     wanted, metadata = f"{user}:{key.public}", with_key(node.metadata, user, key)
     try:

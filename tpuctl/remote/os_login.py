@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.cloud.models import Node
-from tpuctl.errors import WorkerAuthError
+from tpuctl.errors import UnknownLoginError
 
 _OS_LOGIN = "enable-oslogin"
 _LONGEST_USER = 32
@@ -16,21 +16,21 @@ _ROBOT = ".gserviceaccount.com"
 _PROFILE = "gcloud compute os-login describe-profile"
 
 
-def has_os_login(node: Node) -> bool:
+def has_os_login(metadata: Mapping[str, str]) -> bool:
     """Whether the metadata of a TPU says that OS Login is on; a project may say so too, unseen."""
-    return node.metadata.get(_OS_LOGIN, "").strip().upper() == "TRUE"
+    return metadata.get(_OS_LOGIN, "").strip().upper() == "TRUE"
 
 
 def login_user(node: Node, own: str) -> str:
     """The user to log in as where none is named: `own`, or with OS Login who Google says we are.
 
-    Raises WorkerAuthError where that cannot be told from this machine.
+    Raises UnknownLoginError where that cannot be told from this machine.
     """
-    if not has_os_login(node):
+    if not has_os_login(node.metadata):
         return own
     user = os_login_user(os.environ)
     if user is None:
-        raise WorkerAuthError(
+        raise UnknownLoginError(
             f"{node.name} in {node.zone} uses OS Login, and nothing here tells your user name.",
             hint=f"{_PROFILE} shows it (posixAccounts: username); then USER@{node.name}",
         )
@@ -40,7 +40,7 @@ def login_user(node: Node, own: str) -> str:
 def login_hint(node: Node, user: str, key: Path) -> str:
     """What to do when a TPU lets none of our keys in."""
     add = f"gcloud compute os-login ssh-keys add --key-file={key}.pub"
-    if has_os_login(node):
+    if has_os_login(node.metadata):
         return (
             f"It uses OS Login, which looks at no key in the metadata: {add}; is {user} your name "
             f"there ({_PROFILE})? You need roles/compute.osLogin, from outside of the organisation "

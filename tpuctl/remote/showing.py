@@ -44,18 +44,21 @@ def show_with_jobs(api: TpuApi, name: str, *, zone: str | None = None) -> ShownT
     if not isinstance(found, Node):
         return describe_queued(found, now=now)
     tpu = describe_node(found, now=now, emulated=api.emulated)
-    jobs, why = _jobs_of(found, user if is_given else login_user(found, user), tpu)
+    jobs, why = _jobs_of(found, tpu, user, is_given=is_given)
     known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
     return ShownTpu(**known, jobs=jobs, jobs_why_null=why)
 
 
-def _jobs_of(node: Node, user: str, tpu: Tpu) -> tuple[tuple[Job, ...] | None, str | None]:
+def _jobs_of(
+    node: Node, tpu: Tpu, user: str, *, is_given: bool
+) -> tuple[tuple[Job, ...] | None, str | None]:
     if not tpu.is_usable:
         return None, f"it is {tpu.state}"
     state = settings.state_dir()
     try:
+        user = user if is_given else login_user(node, user)
         pair = known_key(state, node, user)
-        keys = (pair.path,) if pair else private_keys(state) if has_os_login(node) else ()
+        keys = (pair.path,) if pair else private_keys(state) if has_os_login(node.metadata) else ()
         if not keys:
             return None, f"its workers do not know our key yet; tpuctl run {node.name} tells them"
         access = Access(keys, HostKeys(state / "known_hosts"), patience=_HURRY)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.remote.agent.tree import Entry, digest, entry_of_file, scan
+from tpuctl.remote.agent.tree import FILE, Entry, digest, entry_of_file, scan
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,17 @@ class LocalTree:
 
     def size_bytes(self, numbers: tuple[int, ...]) -> int:
         """How large some of the files are together."""
-        return sum(self.entries[number].size for number in numbers)
+        return sum([self.entries[number].size for number in numbers])
+
+    def count_files(self) -> int:
+        """How many of the entries are files."""
+        return sum([entry.kind == FILE for entry in self.entries])
+
+
+def check_that_it_is_there(path: Path) -> None:
+    """Raise NotFoundError for what is missing, before anybody is asked for anything."""
+    if not os.path.exists(path):
+        raise NotFoundError(f"There is no {path} to copy.")
 
 
 def read_tree(path: Path) -> LocalTree:

@@ -26,7 +26,7 @@ def text(day: Day) -> RenderableType:
         table.add_row(*row)
     training = [Text(line, style="dim") for line in day.launch.last_words]
     if day.launch.result is not None:
-        figures = launch.figures(day.launch.result)
+        figures = launch.figures(day.launch)
         training = [Text(f"training: {name}: {value}") for name, value in figures]
     return Group(
         Text(headline(day), style="bold"),
@@ -167,7 +167,7 @@ def _training(day: Day) -> list[str]:
             because,
             command,
         ]
-    return [html.table(("", ""), launch.figures(day.launch.result)), because, command]
+    return [html.table(("", ""), launch.figures(day.launch)), because, command]
 
 
 def _number(value: float | None, digits: int) -> str:

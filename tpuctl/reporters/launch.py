@@ -40,24 +40,28 @@ def training(result: Training) -> RenderableType:
     took = f"after {format_duration(result.seconds)}"
     if result.returncode:
         return Text(f"Stopped {took}.")
-    said = "; ".join(f"{name} {value}" for name, value in figures(result.result or {}))
+    said = "; ".join(f"{name} {value}" for name, value in figures(result))
     lines = [f"Finished {took}: {said}." if said else f"Finished {took}."]
     if result.executed:
         lines.append(f"Steps executed by: {', '.join(map(str, result.executed))}.")
     return Text("\n".join(lines))
 
 
-def figures(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a template's result says, as (name, text) pairs; what it lacks is left out."""
+def figures(training: Training) -> list[tuple[str, str]]:
+    """What is known of a training, as (name, text) pairs: its own words, else what was seen."""
+    result: Mapping[str, Any] = training.result or {}
     step = result.get("step_ms") or {}
     last = (result.get("epochs") or [{}])[-1]
-    rate, wait = result.get("examples_per_s"), result.get("input_wait_fraction")
+    rate, wait, seen = result.get("examples_per_s"), training.input_wait_fraction, training.watched
+    step_ms = f"{step['p50']:.1f} ms (median)" if step else ""
+    if seen and not step:
+        step_ms, rate = f"{seen.step_ms:.1f} ms (mean)", seen.examples_per_s
     pairs = [
         ("devices used", ", ".join(result.get("devices", []))),
         ("replicas", str(result.get("replicas") or "")),
-        ("step", f"{step['p50']:.1f} ms (median)" if step else ""),
+        ("step", step_ms),
         ("speed", f"{rate:,.0f} examples/s" if rate else ""),
-        ("input wait", f"{wait:.0%}" if isinstance(wait, float) else ""),
+        ("input wait", f"{wait:.0%}" if wait is not None else ""),
         ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
         ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
     ]

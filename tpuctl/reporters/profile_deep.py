@@ -11,6 +11,8 @@ def taken(deep: Deep) -> str:
         return "none"
     parts = [f"{deep.traced_s:.1f} s, {format_bytes(deep.traced_bytes)}"]
     parts.append(f"{format_fraction(deep.overhead_fraction)} of the vCPUs meanwhile")
+    if deep.slowdown is not None:
+        parts.append(f"{deep.slowdown:+.1%} CPU time per element")
     if deep.linked_fraction is not None:
         parts.append(f"{format_fraction(deep.linked_fraction)} of the work linked to a stage")
     return "; ".join(parts)

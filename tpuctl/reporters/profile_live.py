@@ -7,6 +7,18 @@ TITLES = ("steps", "step ms", "examples/s", "waits", "vCPUs", "verdict", "stage"
 WIDTHS = (8, 9, 11, 8, 10, 10, 0)
 
 
+class Rows:
+    """The rows of a table as it grows; its titles come with the first."""
+
+    def __init__(self) -> None:
+        self._titles = [header()]
+
+    def next(self, profile: Profile) -> str:
+        """What to print now."""
+        titles, self._titles = self._titles, []
+        return "\n".join((*titles, row(profile)))
+
+
 def header() -> str:
     """The titles of the columns."""
     return _line(TITLES)

@@ -1,17 +1,23 @@
 """What happened on workers, as text."""
 
+from __future__ import annotations
+
 import shlex
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-from rich.table import Table
-
-from tpuctl.remote.copies import Copied
-from tpuctl.remote.ends import Ends
 from tpuctl.remote.hosts import name_workers, ranges
-from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
-from tpuctl.remote.shell import Shell
 from tpuctl.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tpuctl.remote.copies import Copied
+    from tpuctl.remote.ends import Ends
+    from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
+    from tpuctl.remote.shell import Shell
 
 _LONGEST = 40
 
@@ -78,6 +84,8 @@ def jobs(result: Jobs) -> RenderableType:
 
 def table_of_jobs(jobs: Sequence[Job]) -> Table:
     """A line for each job, the oldest first."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     table.add_column("job", no_wrap=True)
     table.add_column("started", no_wrap=True)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import keras
@@ -23,17 +24,19 @@ def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
     for a rest, and no replica stands without a row.
 
     Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError where
-    arrays disagree about the number of rows or a batch is not made of arrays.
+    arrays disagree about the number of rows, a batch is not made of arrays, or the model takes rows
+    of another shape.
     """
     replicas = count_replicas(model)
-    wanted = batch_size or ROWS_PER_REPLICA * replicas
+    wanted = ROWS_PER_REPLICA * replicas if batch_size is None else batch_size
     if wanted < 1:
         raise InvalidInputError(f"Could not predict in batches of {wanted}: it takes at least 1.")
     size = -(-wanted // replicas) * replicas
     batches = _Full(_batches(x), size)
     first = next(batches, None)
     if first is None:
-        return _nothing(model)
+        return _nothing(model, batches.empty)
+    _check_shapes(model, first)
     with warnings.catch_warnings():
         # Keras takes the end of a generator for an interruption when a strategy distributes it.
         warnings.filterwarnings("ignore", message=".*ran out of data", category=UserWarning)
@@ -61,6 +64,7 @@ class _Full:
 
     def __init__(self, batches: Iterator[Any], size: int) -> None:
         self.rows = 0
+        self.empty: Any = None
         self.error: Exception | None = None
         self._size = size
         self._batches = self._regroup(batches)
@@ -83,6 +87,7 @@ class _Full:
         for batch in batches:
             rows = _rows(batch)
             self.rows += rows
+            self.empty = batch if not rows else self.empty
             held, held_rows = [*held, batch] if rows else held, held_rows + rows
             if held_rows < self._size:
                 continue
@@ -96,10 +101,12 @@ class _Full:
 
 
 def _again(first: Any, rest: Iterator[Any]) -> Iterator[tuple[Any]]:
-    """A tuple says that the structure inside is all x: a bare pair would be read as (x, y)."""
-    yield (first,)
-    for batch in rest:
-        yield (batch,)
+    """A tuple says that the structure inside is all x: a bare pair would be read as (x, y).
+
+    Lists inside become tuples: TensorFlow takes no lists from a generator.
+    """
+    for batch in chain([first], rest):
+        yield (keras.tree.lists_to_tuples(batch),)
 
 
 def _batches(x: Any) -> Iterator[Any]:
@@ -158,8 +165,36 @@ def _pad(batch: Any, missing: int) -> Any:
     return keras.tree.map_structure(fill, batch)
 
 
-def _nothing(model: Any) -> Any:
-    """The prediction of no rows: empty, of the model's own shape and type."""
-    outputs = keras.tree.map_structure(lambda x: x, model.outputs)
-    empty = [np.empty((0, *output.shape[1:]), output.dtype) for output in outputs]
-    return empty if len(empty) > 1 else empty[0]
+def _check_shapes(model: Any, batch: Any) -> None:
+    """Say in one sentence what TensorFlow would say in a hundred lines."""
+    inputs, leaves = getattr(model, "inputs", None) or (), keras.tree.flatten(batch)
+    if len(inputs) != len(leaves):
+        return
+    for tensor, leaf in zip(inputs, leaves, strict=True):
+        taken, given = tuple(tensor.shape[1:]), leaf.shape[1:]
+        # Keras adds or takes away a last axis of 1 by itself.
+        if not _fits(taken, given) and 1 not in (*taken[-1:], *given[-1:]):
+            raise InvalidInputError(
+                f"Could not predict: the model takes rows of shape {taken}, these are {given}.",
+                hint="A data set or a generator gives batches: rows are the first axis.",
+            )
+
+
+def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
+    return len(taken) == len(given) and all(
+        one in (None, two) for one, two in zip(taken, given, strict=True)
+    )
+
+
+def _nothing(model: Any, empty: Any) -> Any:
+    """The prediction of no rows: empty, of the model's own structure, shapes and types."""
+    like = empty if empty is not None else getattr(model, "input", None)
+    if like is None:
+        raise InvalidInputError("Could not predict: there is not one row, nor one batch.")
+    rows = keras.tree.map_structure(
+        lambda leaf: keras.KerasTensor((None, *leaf.shape[1:]), dtype=str(leaf.dtype)), like
+    )
+    return keras.tree.map_structure(
+        lambda output: np.empty((0, *output.shape[1:]), output.dtype),
+        model.compute_output_spec(rows),
+    )

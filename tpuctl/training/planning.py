@@ -11,7 +11,7 @@ from tpuctl.launch.environment import Change, find_libtpu, plan_environment
 from tpuctl.launch.plan import LaunchPlan, find_script, pick_choice, plan_launch
 from tpuctl.launch.strategy import Choice
 
-_OVER_CPUS = {"tensorflow": "mirrored", "jax": "mesh"}
+_OVER_CPUS = {"tensorflow": "mirrored", "jax": "mesh", "torch": "xla-spmd"}
 
 
 def plan_training(
@@ -66,9 +66,10 @@ def _pretend(
     """Hide accelerators, and tell JAX how many devices the CPU is to be: it reads that once."""
     why = f"{count} pretended CPU devices"
     takes_flag = any(flag.name == "--cpu-devices" for flag in script.flags)
-    if choice.framework == "tensorflow" and not (takes_flag or script.is_plain_keras):
+    named = {"tensorflow": "TensorFlow", "torch": "PyTorch"}.get(choice.framework)
+    if named and not (takes_flag or script.is_plain_keras):
         raise UsageError(
-            f"{script.name} takes no --cpu-devices, so its TensorFlow cannot be split from here.",
+            f"{script.name} takes no --cpu-devices, so its {named} cannot be split from here.",
             hint="Leave --cpu-devices out, or split the CPU in the script.",
         )
     hidden = [Change("CUDA_VISIBLE_DEVICES", "-1", why)] if here.gpus else []

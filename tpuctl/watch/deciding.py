@@ -19,6 +19,7 @@ from tpuctl.errors import (
     QuotaExceededError,
     TpuctlError,
     TryAgainError,
+    UnknownLoginError,
     UsageError,
     WorkerError,
     WorkerUnreachableError,
@@ -58,6 +59,7 @@ _FOR_GOOD = (
     InvalidInputError,
     MissingExtraError,
     NotFoundError,
+    UnknownLoginError,
     UsageError,
     WriteError,
 )
@@ -159,8 +161,11 @@ _BY_KIND: dict[str, Callable[[Memory, Order, Sight], Step]] = {
 def _on_refused(memory: Memory, order: Order, sight: Sight) -> Step | None:
     """What to do when the last act on the workers has failed: mostly to ask them anew."""
     error = sight.refused
-    if error is None or (is_passing(error) and sight.trouble_s < order.bad_host_after_s):
+    if error is None:
         return None
+    if is_passing(error) and sight.trouble_s < order.bad_host_after_s:
+        # What fails at once would be asked for as often as the processor can.
+        return Wait(_soon(order), f"{error}") if sight.refusals > 1 else None
     if not _is_of_workers(error):
         # The service is to blame, or we are: a job that runs is left alone.
         return (

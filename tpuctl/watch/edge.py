@@ -26,7 +26,7 @@ from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.keys import key_for_tpus, with_key
 from tpuctl.remote.logs import read_logs
-from tpuctl.remote.os_login import login_user
+from tpuctl.remote.os_login import has_os_login, login_user
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
@@ -140,6 +140,8 @@ class Edge:
 
     def _with_key(self, recipe: CreateOptions) -> CreateOptions:
         """Let the new TPU know our key from the start: then nothing has to wait for it."""
+        if has_os_login(recipe.metadata):
+            return recipe
         pair = key_for_tpus(state_dir(), self._login.key)
         return replace(recipe, metadata=with_key(recipe.metadata, self._login.user, pair))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tpuctl.cloud.disks import why_not_in
 from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.looking import Thing, find
 from tpuctl.cloud.models import Node, QueuedResource
@@ -70,7 +71,7 @@ class WatchPlan(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What another TPU would lack."""
+        """What stands in the way of another TPU."""
         return self.notes
 
 
@@ -142,7 +143,7 @@ def plan_watch(
         goes_on_with=memory.open.job if memory.open else None,
         memory=memory,
         order=order,
-        notes=_notes(seen),
+        notes=_notes(recipe),
     )
 
 
@@ -183,9 +184,8 @@ def _recipe(name: str, seen: Thing | None, wishes: Wishes) -> CreateOptions:
     given = wishes.given
     if isinstance(seen, Node):
         return replace(options_like(seen), **given)
-    if isinstance(seen, QueuedResource):
-        like = CreateOptions(name, seen.accelerator_type, (seen.zone,), spot=seen.spot, queued=True)
-        return replace(like, **given)
+    if isinstance(seen, QueuedResource) and seen.asked:
+        return replace(options_like(seen.asked), name=name, **given)
     if wishes.zones is None:
         raise UsageError(
             f"Where is {name} to be made? There is no --zone, and none is set.",
@@ -194,8 +194,7 @@ def _recipe(name: str, seen: Thing | None, wishes: Wishes) -> CreateOptions:
     return CreateOptions(name, **given)
 
 
-def _notes(seen: Thing | None) -> tuple[str, ...]:
-    if not isinstance(seen, Node) or not seen.data_disks:
-        return ()
-    disks = ", ".join(disk.rpartition("/")[2] for disk in seen.data_disks)
-    return (f"If {seen.name} is taken away, the TPU in its place will not have the disk {disks}.",)
+def _notes(recipe: CreateOptions) -> tuple[str, ...]:
+    """Where another TPU cannot be made, though it was to be tried there."""
+    reasons = ((zone, why_not_in(zone, recipe.data_disks)) for zone in recipe.zones)
+    return tuple(f"Another one is not tried in {zone}: {why}." for zone, why in reasons if why)

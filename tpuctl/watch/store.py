@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.errors import InvalidInputError, TryAgainError
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
@@ -150,6 +151,7 @@ def _recipe(document: dict[str, Any]) -> CreateOptions:
             **document,
             "zones": tuple(document["zones"]),
             "tags": tuple(document["tags"]),
+            "data_disks": tuple(DataDisk(*disk) for disk in document.get("data_disks", ())),
             "startup_script": None if script is None else base64.b64decode(script),
         },
     )

@@ -19,7 +19,7 @@ LEAST_MATCHED = 0.8
 _INCARNATION = re.compile(r"\[\d+\]$")
 MOST_OPERATIONS, LEAST_SHARE = 3, 0.05
 
-Path_ = tuple[str, ...]
+NodePath = tuple[str, ...]
 
 
 @dataclass
@@ -27,6 +27,7 @@ class _Node:
     work_s: float = 0.0
     elements: int = 0
     operations: "Counter[str]" = field(default_factory=Counter)
+    parallelism: int | None = None
 
 
 def read_files(measured: Measurement) -> Measurement:
@@ -56,7 +57,7 @@ def _with_links(deep: Deep, found: Sequence[InputPipeline]) -> Deep:
 
 def merge(found: Iterable[InputPipeline]) -> tuple[TracedNode, ...]:
     """Add up what all captures show of each transformation, its incarnations together."""
-    nodes: dict[Path_, _Node] = defaultdict(_Node)
+    nodes: dict[NodePath, _Node] = defaultdict(_Node)
     for pipeline in found:
         for stage in pipeline.stages:
             _add(nodes[_path(stage)], stage)
@@ -66,6 +67,7 @@ def merge(found: Iterable[InputPipeline]) -> tuple[TracedNode, ...]:
             node.work_s,
             node.elements,
             tuple((name, time_ps / PS_PER_S) for name, time_ps in node.operations.most_common()),
+            node.parallelism,
         )
         for path, node in sorted(nodes.items(), key=lambda item: len(item[0]))
     )
@@ -75,9 +77,12 @@ def _add(node: _Node, stage: StageWork) -> None:
     node.work_s += stage.work_ps / PS_PER_S
     node.elements += stage.elements
     node.operations.update(stage.operations)
+    calls = stage.settings.get("parallelism")
+    if isinstance(calls, int) and calls > 0:
+        node.parallelism = max(calls, node.parallelism or 1)
 
 
-def _path(stage: StageWork) -> Path_:
+def _path(stage: StageWork) -> NodePath:
     root = ROOT.partition("::")[2]
     return (root, *(_plain(part) for part in stage.path.split("::")[2:]))
 
@@ -89,7 +94,7 @@ def _plain(name: str) -> str:
 
 def as_costs(traced: Sequence[TracedNode]) -> tuple[NodeCost, ...]:
     """The nodes of a trace in place of a runtime's model that there is none of."""
-    nodes = [NodeCost(n.path, n.work_s, n.elements, 0, None, None) for n in traced]
+    nodes = [NodeCost(n.path, n.work_s, n.elements, 0, n.parallelism, None) for n in traced]
     root = NodeCost((ROOT.partition("::")[2],), 0.0, 1, 0, None, None)
     return (root, *nodes) if nodes else ()
 
@@ -98,8 +103,8 @@ def as_costs(traced: Sequence[TracedNode]) -> tuple[NodeCost, ...]:
 class Links:
     """The work in a trace, by the nodes of the model that it belongs to."""
 
-    work_s: dict[Path_, float]
-    operations: dict[Path_, dict[str, float]]
+    work_s: dict[NodePath, float]
+    operations: dict[NodePath, dict[str, float]]
     matched: float
 
     @property
@@ -114,11 +119,11 @@ def link(costs: Sequence[NodeCost], traced: Sequence[TracedNode]) -> Links:
     Nodes that a trace cannot tell apart, such as two inputs of one zip that are built alike,
     divide it as the model does.
     """
-    by_path: dict[Path_, list[NodeCost]] = defaultdict(list)
+    by_path: dict[NodePath, list[NodeCost]] = defaultdict(list)
     for cost in costs:
         by_path[tuple(map(_plain, cost.path))].append(cost)
-    work: dict[Path_, float] = defaultdict(float)
-    operations: dict[Path_, dict[str, float]] = {}
+    work: dict[NodePath, float] = defaultdict(float)
+    operations: dict[NodePath, dict[str, float]] = {}
     for node in traced:
         same = by_path.get(node.path, [])
         active_s = sum(cost.active_s for cost in same)
@@ -130,7 +135,7 @@ def link(costs: Sequence[NodeCost], traced: Sequence[TracedNode]) -> Links:
     return Links(dict(work), operations, sum(work.values()) / total if total else 0.0)
 
 
-def top_operations(links: Links, paths: Iterable[Path_]) -> tuple[Operation, ...]:
+def top_operations(links: Links, paths: Iterable[NodePath]) -> tuple[Operation, ...]:
     """The operations that most of a stage's work is, the largest first."""
     times_s: dict[str, float] = defaultdict(float)
     whole_s = 0.0

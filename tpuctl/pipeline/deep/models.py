@@ -22,6 +22,7 @@ class TracedNode:
     work_s: float
     elements: int
     operations: tuple[tuple[str, float], ...] = ()
+    parallelism: int | None = None
 
 
 @dataclass(frozen=True)

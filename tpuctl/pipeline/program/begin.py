@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from tpuctl.pipeline.program.finder import AfterImport
 from tpuctl.pipeline.program.recording import Recording
@@ -47,7 +48,10 @@ def begin(folder: str, *, command: str = "") -> Recording:
     os.makedirs(here.sampler.folder, exist_ok=True)
     recording = Recording(here.watch, folder, sampler=here.sampler, command=command)
     recording.collectors = here.collectors
-    here.watch.first.append(recording.start)
+    if here.watch.in_graphs:
+        recording.start()
+    else:
+        here.watch.first.append(recording.start)
     return recording
 
 
@@ -56,10 +60,7 @@ def _install(folder: str) -> _Here:
     sampler = StackSampler(folder, only_inside=lambda: watch.is_taking)
     here = _Here(watch, sampler, [])
 
-    def tensorflow(module: ModuleType) -> None:
-        from tpuctl.pipeline.program._hook_tf import hook
-
-        here.collectors += hook(watch, module)
+    tensorflow = _TensorFlow(watch, here.collectors)
 
     def torch(module: ModuleType) -> None:
         from tpuctl.pipeline.program._hook_torch import hook
@@ -71,15 +72,45 @@ def _install(folder: str) -> _Here:
 
         hook(watch, module, folder)
 
+    def keras(module: ModuleType) -> None:
+        from tpuctl.pipeline.program._hook_keras import hook
+
+        hook(watch, module)
+
     finder = AfterImport(
         {
-            "tensorflow.python.data.ops.iterator_ops": tensorflow,
+            "tensorflow.python.data.ops.iterator_ops": tensorflow.hook("iterators"),
+            "tensorflow.python.data.ops.dataset_autograph": tensorflow.hook("loops"),
+            "tensorflow.python.data.ops.dataset_ops": tensorflow.hook("arguments"),
+            "tensorflow.python.distribute.input_lib": tensorflow.hook("distributed"),
+            "keras.src.backend.jax.trainer": keras,
             "torch.utils.data.dataloader": torch,
             "grain._src.python.dataset.dataset": grain,
         }
     )
     sys.meta_path.insert(0, finder)
     return here
+
+
+class _TensorFlow:
+    """The hooks of TensorFlow, which are put in place as its modules are imported."""
+
+    def __init__(self, watch: Watch, collectors: list[Callable[[], None]]) -> None:
+        self._watch, self._collectors = watch, collectors
+        self._hooks: Any = None
+
+    def hook(self, part: str) -> Callable[[ModuleType], None]:
+        """Make what is to be done after the import of the module that a part is about."""
+
+        def then(module: ModuleType) -> None:
+            if self._hooks is None:
+                from tpuctl.pipeline.program._hook_tf import TensorFlowHooks
+
+                self._hooks = TensorFlowHooks(self._watch)
+                self._collectors.append(self._hooks.collect)
+            getattr(self._hooks, part)(module)
+
+        return then
 
 
 def _last(recording: Recording, pid: int) -> None:

@@ -23,6 +23,7 @@ STDERR = 2
 SHOW_EVERY_S = 1.0
 HOOK = Path(__file__).with_name("hook")
 PACKAGE = Path(__file__).resolve().parents[3]
+FOLDER = "TPUCTL_PROFILE_FOLDER"
 SOURCE = "measured in the training as it ran"
 NO_STEPS = (
     "Found are tf.data, Keras fit, PyTorch and Grain loaders after a few steps; anything else by "
@@ -114,6 +115,12 @@ def conclude(measured: Measurement, *, target: str) -> Profile:
     return build_profile(measured, target=target, image_size=0, device=device)
 
 
+def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make a Python program write down its steps in a folder."""
+    paths = [str(HOOK), str(PACKAGE), env.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), FOLDER: folder}
+
+
 def read_result(folder: Path) -> Measurement | None:
     """The result of the process that took most steps; a program may be several."""
     found = [each for place in folder.glob("*.run.json") if (each := read_one(place))]
@@ -132,12 +139,7 @@ def read_one(place: Path) -> Measurement | None:
 @contextlib.contextmanager
 def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
-    paths = [str(HOOK), str(PACKAGE), os.environ.get("PYTHONPATH", "")]
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "TPUCTL_PROFILE_FOLDER": folder,
-    }
+    env = {**os.environ, **hooked(folder, os.environ)}
     try:
         process = subprocess.Popen(words, stdout=STDERR, env=env)
     except OSError as error:

@@ -96,33 +96,54 @@ class Watch:
 
     def __init__(self) -> None:
         self.series: dict[int, Series] = {}
+        self.ended: list[Series] = []
         self._origins: dict[int, tuple[Origin, object]] = {}
+        self._gone: list[int] = []
         self.is_on = True
         self.lock = threading.RLock()
         self.begun: list[Callable[[Series], None]] = []
         self.first: list[Callable[[], None]] = []
         self.is_taking = False
+        # Whether there are graphs with loops in them, which nobody sees begin.
+        self.in_graphs = False
         self._inside = threading.local()
 
     def of(self, thing: object, make: Callable[[], Origin]) -> Series:
         """The series of a data set or loader, begun when it is first seen.
 
-        The thing is kept, so that no other gets its identity.
+        The thing itself is not kept: it may hold a whole epoch.
         """
         with self.lock:
+            self._part_from_the_gone()
             while self.first:
                 self.first.pop()()
             if id(thing) not in self._origins:
-                self._origins[id(thing)] = make(), thing
+                self._origins[id(thing)] = make(), self._remember(thing)
             if id(thing) not in self.series:
                 origin = self._origins[id(thing)][0]
                 self.series[id(thing)] = Series(origin, time.perf_counter())
             return self.series[id(thing)]
 
+    def _remember(self, thing: object) -> object:
+        """Notice when the thing goes, since another one may then get its identity."""
+        key = id(thing)
+        try:
+            return weakref.ref(thing, lambda _: self._gone.append(key))
+        except TypeError:
+            return thing
+
+    def _part_from_the_gone(self) -> None:
+        while self._gone:
+            key = self._gone.pop()
+            self._origins.pop(key, None)
+            if series := self.series.pop(key, None):
+                self.ended.append(series)
+
     def forget(self) -> None:
         """Begin anew; what is known about the data sets themselves is kept."""
         with self.lock:
             self.series.clear()
+            self.ended.clear()
             self.begun.clear()
             self.first.clear()
 
@@ -172,7 +193,7 @@ class Watch:
         One that feeds another one, as Keras does with loaders of others, runs in its thread.
         """
         with self.lock:
-            known = [each for each in self.series.values() if each.count]
+            known = [each for each in (*self.series.values(), *self.ended) if each.count]
             outer = [each for each in known if each.in_main_thread] or known
             return max(outer, key=lambda each: sum(each.steps), default=None)
 

@@ -16,6 +16,8 @@ from tpuctl.pipeline.trace.intervals import Coverage, Intervals, compact, length
 from tpuctl.pipeline.trace.xspace import Event, Events, Line, Space, Value
 
 ITERATOR, ROOT = "Iterator::", "Iterator::Root"
+# What stands for a number that was locked just then.
+UNAVAILABLE = "unavailable"
 EXECUTOR, FUNCTION = "ExecutorState::Process", "FunctionRun"
 _PRODUCE = re.compile(r"\w+Produce$")
 _OPERATION = re.compile(r"[^:]+:([A-Z]\w+)$")
@@ -198,7 +200,7 @@ def _enter_iterator(found: _Found, event: Event, stack: list[_Frame]) -> _Frame:
     path = event.name
     stage = found.stage(path)
     stage.elements += 1
-    stage.settings.update(event.stats)
+    stage.settings.update((k, v) for k, v in event.stats.items() if v != UNAVAILABLE)
     found.paths[event.stats.get("id", path)] = path
     if path == ROOT:
         found.root.append((event.start_ps, event.end_ps))

@@ -17,6 +17,8 @@ RECORD = struct.Struct(">IQ")
 WHOLE, CHANGED = b"\x01", b"\x00"
 """What follows a file's bytes: whether they are all of it."""
 
+_NO_NAMES = ("", ".", "..")
+_TYPES = (str, str, int, int, int, str)
 _PART = (".tpuctl-", ".part")
 _PERMISSIONS = 0o777
 
@@ -48,24 +50,23 @@ def read_entries(rows: object) -> list[Entry]:
         raise Refusal("bad_path", "there is no list of files")
     for row in rows:
         entry = _read_entry(row)
-        parent = entry.path.rpartition("/")[0]
-        parts = entry.path.split("/")
-        bad = any(part in ("", ".", "..") or "\0" in part for part in parts)
-        if bad or parent not in folders or entry.path in seen or is_part(parts[0]):
-            raise Refusal("bad_path", f"{entry.path!r} is no name for a file of that folder")
-        seen.add(entry.path)
+        path = entry.path
+        # A folder in the list has passed this itself, so the last part of a path is the new one.
+        parent, _, name = path.rpartition("/")
+        bad = name in _NO_NAMES or "\0" in name or (not parent and is_part(name))
+        if bad or path[:1] == "/" or parent not in folders or path in seen:
+            raise Refusal("bad_path", f"{path!r} is no name for a file of that folder")
+        seen.add(path)
         if entry.kind == FOLDER:
-            folders.add(entry.path)
+            folders.add(path)
         entries.append(entry)
     return entries
 
 
 def _read_entry(row: object) -> Entry:
-    types = (str, str, int, int, int, str)
-    whole = isinstance(row, list) and len(row) == len(types)
-    if not whole or not all(isinstance(row[i], kind) for i, kind in enumerate(types)):  # type: ignore[index]
+    if not isinstance(row, list) or tuple(map(type, row)) != _TYPES:
         raise Refusal("bad_path", "an entry makes no sense")
-    entry = Entry(*row)  # type: ignore[misc]
+    entry = Entry(*row)
     if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or "\0" in entry.link:
         raise Refusal("bad_path", f"{entry.path!r} is neither file, folder nor link")
     entry.mode &= _PERMISSIONS

@@ -35,7 +35,7 @@ class Receiver:
     """Brings a folder to the state of some entries, by number; what is not among them stays."""
 
     def __init__(self, root: str, entries: dict[int, Entry]) -> None:
-        os.makedirs(root, exist_ok=True)
+        _make_root(root)
         self._root, self._entries = root, entries
         self._folders = {"": os.open(root, _OPEN_FOLDER)}
         self._umask = os.umask(0)
@@ -50,6 +50,7 @@ class Receiver:
         self._modes: list[int] = []
         self._rest = b""
         self._file, self._index, self._missing = -1, -1, 0
+        self._place = (-1, "")
         self.changed: list[str] = []
 
     def compare(self) -> tuple[list[int], list[int]]:
@@ -60,7 +61,8 @@ class Receiver:
         missing: list[int] = []
         doubtful: list[int] = []
         for index, entry in self._entries.items():
-            state = self._state(entry)
+            folder, _, name = entry.path.rpartition("/")
+            state = None if folder in self._new else self._state(folder, name)
             if state is not None:
                 _check_kind(entry, state)
             if entry.kind == LINK:
@@ -117,10 +119,10 @@ class Receiver:
             raise WireError("not every file has come")
         made = [entry for entry in self._entries.values() if self._make_folder(entry)]
         for index in self._arrived:
-            self._place(index)
+            self._put_in_place(index)
         for index in self._links:
             os.symlink(self._entries[index].link, str(index), dir_fd=self._part)
-            self._place(index)
+            self._put_in_place(index)
         for index in touched:
             entry = self._entries[index]
             folder, name = self._where(entry)
@@ -148,7 +150,7 @@ class Receiver:
             raise WireError("a file came that nobody asked for")
         self._expected.remove(index)
         mode = self._entries[index].mode
-        folder, name = self._place_to_arrive(index)
+        folder, name = self._place = self._place_to_arrive(index)
         self._file = os.open(name, _NEW_FILE, mode, dir_fd=folder)
         if mode & self._umask:
             os.fchmod(self._file, mode)
@@ -160,7 +162,7 @@ class Receiver:
         os.utime(self._file, ns=(entry.mtime_ns, entry.mtime_ns))
         os.close(self._file)
         self._file, self._index = -1, -1
-        folder, name = self._place_to_arrive(index)
+        folder, name = self._place
         if mark == CHANGED:
             self.changed.append(entry.path)
             os.unlink(name, dir_fd=folder)
@@ -186,7 +188,7 @@ class Receiver:
             self._stage_of = new
         return self._stage, name
 
-    def _place(self, index: int) -> None:
+    def _put_in_place(self, index: int) -> None:
         folder, name = self._where(self._entries[index])
         os.replace(str(index), name, src_dir_fd=self._part, dst_dir_fd=folder)
 
@@ -224,8 +226,7 @@ class Receiver:
             os.close(source)
         return False
 
-    def _state(self, entry: Entry) -> os.stat_result | None:
-        folder, _, name = entry.path.rpartition("/")
+    def _state(self, folder: str, name: str) -> os.stat_result | None:
         descriptor = self._open_folder(folder)
         if descriptor is None:
             return None
@@ -290,6 +291,13 @@ class Receiver:
                 _remove_part(self._folders[""], name, part)
 
 
+def _make_root(root: str) -> None:
+    try:
+        os.makedirs(root, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise Refusal("in_the_way", f"{root!r}, or what it is in, is no folder there") from None
+
+
 def _remove_part(root: int, name: str, part: int) -> None:
     _empty(part)
     os.rmdir(name, dir_fd=root)
@@ -322,6 +330,6 @@ def _is_regular(state: os.stat_result) -> bool:
 
 
 def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+    written = os.write(file, data) if data else 0
+    if written < len(data):
+        _write(file, data[written:])

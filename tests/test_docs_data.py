@@ -1,0 +1,54 @@
+"""docs/data.md: its commands and its code run, on photographs in a folder and in a bucket."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+
+from benchmarks import presize_before_after
+from tests.conftest import Tpuctl
+from tests.pictures import fill
+from tpuctl.storage.port import open_storage
+
+PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_code_of_the_page_run(
+    practice: Any, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", practice({"buckets": {"bucket": {}}}).emulator.http)
+    fill(tmp_path / "photos", 36, classes=2, width=64)
+    bucket = open_storage("gs://bucket/photos")
+    for path in (tmp_path / "photos").rglob("*.jpg"):
+        bucket.create(path.relative_to(tmp_path / "photos").as_posix(), path.read_bytes())
+    for program, *words in commands():
+        assert program == "tpuctl"
+        result = tpuctl(*words)
+        assert result.exit_code == 0, (words, result.stdout)
+    code = next(block for block in blocks("python") if "open_batches" in block)
+    exec(compile(code, "docs/data.md", "exec"), {})
+
+
+def test_the_table_is_the_one_that_the_bench_prints() -> None:
+    names = [f"presized, `{encode}`" for encode in presize_before_after.ENCODINGS]
+    table = PAGE[PAGE.index(presize_before_after.HEAD[0]) :].split("\n\n")[0].splitlines()
+    assert tuple(table[:2]) == presize_before_after.HEAD
+    assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == [
+        "photographs",
+        *names,
+    ]

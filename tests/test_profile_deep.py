@@ -1,0 +1,274 @@
+"""The deep look: its budget, how traced work finds its stage, and a real trace of tf.data."""
+
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
+from tpuctl.errors import TargetError
+from tpuctl.pipeline import Profile, profile_target
+from tpuctl.pipeline.deep.capturing import (
+    MOST_BYTES,
+    MOST_S,
+    ProfilerError,
+    Running,
+    Window,
+    capture,
+)
+from tpuctl.pipeline.deep.linking import link, merge, read_files
+from tpuctl.pipeline.deep.models import Deep, TracedNode
+from tpuctl.pipeline.models import Measurement, NodeCost
+from tpuctl.pipeline.trace.stages import InputPipeline, StageWork
+from tpuctl.reporters.profile import csv
+from tpuctl.reporters.profile_deep import inside, taken
+from tpuctl.reporters.profile_html import page
+
+READ = ("Root", "Map")
+
+
+class Recorder:
+    """A profiler that writes files of a given size, and burns CPU when it is stopped."""
+
+    def __init__(self, size_bytes: int = 1000, stop_cpu_s: float = 0.0, breaks_at: int = -1):
+        self.size_bytes, self.stop_cpu_s, self.breaks_at = size_bytes, stop_cpu_s, breaks_at
+        self.folders: list[Path] = []
+        self.is_on = False
+
+    def start(self, folder: Path) -> None:
+        if len(self.folders) == self.breaks_at:
+            raise ProfilerError("no permission.")
+        self.folders.append(folder)
+        self.is_on = True
+
+    def stop(self) -> Path:
+        self.is_on = False
+        end_s = time.thread_time() + self.stop_cpu_s
+        while time.thread_time() < end_s:
+            pass
+        # Named after the second, as profilers do.
+        place = self.folders[-1] / "2026_11_21_20_00_00.xplane.pb"
+        place.write_bytes(bytes(self.size_bytes))
+        return place
+
+
+def captured(
+    recorder: Recorder, folder: Path, *, slower: float = 1.0, elements: int = 100
+) -> tuple[Deep, tuple[str, ...]]:
+    """Trace a pipeline on paper, each element of which takes so much longer beside a trace."""
+
+    def measure(seconds: float) -> Window:
+        cpu_s = seconds * (slower if recorder.is_on else 1.0)
+        return Window(seconds, cpu_s, 2.0, (NodeCost(READ, seconds, elements, 0, 2, 1.0),))
+
+    return capture(Running(measure, settle=lambda: None), recorder, folder)
+
+
+def test_a_cheap_trace_is_taken_in_full_and_each_capture_has_its_folder(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(), tmp_path)
+    assert deep.ended is None
+    assert deep.note is None
+    assert deep.overhead_fraction is not None
+    assert deep.overhead_fraction < 0.05
+    assert MOST_S - 0.2 <= deep.traced_s <= MOST_S
+    assert len(set(files)) == len(files) >= 2
+    assert all(Path(file).exists() for file in files)
+
+
+def test_a_trace_that_costs_too_much_stops_itself_and_says_so(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(stop_cpu_s=0.1), tmp_path)
+    assert deep.captures == 1
+    assert files == ()
+    assert deep.overhead_fraction is not None
+    assert deep.overhead_fraction > 0.05
+    assert "may take 5%" in (deep.note or "")
+
+
+def test_a_trace_that_slows_the_pipeline_down_is_not_believed(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(), tmp_path, slower=1.2)
+    assert deep.slowdown == pytest.approx(0.2)
+    assert "20% more CPU time" in (deep.ended or "")
+    assert files == ()
+
+
+def test_a_handful_of_elements_does_not_tell_what_a_trace_costs(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(), tmp_path, slower=1.2, elements=5)
+    assert deep.slowdown is None
+    assert deep.ended is None
+    assert files
+
+
+def test_a_full_budget_of_bytes_ends_it_with_what_there_is(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(size_bytes=MOST_BYTES // 2), tmp_path)
+    assert deep.captures == 2
+    assert len(files) == 1
+    assert deep.traced_bytes <= MOST_BYTES
+
+
+def test_without_a_profiler_there_is_a_reason_in_place_of_a_trace(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(breaks_at=0), tmp_path)
+    assert (deep.captures, files) == (0, ())
+    assert deep.note == "No host trace: no permission."
+
+
+def test_a_profiler_that_breaks_later_leaves_what_it_gave(tmp_path: Path) -> None:
+    deep, files = captured(Recorder(breaks_at=2), tmp_path)
+    assert len(files) == 1
+    assert deep.note == "The host trace stopped itself: no permission."
+
+
+def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: Path) -> None:
+    recorder = Recorder()
+
+    def measure(seconds: float) -> Window:
+        if len(recorder.folders) == 3:
+            raise TargetError("The pipeline failed while giving a batch: no such file")
+        return Window(seconds, seconds, 2.0, ())
+
+    deep, files = capture(Running(measure, settle=lambda: None), recorder, tmp_path)
+    assert not recorder.is_on
+    assert len(files) == 1
+    assert "no such file" in (deep.note or "")
+
+
+def pipeline(*stages: StageWork) -> InputPipeline:
+    return InputPipeline(list(stages), 0, [], {}, 0, 1, shortened=False, work_while_waiting_ps=0)
+
+
+def test_the_report_says_what_the_trace_took_and_what_is_inside() -> None:
+    deep = Deep(3, 3.0, 300_000, 0.007, 0.012, 0.99)
+    measured = measurement(phase(), traced=traced_as(JPEG), deep=deep)
+    found = profile(measured)
+    assert taken(deep).startswith("3.0 s, 293 KiB; 0.7 % of the vCPUs meanwhile; +1.2% CPU time")
+    assert inside(found) == ["decode: OpDecode 75%"]
+    assert "OpDecode 75%" in page(found)
+    assert "OpDecode 75%" in csv(found)
+
+
+def test_the_epochs_of_a_repeated_stage_are_one() -> None:
+    stages = [
+        StageWork(
+            f"Iterator::Root::Map::ForeverRepeat[{epoch}]::TensorSlice",
+            elements=3,
+            work_ps=10**12,
+            operations=Counter({"ReadFile": 10**12}),
+        )
+        for epoch in range(2)
+    ]
+    (node,) = merge([pipeline(stages[0]), pipeline(stages[1])])
+    assert node.path == ("Root", "Map", "ForeverRepeat", "TensorSlice")
+    assert (node.work_s, node.elements) == (2.0, 6)
+    assert dict(node.operations) == {"ReadFile": 2.0}
+
+
+def test_inputs_that_a_trace_cannot_tell_apart_share_as_the_model_says() -> None:
+    costs = [
+        NodeCost(("Root", "Zip"), 0.0, 1, 0, None, 1.0),
+        NodeCost(("Root", "Zip", "Map"), 1.0, 1, 0, None, 1.0),
+        NodeCost(("Root", "Zip", "Map#1"), 3.0, 1, 0, None, 1.0),
+    ]
+    links = link(costs, [TracedNode(("Root", "Zip", "Map"), 8.0, 1)])
+    assert links.work_s == {("Root", "Zip", "Map"): 2.0, ("Root", "Zip", "Map#1"): 6.0}
+    assert links.fits
+
+
+def test_a_trace_of_another_pipeline_is_not_used() -> None:
+    traced = (TracedNode(("Root", "Shuffle"), 5.0, 1),)
+    measured = measurement(phase(), traced=traced)
+    assert not link(measured.phases[0].nodes, traced).fits
+    assert all("trace" not in stage.method for stage in profile(measured).stages)
+
+
+def traced_as(work_s: dict[str, float]) -> tuple[TracedNode, ...]:
+    """A trace of the usual pipeline, in which a stage worked so long."""
+    paths = dict(zip(JPEG, (cost.path for cost in nodes(JPEG, 320)[1:]), strict=False))
+    return tuple(
+        TracedNode(paths[name], seconds, 1, ((f"Op{name.title()}", 0.75 * seconds),))
+        for name, seconds in work_s.items()
+    )
+
+
+def shares(measured: Measurement) -> dict[str, float]:
+    stages = profile(measured).stages
+    total = sum(stage.cpu_ms_per_example for stage in stages)
+    return {stage.name: stage.cpu_ms_per_example / total for stage in stages}
+
+
+def test_shares_are_those_of_the_trace_and_not_of_the_model() -> None:
+    measured = measurement(phase(), traced=traced_as({"decode": 1.0, "resize": 3.0}))
+    assert shares(replace(measured, traced=()))["decode"] > 0.7
+    found = shares(measured)
+    assert found["decode"] == pytest.approx(0.25)
+    assert found["resize"] == pytest.approx(0.75)
+
+
+def test_the_sum_stays_what_the_process_took() -> None:
+    measured = measurement(phase(), traced=traced_as({"decode": 1.0, "resize": 3.0}))
+    costs = [
+        sum(stage.cpu_ms_per_example for stage in profile(each).stages)
+        for each in (measured, replace(measured, traced=()))
+    ]
+    assert costs[0] == pytest.approx(costs[1])
+
+
+def test_operations_are_named_with_their_share_of_the_stage() -> None:
+    measured = measurement(phase(), traced=traced_as({"decode": 1.0, "resize": 3.0}))
+    decode = next(stage for stage in profile(measured).stages if stage.name == "decode")
+    (found,) = decode.operations
+    assert (found.name, found.share_of_stage) == ("OpDecode", 0.75)
+
+
+def test_a_pipeline_without_a_model_gets_its_stages_from_the_trace() -> None:
+    without = replace(measurement(phase()), phases=(replace(phase(), nodes=()),))
+    assert profile(without).stages == ()
+    named = [s.name for s in profile(replace(without, traced=traced_as(JPEG))).stages]
+    assert "decode" in named
+    assert "resize" in named
+
+
+def test_a_trace_file_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
+    place = tmp_path / "vm.xplane.pb"
+    place.write_bytes(b"nonsense")
+    measured = measurement(phase(), deep=Deep(captures=1), trace_files=(str(place),))
+    found = profile(read_files(measured))
+    assert any("No host trace" in note and "not a trace" in note for note in found.notes)
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    """A real pipeline, profiled deeply, whose last map TensorFlow fuses with the batch."""
+    place = write_target(
+        tmp_path_factory.mktemp("fused"),
+        """
+        def work(index):
+            square = tf.random.stateless_uniform((300, 300), seed=tf.stack([index, index]))
+            for _ in range(3):
+                square = tf.linalg.matmul(square, square)
+            return square[0]
+
+        def make():
+            return tf.data.Dataset.range(1 << 40).map(work, num_parallel_calls=2).batch(4)
+        """,
+    )
+    return profile_target(place, seconds=1, deep=True)
+
+
+@pytest.mark.tf
+def test_the_operation_inside_a_fused_stage_is_named(fused: Profile) -> None:
+    assert fused.deep
+    assert fused.deep.missing is None
+    work = next(stage for stage in fused.stages if stage.name.startswith("work"))
+    assert "MatMul" in [each.name for each in work.operations]
+    assert "trace" in work.method
+    assert not fused.notes
+
+
+@pytest.mark.tf
+def test_what_the_trace_took_is_in_the_report(fused: Profile) -> None:
+    assert fused.deep
+    assert fused.deep.captures >= 2
+    assert fused.deep.traced_bytes > 0
+    assert fused.deep.overhead_fraction is not None
+    assert fused.deep.linked_fraction is not None

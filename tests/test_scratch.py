@@ -1,0 +1,80 @@
+"""Folders that are gone afterwards, also where their owner was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tpuctl.errors import TargetError
+from tpuctl.usercode.scratch import scratch_folder
+
+LIMIT_S = 60.0
+OWNER = """
+import sys, threading
+from tpuctl.usercode.scratch import scratch_folder
+with scratch_folder("tpuctl-test-") as scratch:
+    (scratch.path / "file").write_text("large")
+    child = "import os, time; print(os.getpid(), file=open(%r, 'w'), flush=True); time.sleep(600)"
+    place = str(scratch.path.parent / (scratch.path.name + ".pid"))
+    print(scratch.path, flush=True)
+    scratch.run([sys.executable, "-c", child % place], limit_s=600)
+"""
+
+
+def comes_true(claim: object) -> bool:
+    """Whether something holds before long."""
+    end_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < end_s:
+        if claim():  # type: ignore[operator]
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_it_is_there_inside_the_block_and_gone_after_it() -> None:
+    with scratch_folder("tpuctl-test-") as scratch:
+        (scratch.path / "file").write_text("large")
+        assert scratch.path.is_dir()
+    assert not scratch.path.exists()
+
+
+def test_a_killed_owner_leaves_neither_the_folder_nor_what_it_ran() -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    with owner:
+        assert owner.stdout
+        folder = Path(owner.stdout.readline().strip())
+        place = folder.with_name(folder.name + ".pid")
+        assert comes_true(lambda: place.exists() and place.read_text().strip())
+        pid = int(place.read_text())
+        assert folder.is_dir()
+        assert is_running(pid)
+        os.kill(owner.pid, signal.SIGKILL)
+    place.unlink()
+    assert comes_true(lambda: not folder.exists())
+    assert comes_true(lambda: not is_running(pid))
+
+
+def test_a_command_that_fails_is_told_by_its_last_words() -> None:
+    with scratch_folder("tpuctl-test-") as scratch:
+        scratch.run([sys.executable, "-c", "print('fine')"], limit_s=LIMIT_S)
+        with pytest.raises(TargetError, match="no room left"):
+            scratch.run([sys.executable, "-c", "raise SystemExit('no room left')"], limit_s=LIMIT_S)
+
+
+def test_a_command_that_takes_too_long_is_ended() -> None:
+    with (
+        scratch_folder("tpuctl-test-") as scratch,
+        pytest.raises(TargetError, match="longer than 0 s"),
+    ):
+        scratch.run([sys.executable, "-c", "import time; time.sleep(600)"], limit_s=0.1)

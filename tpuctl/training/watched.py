@@ -1,0 +1,68 @@
+"""A training with the profile's always-on layer beside it: what its steps waited for."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tpuctl.launch.executed import Executed
+from tpuctl.launch.plan import LaunchPlan
+from tpuctl.launch.run import Training, Watched, run_training
+from tpuctl.pipeline.models import Measurement
+from tpuctl.pipeline.program.run import FOLDER, conclude, hooked, read_result
+
+
+def watch_training(
+    plan: LaunchPlan,
+    *,
+    log: int | None = None,
+    errors: Path | None = None,
+    stdin: int | None = None,
+) -> Training:
+    """Run a plan as `run_training` does, and see how its steps went although it may not say.
+
+    Found are the iterators that `profile run -- CMD` finds; a training that is being profiled
+    already is left to whoever does so.
+    """
+    with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
+        beside = {} if FOLDER in os.environ else hooked(folder, os.environ)
+        training = run_training(plan, log=log, errors=errors, stdin=stdin, beside=beside)
+        measured = read_result(Path(folder))
+    return replace(training, watched=read_steps(measured, training.executed) if measured else None)
+
+
+def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:
+    """The figures of a measured training that its last line tells.
+
+    What the devices counted says best how many examples are in a step.
+    """
+    phase = measured.phases[-1]
+    length_s = phase.end_s - phase.start_s
+    if not (phase.steps and length_s > 0):
+        return None
+    stages = conclude(measured, target=measured.program or "").stages
+    slowest = next((stage for stage in stages if stage.is_bottleneck), None)
+    named = f"{slowest.name} at {slowest.location}" if slowest and slowest.location else None
+    batch = _batch_counted(executed) or _batch_seen(measured)
+    return Watched(
+        steps=phase.steps,
+        step_ms=round(length_s / phase.steps * 1e3, 3),
+        examples_per_s=round(batch * phase.steps / length_s, 1) if batch else None,
+        input_wait_fraction=round(max(0.0, 1 - phase.device_busy_s / length_s), 4),
+        slowest=named,
+    )
+
+
+def _batch_counted(executed: Sequence[Executed]) -> float | None:
+    examples = sum(count.examples or 0 for count in executed)
+    steps = max((count.steps for count in executed), default=0)
+    return examples / steps if steps and examples else None
+
+
+def _batch_seen(measured: Measurement) -> float | None:
+    """Nothing where a graph takes batches of a size that only it knows."""
+    if measured.kind == "tf.data" and not measured.settings.get("batch_size"):
+        return None
+    phase = measured.phases[-1]
+    return phase.examples / phase.steps
