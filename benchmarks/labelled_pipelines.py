@@ -244,16 +244,6 @@ def fine_python() -> Any:
     return _numbers(_in_python(count), calls=2)
 
 
-def ops_in_parallel() -> Any:
-    """One call at a time, and an operation that uses every vCPU inside it."""
-    import tensorflow as tf
-
-    large = tf.random.stateless_normal((900, 900), (1, 2))
-    return _numbers(
-        lambda index: tf.reduce_sum(large @ (large * tf.cast(index % 3, tf.float32))), calls=1
-    )
-
-
 def _from_threads(work: Any, threads: int) -> Iterator[Any]:
     """A loader of one's own: threads that fill a queue."""
     ready: queue.Queue[Any] = queue.Queue(16)
