@@ -58,7 +58,7 @@ def test_the_summary_says_whether_what_we_promise_is_met() -> None:
     assert "not met)" in summary("fit", ["right"] * 11 + ["wrong"])
 
 
-def test_what_was_measured_beside_busy_neighbours_gets_no_wrong_verdict() -> None:
+def test_no_kept_measurement_gets_a_wrong_verdict() -> None:
     kept = [(BY_NAME[name], measured) for name, measured in read_records()]
     assert {label.part for label, _ in kept} == {"fit", "held out"}
     for label, measured in kept:
