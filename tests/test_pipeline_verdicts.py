@@ -238,6 +238,17 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
             python="augment",
         ),
     ),
+    "a loop over a queue that its own threads fill, beside mild neighbours": (
+        "serial",
+        counted(
+            ("queue", "Python", 0.98, 0.95),
+            own=0.65,
+            others=0.3,
+            run_delay_s=3.0,
+            busiest_thread=0.98,
+            second_thread=0.97,
+        ),
+    ),
     "one thread that neighbours hardly let run": (
         "serial",
         measurement(*starving(**{**ONE_THREAD, "own": 0.2}, others=0.8, run_delay_s=3.0)),

@@ -190,7 +190,7 @@ def lock_is_held(case: Case) -> bool:
 def _serial(case: Case) -> Finding | None:
     if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
         return None
-    if case.is_robbed:
+    if case.is_robbed or _works_in_threads_of_its_own(case):
         return None
     worst = max(serial_runs(case), key=lambda run: run[1], default=None)
     waits = case.blocked >= case.limits.blocked_share
@@ -200,6 +200,11 @@ def _serial(case: Case) -> Finding | None:
         line = f"one thread runs {names} {min(1.0, active):.0%} of the time; no other can help it"
         return Finding("serial", _sure(1 - active, 0.2), (line,), _longest(case, stages))
     return _one_busy_thread(case, worst) or _few_lanes(case)
+
+
+def _works_in_threads_of_its_own(case: Case) -> bool:
+    """Whether Python that gives one batch after the other waits for threads that it started."""
+    return case.measured.lanes == 1 and (case.free.signals.second_thread or 0.0) > ONE_HALF
 
 
 def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Finding | None:
