@@ -1,5 +1,6 @@
 """The deep look: its budget, how traced work finds its stage, and a real trace of tf.data."""
 
+import os
 import time
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
 from tpuctl.errors import TargetError
 from tpuctl.pipeline import Profile, profile_target
+from tpuctl.pipeline.attribution import TRACED
 from tpuctl.pipeline.deep.capturing import (
     MOST_BYTES,
     MOST_S,
@@ -50,18 +52,27 @@ class Recorder:
             pass
         # Named after the second, as profilers do.
         place = self.folders[-1] / "2026_11_21_20_00_00.xplane.pb"
-        place.write_bytes(bytes(self.size_bytes))
+        place.touch()
+        os.truncate(place, self.size_bytes)  # To write them would cost, and that is what counts.
         return place
 
 
 def captured(
-    recorder: Recorder, folder: Path, *, slower: float = 1.0, elements: int = 100
+    recorder: Recorder,
+    folder: Path,
+    *,
+    slower: float = 1.0,
+    elements: int = 100,
+    others: float | None = None,
 ) -> tuple[Deep, tuple[str, ...]]:
     """Trace a pipeline on paper, each element of which takes so much longer beside a trace."""
 
     def measure(seconds: float) -> Window:
         cpu_s = seconds * (slower if recorder.is_on else 1.0)
-        return Window(seconds, cpu_s, 2.0, (NodeCost(READ, seconds, elements, 0, 2, 1.0),))
+        others_cpu_s = None if others is None else others * 2 * seconds
+        return Window(
+            seconds, cpu_s, others_cpu_s, 2.0, (NodeCost(READ, seconds, elements, 0, 2, 1.0),)
+        )
 
     return capture(Running(measure, settle=lambda: None), recorder, folder)
 
@@ -100,6 +111,17 @@ def test_a_handful_of_elements_does_not_tell_what_a_trace_costs(tmp_path: Path) 
     assert files
 
 
+@pytest.mark.parametrize(("others", "is_crowded"), [(None, False), (0.1, False), (0.7, True)])
+def test_neighbours_make_a_traces_times_no_measure_of_work(
+    tmp_path: Path, others: float | None, is_crowded: bool
+) -> None:
+    deep, files = captured(Recorder(), tmp_path, others=others)
+    assert deep.others_fraction == (None if others is None else pytest.approx(others))
+    assert deep.is_crowded is is_crowded
+    assert ("had 70% of the vCPUs" in (deep.note or "")) is is_crowded
+    assert files
+
+
 def test_a_full_budget_of_bytes_ends_it_with_what_there_is(tmp_path: Path) -> None:
     deep, files = captured(Recorder(size_bytes=MOST_BYTES // 2), tmp_path)
     assert deep.captures == 2
@@ -125,7 +147,7 @@ def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: 
     def measure(seconds: float) -> Window:
         if len(recorder.folders) == 3:
             raise TargetError("The pipeline failed while giving a batch: no such file")
-        return Window(seconds, seconds, 2.0, ())
+        return Window(seconds, seconds, None, 2.0, ())
 
     deep, files = capture(Running(measure, settle=lambda: None), recorder, tmp_path)
     assert not recorder.is_on
@@ -138,13 +160,29 @@ def pipeline(*stages: StageWork) -> InputPipeline:
 
 
 def test_the_report_says_what_the_trace_took_and_what_is_inside() -> None:
-    deep = Deep(3, 3.0, 300_000, 0.007, 0.012, 0.99)
+    deep = Deep(
+        captures=3,
+        traced_s=3.0,
+        traced_bytes=300_000,
+        overhead_fraction=0.007,
+        slowdown=0.012,
+        linked_fraction=0.99,
+    )
     measured = measurement(phase(), traced=traced_as(JPEG), deep=deep)
     found = profile(measured)
     assert taken(deep).startswith("3.0 s, 293 KiB; 0.7 % of the vCPUs meanwhile; +1.2% CPU time")
     assert inside(found) == ["decode: OpDecode 75%"]
     assert "OpDecode 75%" in page(found)
     assert "OpDecode 75%" in csv(found)
+
+
+def test_shares_are_from_a_trace_only_where_no_neighbour_stretched_it() -> None:
+    def method(others: float) -> str:
+        deep = Deep(captures=3, others_fraction=others)
+        return profile(measurement(phase(), traced=traced_as(JPEG), deep=deep)).stages[0].method
+
+    assert method(0.1) == TRACED
+    assert method(0.7) != TRACED
 
 
 def test_the_epochs_of_a_repeated_stage_are_one() -> None:

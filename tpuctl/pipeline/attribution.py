@@ -98,7 +98,8 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     active_s = sum(work.active_s for work in works)
     budget_s = max(0.0, cpu_s - phase.signals.consumer_cpu_s / examples)
     waiting = _waiting_stages(measured, phase, works)
-    traced = links.fits and not waiting
+    crowded = bool(measured.deep and measured.deep.is_crowded) and not phase.nodes_vanished
+    traced = links.fits and not waiting and not crowded
     costs = _divide(_traced(works) if traced else works, waiting, budget_s, phase)
     low, high = _interval(works, phase)
     template = _Stages(measured, phase, cpu_s, low, high)

@@ -93,7 +93,7 @@ def _trace(
     def run(seconds: float) -> Window:
         phase = recorder.record(Limit(seconds, least_steps=1), None)
         used = phase.signals
-        return Window(phase.wall_s, used.cpu_s, used.vcpus_usable, phase.nodes)
+        return Window(phase.wall_s, used.cpu_s, used.other_cpu_s, used.vcpus_usable, phase.nodes)
 
     running = Running(measure=run, settle=lambda: recorder.settle(None))
     return capture(running, TensorFlowProfiler(), Path(request.trace_folder))

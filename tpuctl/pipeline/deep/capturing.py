@@ -44,10 +44,14 @@ class ProfilerError(TpuctlError):
 
 @dataclass(frozen=True)
 class Window:
-    """What a pipeline did for a while: its process's CPU seconds, and how far its nodes came."""
+    """What a pipeline did for a while: its process's CPU seconds, and how far its nodes came.
+
+    `others_cpu_s` is what all other programs on the machine used meanwhile, where that is known.
+    """
 
     wall_s: float
     cpu_s: float
+    others_cpu_s: float | None
     vcpus_usable: float
     nodes: tuple[NodeCost, ...]
 
@@ -72,6 +76,7 @@ class _Budget:
     traced_bytes: int = 0
     cost_s: float = 0.0
     vcpu_s: float = 0.0
+    others_cpu_s: list[float | None] = field(default_factory=list)
     slowdowns: list[float] = field(default_factory=list)
 
     def add(self, window: Window, size_bytes: int, collecting_s: float) -> None:
@@ -81,11 +86,19 @@ class _Budget:
         self.traced_bytes += size_bytes
         self.cost_s += collecting_s * (1 + load_facts("relative_costs.json")["trace_recording"])
         self.vcpu_s += window.wall_s * window.vcpus_usable
+        self.others_cpu_s.append(window.others_cpu_s)
 
     @property
     def overhead(self) -> float:
         """The share of the vCPUs that went into tracing while it was on."""
         return self.cost_s / self.vcpu_s if self.vcpu_s else 0.0
+
+    @property
+    def others(self) -> float | None:
+        """The share of the vCPUs that other programs had meanwhile."""
+        known_s = [cpu_s for cpu_s in self.others_cpu_s if cpu_s is not None]
+        all_known = len(known_s) == self.captures
+        return sum(known_s) / self.vcpu_s if self.vcpu_s and all_known else None
 
     @property
     def next_s(self) -> float:
@@ -134,6 +147,7 @@ def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, t
         traced_s=budget.traced_s,
         traced_bytes=budget.traced_bytes,
         overhead_fraction=budget.overhead,
+        others_fraction=budget.others,
         slowdown=statistics.median(budget.slowdowns) if budget.slowdowns else None,
         ended=ended,
     )
