@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.pictures import contents, small
+from tests.pictures import contents, fill, small
 from tpuctl.datasets import presize
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.plan import plan_presize
@@ -18,21 +18,22 @@ from tpuctl.progress import Progress
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_a_retry_and_not_the_run(photos: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_a_retry_and_not_the_run(tmp_path: Path) -> None:
+    photos = fill(tmp_path / "photos", 60, classes=3)
     killed: list[int] = []
 
     def kill(progress: Progress) -> None:
         if len(killed) < 2 and progress.done >= 2 + 3 * len(killed):
             for child in psutil.Process().children():
-                # One that was killed a moment ago may be a zombie still.
+                # One that was killed a moment ago may be a zombie still, and what it did is heard.
                 with suppress(psutil.NoSuchProcess):
                     if WORKER[-1] in child.cmdline():
                         child.kill()
                         killed.append(child.pid)
 
     result = presize(photos, tmp_path / "out", small(), on_progress=kill)
-    assert len(killed) == 2
-    assert (result.written, result.quarantined) == (12, ())
+    assert killed
+    assert (result.written, result.quarantined) == (60, ())
     presize(photos, tmp_path / "fresh", small())
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
