@@ -50,7 +50,7 @@ LABELS = (
     Label("iterable_sleeps", 20, ("io",), "nap", "held out", "numpy"),
     Label("iterable_works", 20, ("serial",), "matrices", "fit", "numpy"),
     Label("iterable_bursts", 30, ("bursty",), None, "held out", "numpy"),
-    Label("small_pool", 5, ("threadpool",), "work", "held out"),
+    Label("small_pool", 2, ("threadpool",), "work", "held out"),
     Label("enough_threads", 20, ("io",), "call", "fit"),
     Label("fine_python", 4, ("gil",), "call", "held out"),
     Label("threads_that_sleep", 10, ("io",), None, "held out", "numpy"),

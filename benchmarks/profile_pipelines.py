@@ -139,13 +139,13 @@ def serial() -> Any:
 
 
 def bursty() -> Any:
-    """Every 64th element takes half a second; fast otherwise."""
+    """Every 512th element takes a hundred times as long; the rest is fast."""
     heavy_work = tf.random.stateless_normal((700, 700), (1, 2))
 
     def work(index: Any) -> Any:
         def long() -> Any:
             return tf.while_loop(
-                lambda i, x: i < 80, lambda i, x: (i + 1, tf.tanh(x @ heavy_work)), (0, heavy_work)
+                lambda i, x: i < 30, lambda i, x: (i + 1, tf.tanh(x @ heavy_work)), (0, heavy_work)
             )[1][0, 0]
 
         rare = tf.equal(index % 512, 0)

@@ -32,7 +32,16 @@ PYTHON: dict[str, Any] = {
     "active_ms": {**JPEG, "augment": 20.0},
 }
 ONE_THREAD: dict[str, Any] = {"own": 0.5, "examples_per_s": 136.0, "calls": None}
+HANDED_ON: dict[str, Any] = {
+    "examples_per_s": 200.0,
+    "active_ms": {"batch": 0.008},
+    "calls": None,
+    "busiest_thread": 0.54,
+    "second_thread": 0.52,
+}
 FITS: dict[str, Any] = {"examples_per_s": 800.0, "own": 0.97, "active_ms": {**JPEG, "decode": 0.8}}
+
+LATE = Spread(128, 0.0255, 0.0006, 0.0025, 0.8, 0.81)
 
 
 def counted(*rows: tuple[str, str, float, float], lanes: int = 1, **changes: Any) -> Measurement:
@@ -175,6 +184,16 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
         measurement(
             replace(phase(**FITS), step_times=Spread(200, 0.05, 0.04, 0.045, 0.05, 2.0)),
             replace(device_phase(), waits=Spread(75, 0.0067, 0.0, 0.0, 0.4, 0.5)),
+        ),
+    ),
+    "two threads that hand tiny elements to each other": (
+        "serial",
+        measurement(*starving(**HANDED_ON, own=0.55), active_ms={"batch": 0.008}),
+    ),
+    "few batches that take nearly all the time, and a starving device": (
+        "bursty",
+        measurement(
+            *(replace(each, step_times=LATE) for each in starving(own=0.5, examples_per_s=136.0))
         ),
     ),
     "idle vCPUs and nothing to blame": (
@@ -332,6 +351,22 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
         measurement(
             phase(**{**FITS, "own": 0.2}, p99=0.4),
             device_phase(wait=0.3, own=0.2, others=0.7, run_delay_s=1.0),
+        ),
+    ),
+    "tiny elements beside neighbours that rule": (
+        "serial",
+        measurement(
+            *starving(**HANDED_ON, own=0.2, others=0.8, run_delay_s=3.0),
+            active_ms={"batch": 0.008},
+        ),
+    ),
+    "few batches that take nearly all the time beside neighbours that rule": (
+        "bursty",
+        measurement(
+            *(
+                replace(each, step_times=LATE)
+                for each in starving(own=0.2, others=0.8, run_delay_s=3.0, examples_per_s=136.0)
+            )
         ),
     ),
     "uneven batches and no vCPU left": ("bursty", measurement(*starving(p99=0.4))),

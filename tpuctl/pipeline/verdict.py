@@ -13,6 +13,8 @@ from tpuctl.pipeline.reference import Thresholds
 
 # With fewer vCPUs a second thread would have nowhere to run.
 TWO_THREADS, ONE_HALF = 1.5, 0.5
+# A median of less than this share of the mean: the rest of the time went into a few.
+MOSTLY_LATE = 0.2
 TRANSFERS = ("Transfer", "CopyToDevice", "PrefetchToDevice")
 Rule = Callable[[Case], Finding | None]
 
@@ -71,7 +73,9 @@ def _bursty(case: Case) -> Finding | None:
         return replace(blame, evidence=(fits, *blame.evidence))
     times, waits = case.free.step_times, case.device.waits
     uneven = times.p99 > case.limits.burst_ratio * times.p50
-    rare = times.largest > case.limits.rare_burst * times.p50 and waits.p50 < 0.2 * waits.mean
+    rare = (
+        times.largest > case.limits.rare_burst * times.p50 and waits.p50 < MOSTLY_LATE * waits.mean
+    )
     if (uneven or rare) and case.examples_per_s >= case.limits.fits * device:
         late_s = times.p99 if uneven else times.largest
         line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, late ones {late_s * 1e3:.0f} ms"
@@ -228,6 +232,17 @@ def _few_lanes(case: Case) -> Finding | None:
     return Finding("serial", 0.8, (line,), _longest(case, range(len(case.parts.stages))))
 
 
+def _element_by_element(case: Case) -> Finding | None:
+    """Vacant vCPUs, nothing waited for, and most work is that of passing elements on."""
+    if case.is_robbed or case.own >= case.limits.busy or lock_is_held(case):
+        return None
+    if case.parts.residual.share_of_cpu < ONE_HALF or case.blocked >= case.limits.blocked_share:
+        return None
+    return Finding(
+        "serial", 0.6, _overhead_line(case), _longest(case, range(len(case.parts.stages)))
+    )
+
+
 def _longest(case: Case, stages: Iterable[int]) -> int | None:
     costs = {index: case.parts.stages[index].active_ms_per_example for index in stages}
     return max(costs, key=costs.__getitem__, default=None)
@@ -279,6 +294,18 @@ def _small_pool(case: Case) -> Finding | None:
     return Finding("threadpool", 0.85, (line,), bottleneck=worst.index)
 
 
+def _rarely_late(case: Case) -> Finding | None:
+    """A few batches that nearly all the time goes into, where nothing else explains the wait."""
+    times = case.free.step_times
+    if case.is_robbed or times.p50 >= MOSTLY_LATE * times.mean:
+        return None
+    line = (
+        f"half of the batches take up to {times.p50 * 1e3:.1f} ms, the mean is "
+        f"{times.mean * 1e3:.1f} ms: few and late ones take nearly all the time"
+    )
+    return Finding("bursty", 0.6, (line,), bottleneck=_heaviest(case.parts.stages))
+
+
 def _unknown(case: Case) -> Finding:
     late_ms = case.free.signals.gil_overshoot_p90_ms
     return Finding(
@@ -312,7 +339,9 @@ RULES: tuple[Rule, ...] = (
     _waiting,
     _small_pool,
     _serial,
+    _element_by_element,
     _cpu,
+    _rarely_late,
 )
 
 
