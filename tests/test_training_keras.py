@@ -62,6 +62,7 @@ def test_predict_says_what_is_no_batch(run: dict[str, Any]) -> None:
         "Could not predict: a batch holds float32, not an array with rows.",
         "Could not predict: the model takes rows of shape (20,), these are (7,).",
         "Could not predict in batches of 0: it takes at least 1.",
+        "Could not predict: str is no model of the Keras that is imported.",
     ]
 
 

@@ -101,11 +101,13 @@ errors = {
 }
 compilations = traces
 refusals = []
-for given, size in (
-    (5, None), (["a"], None), ([x, 3], None), (np.float32(1), None), (x[:, :7], None), (x, 0),
+for model, given, size in (
+    (replicated, 5, None), (replicated, ["a"], None), (replicated, [x, 3], None),
+    (replicated, np.float32(1), None), (replicated, x[:, :7], None), (replicated, x, 0),
+    ("model.keras", x, None),
 ):  # fmt: skip
     try:
-        predict(replicated, given, batch_size=size)
+        predict(model, given, batch_size=size)
     except InvalidInputError as error:
         refusals.append(str(error))
 

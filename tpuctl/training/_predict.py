@@ -24,9 +24,13 @@ def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
     for a rest, and no replica stands without a row.
 
     Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError where
-    arrays disagree about the number of rows, a batch is not made of arrays, or the model takes rows
-    of another shape.
+    arrays disagree about the number of rows, a batch is not made of arrays, the model takes rows of
+    another shape, or `model` is none.
     """
+    if not isinstance(model, keras.Model):
+        raise InvalidInputError(
+            f"Could not predict: {type(model).__name__} is no model of the Keras that is imported."
+        )
     replicas = count_replicas(model)
     wanted = ROWS_PER_REPLICA * replicas if batch_size is None else batch_size
     if wanted < 1:
