@@ -1,5 +1,6 @@
 """Measurements of pipelines that never ran, built for a known verdict, and targets to open."""
 
+import importlib
 import sys
 import textwrap
 from dataclasses import replace
@@ -174,6 +175,8 @@ def write_target(folder: Path, body: str) -> str:
 
 def take_two_batches(place: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Open a target and step as the measuring process does, without starting one."""
+    # It does not survive being forgotten and loaded again by one process.
+    importlib.import_module("tensorflow")
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setattr("sys.modules", dict(sys.modules))
     request = Request(parse_target(place), 4, 32, 1.0, None, None, 3.0)
