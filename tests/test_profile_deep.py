@@ -299,8 +299,9 @@ def test_the_operation_inside_a_fused_stage_is_named(fused: Profile) -> None:
     assert fused.deep.missing is None
     work = next(stage for stage in fused.stages if stage.name.startswith("work"))
     assert "MatMul" in [each.name for each in work.operations]
-    assert "trace" in work.method
-    assert not fused.notes
+    # Whoever else is on this machine, in another test perhaps, decides which shares are the better.
+    assert ("trace" in work.method) is not fused.deep.is_crowded
+    assert bool(fused.notes) is fused.deep.is_crowded
 
 
 @pytest.mark.tf
