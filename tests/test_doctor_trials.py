@@ -67,7 +67,7 @@ def test_a_child_that_hangs_dies_with_its_own_children(tmp_path: Path) -> None:
 def gone(pid: int) -> bool:
     """Whether a killed process disappears; the kernel may take a moment to bury it."""
     patience = threading.Event()
-    return any(not alive(pid) or patience.wait(0.05) for _ in range(100))
+    return any(not alive(pid) or patience.wait(0.05) for _ in range(2400))
 
 
 def alive(pid: int) -> bool:

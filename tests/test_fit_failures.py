@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fit_cases import a_session, empty_cache, with_compiler, write_programs
+from tests.waiting import wait_until
 from tpuctl.compile import fit
 from tpuctl.compile.session import Session, missing
 from tpuctl.errors import InvalidInputError, MissingExtraError, NotFoundError, TpuctlError
@@ -245,12 +245,10 @@ def test_ctrl_c_leaves_nothing_behind(programs: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tpuctl", "fit", f"{programs}:hangs", "--type", "v5e-1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     noted = programs.with_name("pid")
-    while not (noted.exists() and noted.read_text()):
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: noted.exists() and noted.read_text())
     child = int(noted.read_text())
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Interrupted." in said
     assert "Traceback" not in said

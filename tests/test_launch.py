@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.launch import catalog
 from tpuctl.launch.plan import find_script, plan_launch
@@ -182,10 +183,9 @@ def test_a_signal_to_tpuctl_stops_the_script_too(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True, text=True
     )
     pid_file = tmp_path / "pid"
-    while not (pid_file.exists() and pid_file.read_text()):
-        assert parent.poll() is None
+    wait_until(lambda: pid_file.exists() and pid_file.read_text())
     parent.send_signal(number)
-    _, stderr = parent.communicate(timeout=60)
+    _, stderr = parent.communicate(timeout=120)
     assert parent.returncode == exit_code
     assert "Traceback" not in stderr
     assert not Path(f"/proc/{pid_file.read_text()}").exists()

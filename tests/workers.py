@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,16 +124,6 @@ def alive(marker: str) -> list[int]:
         if marker.encode() in words and state != "Z":
             found.append(int(name))
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll: what we wait for happens on a machine that we do not control."""
-    tick = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        tick.wait(0.05)
-    raise AssertionError("it did not happen")
 
 
 class Cable:
