@@ -35,7 +35,8 @@ def _original(subject: str) -> Image.Image:
     # As a file: to import either library takes seconds.
     library, _, path = FILES[subject].partition("/")
     found = importlib.util.find_spec(library)
-    assert found and found.submodule_search_locations, f"{library} is not installed"
+    assert found, f"{library} is not installed"
+    assert found.submodule_search_locations
     with Image.open(Path(found.submodule_search_locations[0], path)) as picture:
         return picture.convert("RGB")
 

@@ -50,10 +50,10 @@ def test_the_error_of_a_child_is_explained() -> None:
 @pytest.mark.slow
 def test_a_child_that_hangs_dies_with_its_own_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    # A shell, which has begun long before its second is over.
+    # A shell, which has begun long before its time is over.
     code = f"trap '' TERM; sleep 600 & echo $$ $! > {pids}; wait"
     command = ("sh", "-c", code)
-    result = try_out("devices", "none", command=command, deadline_s=1, grace_s=0.2)
+    result = try_out("devices", "none", command=command, deadline_s=2, grace_s=0.2)
     assert "was stopped" in str(result.error)
     assert len(pids.read_text().split()) == 2
     for pid in map(int, pids.read_text().split()):

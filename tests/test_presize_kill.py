@@ -77,7 +77,8 @@ def start_and_halt(photos: Path, out: Path) -> "subprocess.Popen[str]":
     words[1:3] = ["-c", DIES_AT.replace("SIGKILL", "SIGSTOP"), "5"]
     process = start(words)
     change = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert change and change.si_status == signal.SIGSTOP
+    assert change
+    assert change.si_status == signal.SIGSTOP
     return process
 
 

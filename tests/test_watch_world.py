@@ -17,8 +17,8 @@ pytest.importorskip("asyncssh")
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from tests import contract
-from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
 from tests.waiting import wait_until
+from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive
 from tpuctl.cloud.creating import create
 from tpuctl.cloud.deleting import delete, plan_deletion
