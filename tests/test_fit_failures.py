@@ -229,6 +229,7 @@ def test_every_other_template_has_a_program_to_compile(template) -> None:
     assert ("make_example" in functions) == (template.frameworks != ("torch",))
 
 
+@pytest.mark.slow
 def test_the_user_process_never_loads_the_compiler(programs: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from tpuctl.cli.app import app\n"

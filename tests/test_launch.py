@@ -131,6 +131,7 @@ def test_a_failing_scripts_last_words_are_kept(tmp_path: Path, choice) -> None:
     assert "ended with exit code 1: ValueError: no such thing" in str(failure)
 
 
+@pytest.mark.slow
 def test_a_failing_script_is_an_error_on_stderr_and_in_the_document(
     tmp_path: Path, tpuctl, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_failing_script_is_an_error_on_stderr_and_in_the_document(
     assert [error["code"] for error in document["errors"]] == ["script_failed"]
 
 
+@pytest.mark.slow
 def test_a_script_can_read_what_is_piped_to_it(tmp_path: Path) -> None:
     path = tmp_path / "read.py"
     path.write_text("print(input()[::-1])")
@@ -160,6 +162,7 @@ def test_a_killed_script_exits_as_a_shell_would_say(tmp_path: Path, choice) -> N
     assert training.exit_code == 128 + signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )

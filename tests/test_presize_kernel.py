@@ -34,6 +34,7 @@ def reference(data: bytes, size: tuple[int, int], mode: str) -> np.ndarray:
     return np.asarray(small)
 
 
+@pytest.mark.slow
 def test_a_shrunk_jpeg_is_what_a_full_decode_would_give() -> None:
     promised: dict[Fidelity, tuple[float, float]] = {
         "fast": (32, 44), "balanced": (40, 48), "high": (43, 50), "exact": (60, 60),
