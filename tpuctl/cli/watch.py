@@ -102,16 +102,8 @@ def watch(
         bad_host_after_s=parse_duration_s(bad_host_after),
     )
     look_in, made_in = _zones(zone, zones)
-    wishes = Wishes(
-        look_in,
-        made_in,
-        accelerator_type=kind,
-        spot=spot,
-        queued=queued,
-        ttl_s=parse_duration_s(ttl) if ttl else None,
-        max_usd=max_usd,
-        runtime_version=runtime_version,
-    )
+    ttl_s = parse_duration_s(ttl) if ttl else None
+    wishes = Wishes(look_in, made_in, kind, spot, queued, ttl_s, max_usd, runtime_version)
     login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given)
     cloud = opened(project)
     store = Store(cloud.api, name)
