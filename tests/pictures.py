@@ -38,7 +38,8 @@ def _original(subject: str) -> Image.Image:
     assert found, f"{library} is not installed"
     assert found.submodule_search_locations
     with Image.open(Path(found.submodule_search_locations[0], path)) as picture:
-        return picture.convert("RGB")
+        original: Image.Image = picture.convert("RGB")
+    return original
 
 
 def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
