@@ -1,5 +1,6 @@
 """Real photographs, and every way a file of one can be odd or broken."""
 
+import importlib.util
 import io
 import math
 import struct
@@ -12,21 +13,33 @@ from PIL import Image
 
 from tpuctl.datasets import PresizeOptions
 
-SUBJECTS = ("china", "flower", "astronaut", "coffee", "rocket", "chelsea")
+FILES = {
+    "china": "sklearn/datasets/images/china.jpg",
+    "flower": "sklearn/datasets/images/flower.jpg",
+    "astronaut": "skimage/data/astronaut.png",
+    "coffee": "skimage/data/coffee.png",
+    "rocket": "skimage/data/rocket.jpg",
+    "chelsea": "skimage/data/chelsea.png",
+}
+SUBJECTS = tuple(FILES)
 
 
 @lru_cache
 def photograph(subject: str = "china", width: int = 640, height: int = 427) -> Image.Image:
     """One of the photographs that scikit-learn and scikit-image carry, at a size of our choice."""
-    import skimage.data
-    import sklearn.datasets
+    return _original(subject).resize((width, height), Image.Resampling.BICUBIC)
 
-    if subject in ("china", "flower"):
-        pixels = sklearn.datasets.load_sample_image(f"{subject}.jpg")
-    else:
-        pixels = getattr(skimage.data, subject)()
-    picture = Image.fromarray(pixels).convert("RGB")
-    return picture.resize((width, height), Image.Resampling.BICUBIC)
+
+@lru_cache
+def _original(subject: str) -> Image.Image:
+    # As a file: to import either library takes seconds.
+    library, _, path = FILES[subject].partition("/")
+    found = importlib.util.find_spec(library)
+    assert found, f"{library} is not installed"
+    assert found.submodule_search_locations
+    with Image.open(Path(found.submodule_search_locations[0], path)) as picture:
+        original: Image.Image = picture.convert("RGB")
+    return original
 
 
 def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
@@ -61,9 +74,13 @@ def fill(folder: Path, count: int = 8, *, classes: int = 0, width: int = 320) ->
         name = f"{index:03}.jpg"
         place = folder / f"class-{index % classes}" / name if classes else folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        picture = photograph(subject, width + 8 * index, 240)
-        place.write_bytes(encoded(picture))
+        place.write_bytes(_file(subject, width + 8 * index))
     return folder
+
+
+@lru_cache
+def _file(subject: str, width: int) -> bytes:
+    return encoded(photograph(subject, width, 240))
 
 
 def small(**options: Any) -> PresizeOptions:

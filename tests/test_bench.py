@@ -63,6 +63,7 @@ def test_a_sweeps_document_names_the_command_whatever_its_options(tpuctl) -> Non
     assert other["command"] == "bench compare"
 
 
+@pytest.mark.slow
 def test_a_sweep_is_drawn_as_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra plot")
     drawn = draw(sweep("gpu", GPU_S), tmp_path / "sweep.png")

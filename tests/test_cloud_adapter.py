@@ -270,18 +270,15 @@ def test_a_quota_is_one_line_for_each_place(service: TpuService, api: TpuApi) ->
 
 
 @pytest.mark.parametrize("method", CALLS)
-@pytest.mark.parametrize(
-    "code", [code for code in grpc.StatusCode if code.value[0]], ids=lambda code: code.name
-)
 def test_every_code_of_every_call_is_an_error_that_names_its_object(
-    service: TpuService, api: TpuApi, method: str, code: grpc.StatusCode
+    service: TpuService, api: TpuApi, method: str
 ) -> None:
-    service.answer(method, Refusal(code.value[0], "Because."))
-    with pytest.raises(TpuctlError, match=r"^Could not .*: Because\.$") as caught:
-        CALLS[method](api)
-    named = "t1" in str(caught.value) or "List" in method
-    assert named
-    assert caught.value.__suppress_context__, "the cause would repeat unredacted words"
+    for code in [code for code in grpc.StatusCode if code.value[0]]:
+        service.answer(method, Refusal(code.value[0], f"Because {code.name}."))
+        with pytest.raises(TpuctlError, match=rf"^Could not .*: Because {code.name}\.$") as caught:
+            CALLS[method](api)
+        assert "t1" in str(caught.value) or "List" in method
+        assert caught.value.__suppress_context__, "the cause would repeat unredacted words"
 
 
 @pytest.mark.parametrize("method", CALLS)

@@ -206,6 +206,7 @@ def test_without_googles_library_the_extra_is_named() -> None:
     assert run(code).stdout.strip() == "missing_extra | pip install 'tpuctl[gcp]'"
 
 
+@pytest.mark.slow
 def test_the_port_loads_nothing_of_googles_before_it_is_opened() -> None:
     code = (
         "import sys, tpuctl.cloud.api, tpuctl.cloud._google, tpuctl.cloud.patience\n"
@@ -216,6 +217,7 @@ def test_the_port_loads_nothing_of_googles_before_it_is_opened() -> None:
     assert "'grpc'" in twin.stdout
 
 
+@pytest.mark.slow
 def test_googles_warnings_about_old_pythons_are_not_for_our_users() -> None:
     write_login(well_known())
     code = "from tpuctl.cloud.api import connect; print(connect('p').endpoint)"
@@ -223,6 +225,7 @@ def test_googles_warnings_about_old_pythons_are_not_for_our_users() -> None:
     assert (done.stdout.strip(), done.stderr) == ("tpu.googleapis.com:443", "")
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_leaves_nothing_on_the_terminal() -> None:
     code = (
         "from tpuctl.cloud._google import connect_google\n"

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from uuid import NAMESPACE_DNS, uuid5
 import pytest
 
 from tests.cloud_world import MORNING, CrowdClock, Worlds
+from tests.workers import Cable
 from tpuctl.clock import ManualClock
+from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.errors import (
     AlreadyExistsError,
@@ -199,6 +201,14 @@ def test_a_rate_limit_is_kept_to_and_everything_is_done_once(world: Worlds) -> N
     assert refused < count / 4, "the first refusal stops all of them"
     assert clock.now() - MORNING < timedelta(minutes=8)
     assert len(cloud.api.list_nodes(ALL_ZONES).items) == count
+
+
+def test_an_emulator_on_a_busy_machine_is_given_time_to_answer(world: Worlds) -> None:
+    cloud = world(SMALL)
+    port = int(cloud.emulator.endpoint.rpartition(":")[2])
+    with closing(Cable("127.0.0.1", port, answers_after_s=0.5)) as cable:
+        api = connect_google(None, endpoint=f"127.0.0.1:{cable.port}", clock=cloud.clock)
+        assert api.list_nodes(ZONE).items == ()
 
 
 def test_an_emulator_that_is_killed_and_started_again_is_the_same(

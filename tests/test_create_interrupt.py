@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
+from tests.waiting import wait_until
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES
 
@@ -69,7 +70,7 @@ def test_without_a_terminal_what_is_given_up_is_cancelled(
         assert process.stderr
         said = next(line for line in process.stderr if line.startswith("t1 in"))
         process.send_signal(number)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=120)
     assert process.returncode == exit_code, said + rest
     assert "Interrupted; t1 in" in rest
     assert "was cancelled" in rest
@@ -80,10 +81,9 @@ def test_without_a_terminal_what_is_given_up_is_cancelled(
 def test_in_json_it_is_one_document_that_says_so(world: Worlds, journal: Journal) -> None:
     here = world(SLOW, real_time=True)
     with creating("--zone", A, "--json") as process:
-        while not here.requests["get_operation"]:
-            os.sched_yield()
+        wait_until(lambda: here.requests["get_operation"])
         process.send_signal(signal.SIGINT)
-        document = json.loads(process.communicate(timeout=60)[0])
+        document = json.loads(process.communicate(timeout=120)[0])
     assert process.returncode == 130
     assert document["errors"][0]["code"] == "interrupted"
     assert things(here) == 0
@@ -122,7 +122,7 @@ class Terminal:
         except OSError:
             pass
         os.close(self._ours)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=120)
 
 
 def leave(terminal: Terminal) -> None:

@@ -525,6 +525,7 @@ class KillableEmulator:
         self.kills += 1
 
 
+@pytest.mark.slow
 def test_an_emulator_that_is_killed_in_mid_create_is_waited_for(
     journal: Journal, tmp_path: Path
 ) -> None:

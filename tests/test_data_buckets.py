@@ -14,14 +14,14 @@ from tests.conftest import Tpuctl
 from tests.pictures import fill
 from tpuctl.datasets import PresizeOptions, presize, verify
 from tpuctl.datasets.building import build_missing
-from tpuctl.datasets.commits import commit
+from tpuctl.datasets.commits import Contents, commit, find_published, publish, put
 from tpuctl.datasets.parts import conclude
 from tpuctl.datasets.preparing import Prepared, prepare
 from tpuctl.datasets.state import Finished, Work
 from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
 from tpuctl.progress import silent
 from tpuctl.storage.local import locked
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage.port import Entry, Storage, open_storage
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +115,49 @@ def build_into(storage: Storage, run: Prepared, folder: Path) -> list[Finished]:
     for shard in shards:
         commit(storage, shard, work.shard(shard.job))
     return shards
+
+
+class Contested:
+    """A storage in which somebody writes the same again, each time just before we act on a look."""
+
+    def __init__(self, storage: Storage, *, times: int) -> None:
+        self._storage, self.left = storage, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def read(self, name: str, **how: Any) -> bytes:
+        self._forestall(name)
+        return self._storage.read(name, **how)
+
+    def replace(self, entry: Entry, content: bytes) -> Entry:
+        self._forestall(entry.name)
+        return self._storage.replace(entry, content)
+
+    def _forestall(self, name: str) -> None:
+        if self.left:
+            self.left -= 1
+            self._storage.replace(self._storage.stat(name), self._storage.read(name))
+
+
+def test_machines_that_write_the_same_at_the_same_moment_do_not_fail_each_other(
+    bucket: Bucket, photos: Path
+) -> None:
+    storage = bucket()
+    presize(photos, ADDRESS, SMALL)
+    before, there = find_published(storage, leniently=False), content(storage)
+    assert before
+    assert before.data_set
+    contested: Any = Contested(storage, times=3)
+    shards = frozenset(name for name in there if name.startswith("train-"))
+    new = Contents(before.data_set.plan_id, there["manifest.json"], shards, b"{}\n")
+    publish(contested, new, None)
+    assert contested.left == 0
+    assert content(storage) == {**there, "quarantine.jsonl": b"{}\n"}
+    contested.left = 1
+    put(contested, "quarantine.jsonl", b"")
+    assert contested.left == 0
+    assert content(storage)["quarantine.jsonl"] == b""
 
 
 @pytest.mark.parametrize("sizes", [(32, 32), (32, 16)])

@@ -162,7 +162,7 @@ def test_killed_at_random_moments_any_format_finishes_with_the_same_bytes(
         process = start(command(photos, out, "--format", container))
         wait_for(process, rng.uniform(0.4, 1.6))
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         killed += process.returncode == -signal.SIGKILL
         check_nothing_torn(out, undisturbed)
         presize(photos, out, options)

@@ -17,6 +17,7 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
+from tests.waiting import wait_until
 from tpuctl.datasets import (
     PresizeOptions,
     copy_data_set,
@@ -139,8 +140,7 @@ def test_only_missing_ranges_are_fetched_after_a_kill(bucket: Bucket, tmp_path: 
     out = tmp_path / "copy"
     words = ["data", "cache", "gs://shelf/big", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "tpuctl", *words], stderr=subprocess.PIPE)
-    while process.poll() is None and not list(out.glob(".*.pieces")):
-        pass
+    wait_until(lambda: any(b"\1" in path.read_bytes() for path in out.glob(".*.pieces")))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (out / "manifest.json").exists()

@@ -105,6 +105,7 @@ def test_labels_travel_from_the_file_into_the_records(
         assert record.label == int(record.key[:3]) % 2
 
 
+@pytest.mark.slow
 def test_other_labels_for_the_same_pictures_are_another_data_set(tmp_path: Path) -> None:
     photos = fill(tmp_path / "photos", 2)
     path = tmp_path / "labels.csv"

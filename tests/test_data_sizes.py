@@ -55,6 +55,7 @@ def test_one_pass_makes_a_data_set_of_each_size(
     assert [one["skipped"] for one in again["sizes"]] == [12, 12]
 
 
+@pytest.mark.slow
 def test_a_size_that_is_damaged_is_made_again_and_the_others_stay(
     photos: Path, tmp_path: Path
 ) -> None:

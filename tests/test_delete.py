@@ -12,6 +12,7 @@ import pytest
 
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
+from tests.waiting import wait_until
 from tpuctl.cloud.deleting import Deletion, delete, plan_deletion
 from tpuctl.cloud.groups import Group
 from tpuctl.cloud.journal import Journal
@@ -357,20 +358,27 @@ def test_ctrl_c_leaves_the_deletion_going_and_the_same_command_follows_it(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
-    here = world({"time_scale": 20, "provision_s": 1, "delete_s": 200}, real_time=True)
+    from tests.watch_world import JumpingClock
+
+    clock = JumpingClock(scale=20)
+    slow = {"time_scale": 20, "provision_s": 1, "delete_s": 1e5}
+    here = world(slow, clock=clock, real_time=True)
     ask(here, "t1")
     ask(here, "t2")
     command = [sys.executable, "-m", "tpuctl", "delete", "t1", "t2", "--yes", "--zone", HERE]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while len(sent(here, "delete_node")) < 2:
-        here.api.get_node("t1", zone=HERE)
+    wait_until(lambda: len(sent(here, "delete_node")) == 2)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130
     assert "the same command again follows it" in said
     assert set(nodes_of(here).values()) == {"DELETING"}
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (again.returncode, nodes_of(here)) == (0, {})
+    before = here.requests.total()
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as again:
+        wait_until(lambda: here.requests.total() >= before + 12)
+        clock.jump(1e5)
+        assert again.wait(120) == 0
+    assert nodes_of(here) == {}
     assert len(sent(here, "delete_node")) == 2
 
 

@@ -19,6 +19,7 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
 from tests.conftest import Tpuctl
 from tests.emulator_world import RUNTIME
+from tests.waiting import wait_until
 from tpuctl.emulator.process import Place
 
 pytestmark = pytest.mark.slow
@@ -44,8 +45,7 @@ def kill(folder: Path) -> None:
     pid = Place(folder).holder()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    while Place(folder).holder() is not None:
-        continue
+    wait_until(lambda: Place(folder).holder() is None)
 
 
 def asked(endpoint: str, ask: Callable[[tpu_v2.TpuClient], Any]) -> tuple[Any, str]:

@@ -168,6 +168,7 @@ def test_a_method_is_named_once() -> None:
     assert len({(method.service, method.rpc) for method in METHODS.values()}) == len(METHODS)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs() -> None:
     pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

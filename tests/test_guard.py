@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
+from tests.waiting import wait_until
 from tpuctl.cloud import guard, labels
 from tpuctl.cloud.creating import Created, create
 from tpuctl.cloud.guard import GUARD, Guarded, startup_script
@@ -163,8 +164,7 @@ def test_the_startup_script_on_the_tpu_starts_the_guard_that_deletes_it(
     folder = tmp_path / "a folder"
     assert (folder / "seen").read_bytes() == NASTY
     assert (folder / "guard.py").read_bytes() == GUARD.read_bytes()
-    while "next look" not in (folder / "guard.log").read_text():
-        os.sched_yield()
+    wait_until(lambda: "next look" in (folder / "guard.log").read_text())
     assert "deletion asked for" in (folder / "guard.log").read_text()
     assert here.api.get_node("t1", zone=A).state == "DELETING"
 

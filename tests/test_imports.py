@@ -152,11 +152,13 @@ def compilers_called(module: str, folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.called"))
 
 
+@pytest.mark.slow
 def test_no_compiler_is_asked_for_anything_before_a_worker_is_reached(tmp_path: Path) -> None:
     pytest.importorskip("asyncssh")
     assert compilers_called("tpuctl.remote._ssh", tmp_path / "ours") == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux asks a compiler")
 def test_the_compilers_would_be_noticed(tmp_path: Path) -> None:
     pytest.importorskip("asyncssh")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.launch import catalog
 from tpuctl.launch.plan import find_script, plan_launch
@@ -130,6 +131,7 @@ def test_a_failing_scripts_last_words_are_kept(tmp_path: Path, choice) -> None:
     assert "ended with exit code 1: ValueError: no such thing" in str(failure)
 
 
+@pytest.mark.slow
 def test_a_failing_script_is_an_error_on_stderr_and_in_the_document(
     tmp_path: Path, tpuctl, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_failing_script_is_an_error_on_stderr_and_in_the_document(
     assert [error["code"] for error in document["errors"]] == ["script_failed"]
 
 
+@pytest.mark.slow
 def test_a_script_can_read_what_is_piped_to_it(tmp_path: Path) -> None:
     path = tmp_path / "read.py"
     path.write_text("print(input()[::-1])")
@@ -159,6 +162,7 @@ def test_a_killed_script_exits_as_a_shell_would_say(tmp_path: Path, choice) -> N
     assert training.exit_code == 128 + signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -182,10 +186,9 @@ def test_a_signal_to_tpuctl_stops_the_script_too(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True, text=True
     )
     pid_file = tmp_path / "pid"
-    while not (pid_file.exists() and pid_file.read_text()):
-        assert parent.poll() is None
+    wait_until(lambda: pid_file.exists() and pid_file.read_text())
     parent.send_signal(number)
-    _, stderr = parent.communicate(timeout=60)
+    _, stderr = parent.communicate(timeout=120)
     assert parent.returncode == exit_code
     assert "Traceback" not in stderr
     assert not Path(f"/proc/{pid_file.read_text()}").exists()

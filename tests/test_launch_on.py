@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("asyncssh")
 
 from tests.cloud_world import MORNING
-from tests.workers import Slice, alive, running_slice, wait_until
+from tests.waiting import wait_until
+from tests.workers import Slice, alive, running_slice
 from tpuctl.cloud.models import Node
 from tpuctl.launch.snippets import install_line
 from tpuctl.launch.strategy import Choice, choose
@@ -225,7 +226,7 @@ def test_ctrl_c_ends_it_on_every_worker(two: Slice, script: Path) -> None:
         assert process.stdout
         assert process.stdout.readline()
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(120) == 130
     wait_until(lambda: not alive(tag))
 
 

@@ -34,21 +34,22 @@ def reference(data: bytes, size: tuple[int, int], mode: str) -> np.ndarray:
     return np.asarray(small)
 
 
-@pytest.mark.parametrize(
-    ("fidelity", "worst", "median"),
-    [("fast", 32, 44), ("balanced", 40, 48), ("high", 43, 50), ("exact", 60, 60)],
-)
-def test_a_shrunk_jpeg_is_what_a_full_decode_would_give(
-    fidelity: Fidelity, worst: float, median: float
-) -> None:
-    found = []
+@pytest.mark.slow
+def test_a_shrunk_jpeg_is_what_a_full_decode_would_give() -> None:
+    promised: dict[Fidelity, tuple[float, float]] = {
+        "fast": (32, 44), "balanced": (40, 48), "high": (43, 50), "exact": (60, 60),
+    }  # fmt: skip
+    found: dict[Fidelity, list[float]] = {fidelity: [] for fidelity in promised}
     for index, subject in enumerate(SUBJECTS):
         for width, height in SIZES[index % 2 :: 2]:
             data = encoded(photograph(subject, width, height))
-            small = shrink(data, (224, 224), mode="cover", fidelity=fidelity)
-            found.append(psnr(small.pixels, reference(data, (224, 224), "cover")))
-    assert min(found) > worst
-    assert np.median(found) > median
+            expected = reference(data, (224, 224), "cover")
+            for fidelity in promised:
+                small = shrink(data, (224, 224), mode="cover", fidelity=fidelity)
+                found[fidelity].append(psnr(small.pixels, expected))
+    for fidelity, (worst, median) in promised.items():
+        assert min(found[fidelity]) > worst, fidelity
+        assert np.median(found[fidelity]) > median, fidelity
 
 
 @pytest.mark.parametrize("mode", ["cover", "contain", "stretch", "short"])
@@ -232,7 +233,7 @@ def _png(width: int, height: int, *, depth: int, colour: int, rows: bytes) -> by
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "BMP", "GIF", "TIFF"])
 def test_other_formats_come_out_like_their_full_decode(kind: str) -> None:
-    data = encoded(photograph("flower", 1201, 803), kind)
+    data = encoded(photograph("flower", 801, 535), kind)
     small = shrink(data, (224, 224))
     assert psnr(small.pixels, reference(data, (224, 224), "cover")) > 40
 

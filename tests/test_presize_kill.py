@@ -71,6 +71,17 @@ def start(words: list[str]) -> "subprocess.Popen[str]":
     )
 
 
+def start_and_halt(photos: Path, out: Path) -> "subprocess.Popen[str]":
+    """A run that stands still after its first shard, so that no machine is too fast or too slow."""
+    words = command(photos, out)
+    words[1:3] = ["-c", DIES_AT.replace("SIGKILL", "SIGSTOP"), "5"]
+    process = start(words)
+    change = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert change
+    assert change.si_status == signal.SIGSTOP
+    return process
+
+
 def check_nothing_torn(out: Path, undisturbed: dict[str, bytes]) -> bool:
     """Whatever has a final name is complete; returns whether the manifest is there."""
     there = contents(out) if out.is_dir() else {}
@@ -168,13 +179,12 @@ def test_an_interrupted_shard_is_continued_and_not_begun_again(
 
 @pytest.mark.slow
 def test_the_workers_of_a_killed_run_end_with_it(photos: Path, tmp_path: Path) -> None:
-    process = start(command(photos, tmp_path / "out"))
-    workers: list[psutil.Process] = []
-    while process.poll() is None and len(workers) < 2:
-        workers = psutil.Process(process.pid).children()
+    process = start_and_halt(photos, tmp_path / "out")
+    workers = psutil.Process(process.pid).children()
+    assert workers
     process.kill()
     process.communicate()
-    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    assert psutil.wait_procs(workers, timeout=120)[1] == []
 
 
 @pytest.mark.slow
@@ -182,11 +192,11 @@ def test_ctrl_c_says_so_and_the_same_command_finishes(
     photos: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
     out = tmp_path / "out"
-    process = start(command(photos, out))
-    while process.poll() is None and not list((out / WORK).glob("*.part")):
-        wait_for(process, 0.02)
+    process = start_and_halt(photos, out)
+    assert (out / WORK).is_dir()
     process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=30)
+    process.send_signal(signal.SIGCONT)
+    stdout, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     document = json.loads(stdout)
     assert document["errors"][0]["code"] == "interrupted"
@@ -266,14 +276,14 @@ def test_a_file_size_limit_is_one_error_too(tmp_path: Path) -> None:
     words = command(photos, tmp_path / "out", "--size", "96", "--labels", "none")
     limited = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *words]
     process = start(limited)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 1, stdout + stderr
     (error,) = json.loads(stdout)["errors"]
     assert error["code"] == "write_failed"
     assert "ulimit" in error["message"]
     assert not (tmp_path / "out" / MANIFEST).exists()
     process = start(words)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     process.communicate()
     assert verify(tmp_path / "out", deep=True).damage == ()
 

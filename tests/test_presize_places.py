@@ -37,6 +37,7 @@ def test_a_target_inside_the_source_is_refused(photos: Path) -> None:
     assert not (photos / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_linked_folder_that_holds_the_target_is_left_out_with_a_warning(
     tpuctl: Callable[..., Result], photos: Path, tmp_path: Path
 ) -> None:

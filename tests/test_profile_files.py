@@ -148,10 +148,10 @@ def test_the_comparison_as_text(before: Profile, after: Profile, golden: Any) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
-def test_no_report_is_wider_than_the_terminal(case: str, width: int) -> None:
-    lines = plain(report.text(profile(CASES[case][1])), width).splitlines()
-    assert max(map(len, lines)) <= width
+def test_no_report_is_wider_than_the_terminal(case: str) -> None:
+    text = report.text(profile(CASES[case][1]))
+    for width in (40, 60, 80, 100):
+        assert max(map(len, plain(text, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", [40, 48, 57, 58, 60, 71, 72, 77, 78, 100])

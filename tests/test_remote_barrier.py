@@ -119,6 +119,7 @@ def test_a_process_that_holds_a_chip_is_found(own: Slice, devices: Path) -> None
         holder.wait()
 
 
+@pytest.mark.slow
 def test_a_job_is_not_started_when_a_worker_is_unfit_unless_that_is_wanted(own: Slice) -> None:
     command = plan_command(["touch", "started"])
     refused = start_job(own.hosts, command, own.access, job="a")

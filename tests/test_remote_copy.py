@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 pytest.importorskip("asyncssh")
 pytest.importorskip("pathspec")
 
-from tests.workers import Slice, running_slice, wait_until
+from tests.waiting import wait_until
+from tests.workers import Slice, running_slice
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.progress import Progress
 from tpuctl.remote.agent.tree import CHANGED, RECORD, WHOLE, Entry, pack, read_entries, scan
@@ -492,7 +493,7 @@ def test_ctrl_c_leaves_nothing_half_done(own: Slice, tmp_path: Path) -> None:
     place = own.folder(0) / "code"
     wait_until(lambda: place.is_dir() and any(place.iterdir()))
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=60)
+    child.communicate(timeout=120)
     wait_until(lambda: not any(place.iterdir()) or (place / "huge").exists())
     assert child.returncode in (0, 130)
 

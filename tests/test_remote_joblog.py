@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("asyncssh")
 
-from tests.workers import Heard, Slice, running_slice, wait_until
+from tests.waiting import wait_until
+from tests.workers import Heard, Slice, running_slice
 from tpuctl.remote.agent.joblog import Bound, begin_of, read_on, tail_offset
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.logs import read_logs

@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("asyncssh")
 
-from tests.workers import Cable, Heard, Slice, alive, running_slice, wait_until
+from tests.waiting import wait_until
+from tests.workers import Cable, Heard, Slice, alive, running_slice
 from tpuctl.errors import UsageError
 from tpuctl.remote.agent import joblog
 from tpuctl.remote.agent import jobs as agent_jobs
@@ -285,7 +286,7 @@ def test_ctrl_c_leaves_the_job_alone(own: Slice) -> None:
     assert child.stdout
     child.stdout.readline()
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=120)
     assert child.returncode == 130
     assert b"The job goes on" in said
     assert len(alive(marker)) >= 2

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 
 pytest.importorskip("asyncssh")
 
-from tests.workers import Heard, Slice, alive, new_key, running_slice, wait_until
+from tests.waiting import wait_until
+from tests.workers import Heard, Slice, alive, new_key, running_slice
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.hosts import parse_hosts, pick_workers, ranges
 from tpuctl.remote.run import plan_command, run_command
@@ -281,7 +282,7 @@ def test_ctrl_c_ends_every_remote_process(own: Slice) -> None:
     assert child.stdout.readline()
     wait_until(lambda: len(alive(marker)) >= 3)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=120)
     assert child.returncode == 130
     assert alive(marker) == []
     assert said.decode().strip() == "Error: Interrupted."
@@ -298,7 +299,7 @@ def test_a_reader_that_goes_away_ends_the_remote_command(own: Slice) -> None:
     assert child.stdout
     child.stdout.readline()
     child.stdout.close()
-    assert child.wait(60) == 1
+    assert child.wait(120) == 1
     assert child.stderr
     assert child.stderr.read() == b""
     child.stderr.close()

@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("asyncssh")
 
 import tpuctl
-from tests.workers import IMPATIENT, Heard, alive, new_key, wait_until
+from tests.waiting import wait_until
+from tests.workers import IMPATIENT, Heard, alive, new_key
 from tpuctl.errors import UsageError
 from tpuctl.remote import agent
 from tpuctl.remote.access import Access

@@ -24,7 +24,8 @@ pytest.importorskip("asyncssh")
 pytest.importorskip("grpc", reason="grpcio is not installed")
 
 from tests import contract
-from tests.workers import Slice, alive, running_slice, wait_until
+from tests.waiting import wait_until
+from tests.workers import Slice, alive, running_slice
 from tpuctl.emulator._metrics import serve_metrics
 from tpuctl.remote.agent import metrics
 from tpuctl.remote.agent.chips import DEVICES

@@ -13,7 +13,8 @@ pytest.importorskip("asyncssh")
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from tests.cloud_world import MORNING
-from tests.workers import alive, wait_until
+from tests.waiting import wait_until
+from tests.workers import alive
 from tpuctl.clock import Clock, ManualClock
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi

@@ -17,8 +17,9 @@ pytest.importorskip("asyncssh")
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from tests import contract
+from tests.waiting import wait_until
 from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
-from tests.workers import Heard, alive, wait_until
+from tests.workers import Heard, alive
 from tpuctl.cloud.creating import create
 from tpuctl.cloud.deleting import delete, plan_deletion
 from tpuctl.cloud.likeness import options_like
@@ -426,14 +427,14 @@ def test_the_program_killed_and_begun_again_goes_on_with_the_job_that_runs(
         with program(world, first_log) as first:
             wait_until(lambda: b"attempt 1 resume 0" in first_log.read_bytes())
             with program(world, log) as second:
-                assert second.wait(30) == 3
+                assert second.wait(120) == 3
             refused = f"Another watch looks after t1 already (process {first.pid})"
             assert refused in log.read_text()
             os.kill(first.pid, signal.SIGKILL)
         with program(world, log) as third:
             wait_until(lambda: b"attempt 1 resume 0" in log.read_bytes())
             world.clock.jump(LATER_S)
-            assert third.wait(60) == 0
+            assert third.wait(120) == 0
     text = log.read_text()
     assert "Attempt 1 begins" not in text
     assert "Attempt 1 has ended: preempted" in text
@@ -447,7 +448,7 @@ def test_ctrl_c_while_it_is_made_cancels_that_and_ends(tmp_path: Path) -> None:
         with program(world, log) as making:
             wait_until(lambda: bool(world.emulator.look().nodes))
             os.kill(making.pid, signal.SIGINT)
-            assert making.wait(60) == 130
+            assert making.wait(120) == 130
         assert not [n for n in world.emulator.look().nodes.values() if n.state != "DELETING"]
     assert "was cancelled" in log.read_text()
 
@@ -469,6 +470,6 @@ def test_a_laptop_that_sleeps_for_an_hour_misses_neither_the_end_nor_a_line(
             os.kill(watching_it.pid, signal.SIGCONT)
             wait_until(lambda: b"Attempt 1 has ended: crash" in log.read_bytes())
             os.kill(watching_it.pid, signal.SIGINT)
-            assert watching_it.wait(30) == 130
+            assert watching_it.wait(120) == 130
     numbers = [line for line in log.read_text().splitlines() if line.isdecimal()]
     assert numbers == [str(number) for number in range(1, 2001)]

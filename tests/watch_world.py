@@ -37,8 +37,8 @@ WISHES = Wishes(ZONE, (ZONE,), "v5e-8", spot=True)
 class JumpingClock:
     """Emulated time, faster than ours, and moved forward at will."""
 
-    def __init__(self) -> None:
-        self._steady, self._jumped = ScaledClock(MORNING, SCALE), timedelta(0)
+    def __init__(self, scale: float = SCALE) -> None:
+        self._steady, self._jumped = ScaledClock(MORNING, scale), timedelta(0)
 
     def now(self) -> datetime:
         return self._steady.now() + self._jumped

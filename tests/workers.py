@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,21 +126,12 @@ def alive(marker: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll: what we wait for happens on a machine that we do not control."""
-    tick = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        tick.wait(0.05)
-    raise AssertionError("it did not happen")
-
-
 class Cable:
-    """A way to a worker that can go dead without a word, as when a laptop sleeps."""
+    """A way to a server that can be slow, or go dead without a word as when a laptop sleeps."""
 
-    def __init__(self, address: str, port: int) -> None:
+    def __init__(self, address: str, port: int, *, answers_after_s: float = 0.0) -> None:
         self._target = (address, port)
+        self._answers_after_s = answers_after_s
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -162,6 +153,7 @@ class Cable:
                 near, _ = self._listener.accept()
             except OSError:
                 return
+            threading.Event().wait(self._answers_after_s)
             far = socket.create_connection(self._target)
             self._pairs.append((near, far))
             for source, target in ((near, far), (far, near)):

@@ -19,8 +19,9 @@ _OPTIONS = [
 _LOCAL_OPTIONS = [
     *_OPTIONS,
     ("grpc.enable_http_proxy", 0),
+    # Not min_reconnect_backoff_ms: that bounds how long connecting itself may take, and on a busy
+    # machine an emulator needs more than a moment to greet.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
     # An emulator that has come to a port is not judged by who failed there before.
     ("grpc.use_local_subchannel_pool", 1),

@@ -52,16 +52,17 @@ def find_published(storage: Storage, *, leniently: bool) -> Published | None:
 
     `leniently`, one that cannot be read counts as a manifest of nothing.
     """
-    entry = find_entry(storage, manifest.MANIFEST)
-    if entry is None:
-        return None
-    try:
-        data = storage.read(manifest.MANIFEST, version=entry.version)
-        return Published(entry, manifest.parse(Path(storage.address), data))
-    except InvalidInputError:
-        if leniently:
-            return Published(entry, None)
-        raise
+    while entry := find_entry(storage, manifest.MANIFEST):
+        try:
+            data = storage.read(manifest.MANIFEST, version=entry.version)
+            return Published(entry, manifest.parse(Path(storage.address), data))
+        except (AlreadyExistsError, NotFoundError):
+            continue  # It was written anew since we looked.
+        except InvalidInputError:
+            if leniently:
+                return Published(entry, None)
+            raise
+    return None
 
 
 def find_entry(storage: Storage, name: str) -> Entry | None:
@@ -94,11 +95,12 @@ def commit(storage: Storage, finished: Finished, shard: Path) -> None:
 
 def put(storage: Storage, name: str, content: bytes) -> Entry | None:
     """Write an object in the place of whatever is there; gives it where nothing was."""
-    try:
-        return storage.create(name, content)
-    except AlreadyExistsError:
-        storage.replace(storage.stat(name), content)
-        return None
+    while True:
+        with contextlib.suppress(AlreadyExistsError):
+            return storage.create(name, content)
+        with contextlib.suppress(AlreadyExistsError, NotFoundError):
+            storage.replace(storage.stat(name), content)
+            return None
 
 
 def publish(storage: Storage, new: Contents, before: Published | None) -> None:
@@ -108,18 +110,9 @@ def publish(storage: Storage, new: Contents, before: Published | None) -> None:
     then theirs.
     """
     listed = put(storage, QUARANTINE, new.left_out) if new.left_out else None
-    now = find_published(storage, leniently=True)
-    _note_replaced(storage, now, new.shards)
     try:
-        if now is None:
-            storage.create(manifest.MANIFEST, new.manifest)
-        elif now.has(new.plan_id) or (before and before.entry.version == now.entry.version):
-            storage.replace(now.entry, new.manifest)
-        else:
-            raise AlreadyExistsError(
-                f"Somebody else has made another data set in {storage.address} in the meantime.",
-                hint="Choose another target, or replace it with --overwrite.",
-            )
+        while not _write_manifest(storage, new, before):
+            continue
     except AlreadyExistsError:
         if listed:
             storage.delete(listed)
@@ -127,6 +120,25 @@ def publish(storage: Storage, new: Contents, before: Published | None) -> None:
     if not new.left_out and (old := find_entry(storage, QUARANTINE)):
         storage.delete(old)
     clean_up(storage, new.shards)
+
+
+def _write_manifest(storage: Storage, new: Contents, before: Published | None) -> bool:
+    """Write it unless the data set is another one now; False where somebody wrote meanwhile."""
+    now = find_published(storage, leniently=True)
+    is_ours = now is None or now.has(new.plan_id)
+    if now and not is_ours and not (before and before.entry.version == now.entry.version):
+        raise AlreadyExistsError(
+            f"Somebody else has made another data set in {storage.address} in the meantime.",
+            hint="Choose another target, or replace it with --overwrite.",
+        )
+    _note_replaced(storage, now, new.shards)
+    with contextlib.suppress(AlreadyExistsError):
+        if now:
+            storage.replace(now.entry, new.manifest)
+        else:
+            storage.create(manifest.MANIFEST, new.manifest)
+        return True
+    return False
 
 
 def _note_replaced(storage: Storage, before: Published | None, keep: Collection[str]) -> None:

@@ -16,7 +16,7 @@ from tpuctl.runtime.redact import redact
 
 DEADLINE_S = 180.0
 MARK = "tpuctl-trial:"
-_GRACE_S = 5.0
+GRACE_S = 5.0
 _TAIL = 2000
 
 
@@ -36,6 +36,7 @@ def try_out(
     options: Sequence[str] = (),
     *,
     deadline_s: float = DEADLINE_S,
+    grace_s: float = GRACE_S,
     command: Sequence[str] = (),
 ) -> Trial:
     """Run one of the adapters' trials in a child; it dies with all its children in the end."""
@@ -49,10 +50,10 @@ def try_out(
         late = False
     except subprocess.TimeoutExpired:
         late = True
-        _end(child)
+        _end(child, grace_s)
         out, err = child.communicate()
     finally:
-        _end(child)
+        _end(child, grace_s)
         if not had_lock:
             _remove_own_lock()
     seconds = time.monotonic() - began
@@ -78,12 +79,12 @@ def _start(words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def _end(child: subprocess.Popen[str], grace_s: float) -> None:
     """Ask the child's whole session to stop, then make it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, number)
-            child.wait(_GRACE_S)
+            child.wait(grace_s)
         except ProcessLookupError:
             return
         except subprocess.TimeoutExpired:

@@ -1,10 +1,43 @@
-"""Input pipelines: what each stage costs, and whether the device waits for them."""
+"""Input pipelines: what each stage costs, and whether the device waits for them.
 
-from tpuctl.pipeline.compare import Comparison as Comparison
-from tpuctl.pipeline.compare import diff as diff
-from tpuctl.pipeline.models import Profile as Profile
-from tpuctl.pipeline.profile import profile_target as profile_target
-from tpuctl.pipeline.reference import reference_step_ms as reference_step_ms
-from tpuctl.pipeline.tpuprof import load as load
-from tpuctl.pipeline.tpuprof import save as save
-from tpuctl.pipeline.trace.profile import profile_trace as profile_trace
+What is public here is loaded when it is first asked for: a training that is only watched needs
+little of it, twice, before its first line.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpuctl.pipeline.compare import Comparison as Comparison
+    from tpuctl.pipeline.compare import diff as diff
+    from tpuctl.pipeline.models import Profile as Profile
+    from tpuctl.pipeline.profile import profile_target as profile_target
+    from tpuctl.pipeline.reference import reference_step_ms as reference_step_ms
+    from tpuctl.pipeline.tpuprof import load as load
+    from tpuctl.pipeline.tpuprof import save as save
+    from tpuctl.pipeline.trace.profile import profile_trace as profile_trace
+
+_LAZY = {
+    "Comparison": "compare",
+    "diff": "compare",
+    "Profile": "models",
+    "profile_target": "profile",
+    "reference_step_ms": "reference",
+    "load": "tpuprof",
+    "save": "tpuprof",
+    "profile_trace": "trace.profile",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module of a public name."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tpuctl.pipeline' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"tpuctl.pipeline.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Name the lazy ones too."""
+    return sorted([*globals(), *_LAZY])
