@@ -32,7 +32,8 @@ def publish_data_set(
         _put(folder / QUARANTINE, left_out, work)
     _put(folder / manifest.MANIFEST, manifest.to_text(manifest.compose(plan, shards)), work)
     if not left_out:
-        (folder / QUARANTINE).unlink(missing_ok=True)
+        with translated_write_errors(folder / QUARANTINE):
+            (folder / QUARANTINE).unlink(missing_ok=True)
     clean_up(folder, work, keep=(shard.name for shard in shards))
 
 
