@@ -64,8 +64,10 @@ class Events:
         """Every event as (name id, start, end)."""
         return zip(self.ids, self.starts_ps, self.ends_ps(), strict=True)
 
-    def spans(self, wanted: Container[int]) -> tuple[list[int], list[int]]:
-        """The starts and the ends of the events with these name ids."""
+    def spans(self, wanted: Container[int] | None = None) -> tuple[list[int], list[int]]:
+        """The starts and the ends of the events with these name ids, or of all."""
+        if wanted is None:
+            return list(self.starts_ps), list(self.ends_ps())
         chosen = list(map(wanted.__contains__, self.ids))
         starts = itertools.compress(self.starts_ps, chosen)
         return list(starts), list(itertools.compress(self.ends_ps(), chosen))
