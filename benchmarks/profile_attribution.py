@@ -25,7 +25,8 @@ PIPELINES = ("jpeg", "heavy", "python")
 NAMES = ("read", "decode", "resize", "augment", "batch")
 WAYS = ("live", "deep")
 TIE = 0.02
-HELD, ROUNDS = 24, 5
+# Elements in memory, and passes through them, so that starting a pass weighs nothing.
+HELD, PASSES, ROUNDS = 16, 8, 5
 MODULE = Path(__file__).with_name("profile_pipelines.py")
 
 
@@ -134,27 +135,32 @@ def measure_truth(name: str) -> dict[str, float]:
     held = tf.data.Dataset.from_tensor_slices(pipelines.photos()[:HELD]).cache()
     costs = {}
     for stage, function in zip(NAMES, functions, strict=False):
-        costs[stage] = alone(tf, held, held.map(function))
+        source = held.repeat(PASSES)
+        costs[stage] = alone(tf, source, source.map(function))
         held = held.map(function).cache()
-    costs["batch"] = alone(tf, held, held.batch(pipelines.BATCH, drop_remainder=True))
+    source = held.repeat(PASSES)
+    batches = source.batch(pipelines.BATCH, drop_remainder=True)
+    costs["batch"] = alone(tf, source, batches, each=pipelines.BATCH)
     return normal(costs)
 
 
-def alone(tf: Any, held: Any, dataset: Any) -> float:
-    """CPU seconds that a pass through the stage costs more than a pass through its inputs."""
-    passes = max(1, 96 // HELD)
+def alone(tf: Any, source: Any, dataset: Any, *, each: int = 1) -> float:
+    """CPU seconds of a pass through the stage beyond one through its inputs.
+
+    Of both goes off what counting takes: a pass through as many numbers as come out of them.
+    """
+    elements = HELD * PASSES
+    numbers, fewer = tf.data.Dataset.range(elements), tf.data.Dataset.range(elements // each)
 
     def cost(which: Any) -> float:
         start = time.process_time()
-        for _ in range(passes):
-            which.reduce(tf.constant(0), lambda count, _: count + 1)
+        which.reduce(tf.constant(0), lambda count, _: count + 1)
         return time.process_time() - start
 
-    cost(held), cost(dataset)
-    return max(
-        0.0,
-        median(cost(dataset) for _ in range(ROUNDS)) - median(cost(held) for _ in range(ROUNDS)),
-    )
+    for which in (source.take(HELD), dataset.take(1)):
+        cost(which)
+    rounds = [(cost(dataset) - cost(fewer)) - (cost(source) - cost(numbers)) for _ in range(ROUNDS)]
+    return max(0.0, median(rounds))
 
 
 def normal(costs: dict[str, float]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,19 @@ import tensorflow as tf
 
 from tpuctl.datasets.planes import yuv420_to_rgb
 from tpuctl.errors import InvalidInputError
+from tpuctl.pipeline._copying_tf import copying_stages
 from tpuctl.pipeline._tfgraph import chain_of, does_work, gives_batches, read_snapshot, trunk_of
 from tpuctl.pipeline.images import Photo, find_photos, show_path
 from tpuctl.pipeline.ledger import Snapshot
-from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage, Kind, StageCost
+from tpuctl.pipeline.models import (
+    ChainNode,
+    CopyingStage,
+    Input,
+    IsolatedStage,
+    Kind,
+    NodeCost,
+    StageCost,
+)
 from tpuctl.pipeline.shards import ShardSet, read_shards
 from tpuctl.pipeline.targets import Target
 from tpuctl.usercode.complaint import describe
@@ -75,6 +84,10 @@ class Pipeline:
             batched = self.batched and gives_batches(trunk[depth])
             measured.append(IsolatedStage(depth, self._cost(part, batched, seconds, cpu_s)))
         return tuple(measured)
+
+    def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
+        """Measure what its batches cost alone."""
+        return copying_stages(nodes, self.dataset.options(), threads=self.threadpool_size)
 
     def _cost(self, part: Any, batched: bool, seconds: float, cpu_s: Callable[[], float]) -> float:
         examples, iterator = 0, iter(part)

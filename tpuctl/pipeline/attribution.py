@@ -5,6 +5,7 @@ preempted. So its shares are kept and scaled to the CPU time that the process re
 (measured in 2026-11: share error 0.03 to 0.08, costliest stage right in 18 of 18 runs).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ from tpuctl.pipeline.models import ChainNode, Measurement, Phase, Residual, Stag
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"
 TRACED = "host trace, linked from stage to operation, x process CPU"
+COPYING = "as much copied alone, CPU time"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 SLICE_S = 1.0
@@ -100,7 +102,8 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     waiting = _waiting_stages(measured, phase, works)
     crowded = bool(measured.deep and measured.deep.is_crowded) and not phase.nodes_vanished
     traced = links.fits and not waiting and not crowded
-    costs = _divide(_traced(works) if traced else works, waiting, budget_s, phase)
+    limits = _copying_limits(measured, works)
+    costs = _divide(_traced(works) if traced else works, waiting, limits, budget_s, phase)
     low, high = _interval(works, phase)
     template = _Stages(measured, phase, cpu_s, low, high)
     method = MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
@@ -108,7 +111,12 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     rest_s = max(0.0, cpu_s - sum(costs))
     return Attribution(
         stages=tuple(
-            replace(template.stage(work, cost, method, index in waiting), index=index)
+            replace(
+                template.stage(
+                    work, cost, method if cost < limits[index] else COPYING, index in waiting
+                ),
+                index=index,
+            )
             for index, (work, cost) in enumerate(zip(works, costs, strict=True))
         ),
         residual=Residual(rest_s * 1000, rest_s / cpu_s if cpu_s else 0.0, RESIDUAL),
@@ -146,20 +154,37 @@ def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
     return max(1.0, sum(work.active_s * work.examples for work in works) / weight)
 
 
+def _copying_limits(measured: Measurement, works: Sequence[_Work]) -> list[float]:
+    """What a stage that only copies takes at most, in CPU seconds; without limit for others."""
+    alone_s = {each.path: each.cpu_s_per_element for each in measured.copying}
+    return [
+        sum(
+            alone_s.get(node.cost.path, math.inf) / node.examples_per_element
+            for node in work.stage.ran
+            if unversioned(node.op) not in BOOKKEEPING
+        )
+        for work in works
+    ]
+
+
 def _divide(
-    works: Sequence[_Work], waiting: set[int], budget_s: float, phase: Phase
+    works: Sequence[_Work],
+    waiting: set[int],
+    limits: Sequence[float],
+    budget_s: float,
+    phase: Phase,
 ) -> list[float]:
     """Divide CPU time per example among the stages; what is left over is residual.
 
     A stage that waits inside itself gets what the others leave, for its elapsed time says little.
     """
     active = [work.active_s for work in works]
-    total = sum(active)
     if not waiting:
-        scale = min(1.0, budget_s / total) if total else 0.0
-        return [scale * each for each in active]
+        return _scaled(active, limits, budget_s)
     running = _running_share(phase)
-    costs = [0.0 if i in waiting else running * each for i, each in enumerate(active)]
+    costs = [
+        0.0 if i in waiting else min(limits[i], running * each) for i, each in enumerate(active)
+    ]
     others = sum(costs)
     if others > budget_s:
         costs = [each * budget_s / others for each in costs]
@@ -168,6 +193,19 @@ def _divide(
     for i in waiting:
         costs[i] = min(active[i], rest_s * active[i] / waits)
     return costs
+
+
+def _scaled(active: Sequence[float], limits: Sequence[float], budget_s: float) -> list[float]:
+    """Shares as of the elapsed times, up to their limits; others have what is left by those."""
+    scale = _scale(sum(active), budget_s)
+    held = {i: limit for i, limit in enumerate(limits) if limit < scale * active[i]}
+    rest = sum(each for i, each in enumerate(active) if i not in held)
+    scale = _scale(rest, budget_s - sum(held.values()))
+    return [held.get(i, scale * each) for i, each in enumerate(active)]
+
+
+def _scale(active_s: float, budget_s: float) -> float:
+    return min(1.0, budget_s / active_s) if active_s else 0.0
 
 
 def _running_share(phase: Phase) -> float:

@@ -60,6 +60,8 @@ def _measure(
     phases = _phases(request, recorder, channel)
     deep, files = _trace(source, request, recorder, channel)
     isolated = _isolate(source, phases[0], recorder, channel)
+    channel.enter("measuring what copying costs")
+    copying = source.copying(phases[0].nodes)
     return Measurement(
         kind=source.kind,
         batch_size=batch_size,
@@ -75,6 +77,7 @@ def _measure(
         runs_ahead=source.runs_ahead,
         deep=deep,
         trace_files=files,
+        copying=copying,
     )
 
 

@@ -14,9 +14,11 @@ from tpuctl.pipeline import signals
 from tpuctl.pipeline.ledger import Ledger, Snapshot
 from tpuctl.pipeline.models import (
     ChainNode,
+    CopyingStage,
     Input,
     IsolatedStage,
     Kind,
+    NodeCost,
     Phase,
     Slice,
     Spread,
@@ -85,6 +87,9 @@ class OpenPipeline(Source, Protocol):
 
     def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
         """Measure CPU per example of ever longer parts of it."""
+
+    def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
+        """Measure what the stages that only copy cost alone."""
 
 
 @dataclass(frozen=True)

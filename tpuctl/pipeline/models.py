@@ -159,6 +159,14 @@ class IsolatedStage:
 
 
 @dataclass(frozen=True)
+class CopyingStage:
+    """CPU time that a batch of as many bytes takes when nothing else runs."""
+
+    path: tuple[str, ...]
+    cpu_s_per_element: float
+
+
+@dataclass(frozen=True)
 class Input:
     """What a folder held: how much was used, what was left out and why."""
 
@@ -206,6 +214,8 @@ class Measurement:
     deep: Deep | None = None
     trace_files: tuple[str, ...] = ()
     traced: tuple[TracedNode, ...] = ()
+    # What the stages that only copy cost alone.
+    copying: tuple[CopyingStage, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,21 @@
 """Any iterable as a pipeline: generators, loaders of other libraries, lists of arrays."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from tpuctl.pipeline.ledger import Snapshot
-from tpuctl.pipeline.models import ChainNode, Input, IsolatedStage, Kind, StageCost
+from tpuctl.pipeline.models import (
+    ChainNode,
+    CopyingStage,
+    Input,
+    IsolatedStage,
+    Kind,
+    NodeCost,
+    StageCost,
+)
 from tpuctl.pipeline.python.elements import count_examples, holds_a_batch
 from tpuctl.pipeline.python.stacks import StackSampler, by_depth, is_library, read_stacks
 from tpuctl.usercode.complaint import describe
@@ -61,6 +69,10 @@ class PythonSource:
         return describe(error)
 
     def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
+        """CPU times of threads need no second measurement."""
+        return ()
+
+    def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
         """CPU times of threads need no second measurement."""
         return ()
 

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tpuctl.pipeline.trace.intervals import Coverage, Intervals, merge_columns, union
+from tpuctl.pipeline.trace.intervals import Intervals, clip, length, merge_columns, union
 from tpuctl.pipeline.trace.xspace import Line, Plane, Space
 
 # SparseCores and the like have planes of their own; a chip is done when its main one is.
@@ -46,7 +46,7 @@ class Device:
 
     def busy_ps(self, start: int, end: int) -> int:
         """How long it computed between two moments."""
-        return Coverage(self.busy).between(start, end)
+        return length(clip(self.busy, start, end))
 
 
 def read_devices(space: Space) -> list[Device]:
@@ -101,7 +101,7 @@ def _add_work(device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[st
         for event_id in counts
         if (code := _wait_code(plane.name_of(event_id), waits)) is not None
     }
-    work = merge_columns(*events.spans(counts.keys() - idle.keys()))
+    work = merge_columns(*events.spans(counts.keys() - idle.keys() if idle else None))
     device.busy = union(device.busy + work) if device.busy else work
     for code in set(idle.values()) - {""}:
         ids = {event_id for event_id, each in idle.items() if each == code}

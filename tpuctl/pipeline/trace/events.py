@@ -4,10 +4,12 @@ import functools
 import itertools
 import re
 from array import array
+from collections.abc import Iterable, Sequence
 
 from tpuctl.pipeline.trace.wire import (
-    ANY_VARINT,
+    LANE_BYTES,
     LENGTH,
+    SHORT_VARINT,
     VARINT,
     Damaged,
     decode_varints,
@@ -29,17 +31,20 @@ class Columns:
         self.places = array("Q")
         self.raw: tuple[list[bytes], ...] = ([], [], [])
         self.decoded = (array("Q"), array("Q"), array("Q"))
+        # Whether none was longer than eight bytes: as picoseconds, 20 hours.
+        self.are_short = True
 
     def add(self, place: int, *numbers: bytes) -> None:
         """Keep the numbers of one event."""
         self.places.append(place)
+        self.are_short = self.are_short and max(map(len, numbers)) <= LANE_BYTES
         for raw, number in zip(self.raw, numbers, strict=True):
             raw.append(number)
 
     def flush(self) -> None:
         """Decode what has come together."""
         for raw, decoded in zip(self.raw, self.decoded, strict=True):
-            decoded.extend(decode_varints(raw))
+            decoded.extend(decode_varints(raw, are_short=self.are_short))
             raw.clear()
 
 
@@ -69,18 +74,24 @@ def _collect_run(data: bytes, position: int, stop: int, columns: Columns) -> int
     if not run:
         return position
     found = heads.findall(data, position, run.end())
-    lengths = [head[0] for head in found]
-    tags_and_lengths = map((1).__add__, map(len, lengths))
-    sizes = map(int.__add__, decode_varints(lengths), tags_and_lengths)
-    *places, end = itertools.accumulate(sizes, initial=position)
+    lengths, *numbers = zip(*found, strict=True) if found else ((), ())
+    *places, end = itertools.accumulate(_sizes(lengths), initial=position)
     if end != run.end():
         _collect_singly(data, position, run.end(), columns)
     else:
         columns.places.extend(places)
-        _, *numbers = zip(*found, strict=True)
         for raw, more in zip(columns.raw, numbers, strict=True):
             raw.extend(more)
     return run.end()
+
+
+def _sizes(lengths: Sequence[bytes]) -> Iterable[int]:
+    """How long events are, tags and lengths included, from their lengths as written."""
+    joined = b"".join(lengths)
+    if len(joined) == len(lengths):
+        return map((2).__add__, joined)
+    tags_and_lengths = map((1).__add__, map(len, lengths))
+    return map(int.__add__, decode_varints(lengths, are_short=True), tags_and_lengths)
 
 
 def _collect_singly(data: bytes, position: int, stop: int, columns: Columns) -> None:
@@ -101,7 +112,7 @@ def _patterns() -> tuple["re.Pattern[bytes]", "re.Pattern[bytes]"]:
     """
     sizes = ((varint_bytes(size), size) for size in range(2, LONGEST_FAST + 1))
     body = b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in sizes)
-    times = rb"(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((ANY_VARINT,) * 3)
+    times = rb"(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((SHORT_VARINT,) * 3)
     # What may follow the times: statistics, occurrences, the next event, a later field of the line.
     head = rb"([\x80-\xff]?[\x00-\x7f])%b(?:[\x22\x28\x48\x50\x5a]|\Z)" % times
     return (

@@ -8,6 +8,7 @@ from tpuctl.pipeline.trace.hosts import NOTHING, OTHER, codes_in_order, what_is
 from tpuctl.pipeline.trace.intervals import (
     Interval,
     Intervals,
+    clip,
     complement,
     intersect,
     length,
@@ -120,7 +121,7 @@ def gaps(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Gap, ...]:
 
 
 def _inside(gap: Interval, assigned: dict[str, Intervals]) -> tuple[str, ...]:
-    shares = {code: length(intersect(pairs, [gap])) for code, pairs in assigned.items()}
+    shares = {code: length(clip(pairs, *gap)) for code, pairs in assigned.items()}
     whole = gap[1] - gap[0]
     ranked = sorted(shares, key=lambda code: -shares[code])
     return tuple(code for code in ranked if shares[code] > NOTABLE * whole)

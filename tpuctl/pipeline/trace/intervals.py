@@ -2,11 +2,12 @@
 
 import itertools
 import operator
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
+_START, _END = operator.itemgetter(0), operator.itemgetter(1)
 
 
 def union(pairs: Iterable[Interval]) -> Intervals:
@@ -64,22 +65,31 @@ def intersect(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
         return both
 
 
-def subtract(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """Moments of a set that are between two moments, found by bisection."""
+    first = bisect_right(a, start, key=_END)
+    inside = a[first : bisect_left(a, end, lo=first, key=_START)]
+    if inside:
+        inside[0] = max(start, inside[0][0]), inside[0][1]
+        inside[-1] = inside[-1][0], min(end, inside[-1][1])
+    return inside
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Moments that are in the first and not in the second."""
     return intersect(a, complement(b, a[0][0], a[-1][1])) if a else []
 
 
-def complement(a: Sequence[Interval], start: int, end: int) -> Intervals:
+def complement(a: Intervals, start: int, end: int) -> Intervals:
     """Moments between start and end that are not in `a`."""
-    contained = a and start <= a[0][0] and a[-1][1] <= end
-    inside = a if contained else intersect(a, [(start, end)])
-    edges = [(start, start), *inside, (end, end)]
+    edges = [(start, start), *clip(a, start, end), (end, end)]
     return [(x[1], y[0]) for x, y in itertools.pairwise(edges) if x[1] < y[0]]
 
 
 def length(a: Sequence[Interval]) -> int:
     """How long all of them are together."""
-    return sum(end - start for start, end in a)
+    whole: int = sum(map(_END, a)) - sum(map(_START, a))
+    return whole
 
 
 class Coverage:

@@ -17,7 +17,7 @@ from tpuctl.pipeline.trace.idle import (
     timeline,
     waits_on_devices,
 )
-from tpuctl.pipeline.trace.intervals import Interval, Intervals, intersect, length
+from tpuctl.pipeline.trace.intervals import Interval, Intervals, clip, intersect, length
 from tpuctl.pipeline.trace.models import Chip, IdleClass, TraceDetail, TraceSteps
 from tpuctl.pipeline.trace.stages import MOST_EVENTS, InputPipeline, read_pipeline
 from tpuctl.pipeline.trace.steps import Steps, find_steps
@@ -79,7 +79,7 @@ class Reading:
         if self.idle and self._shows_input:
             return sum(length(self.assigned.get(code, [])) for code in INPUT_CLASSES) / span
         if not self.idle and self.pipeline and self.pipeline.root and span:
-            return length(intersect(self.pipeline.root, [self.window])) / span
+            return length(clip(self.pipeline.root, *self.window)) / span
         return None
 
     @functools.cached_property

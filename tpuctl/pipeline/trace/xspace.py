@@ -28,6 +28,8 @@ PS_PER_S = 10**12
 LONGEST_PS = 30 * 86_400 * PS_PER_S
 # Times below are counted from the start of the capture, times above from 1970, in nanoseconds.
 EPOCH_NS = 10**15
+# Eight bytes of a varint hold 56 bits.
+LONGEST_SHORT = 1 << 56
 WHOLE_FILE = "the file"
 
 Value = int | float | str | bytes
@@ -64,8 +66,10 @@ class Events:
         """Every event as (name id, start, end)."""
         return zip(self.ids, self.starts_ps, self.ends_ps(), strict=True)
 
-    def spans(self, wanted: Container[int]) -> tuple[list[int], list[int]]:
-        """The starts and the ends of the events with these name ids."""
+    def spans(self, wanted: Container[int] | None = None) -> tuple[list[int], list[int]]:
+        """The starts and the ends of the events with these name ids, or of all."""
+        if wanted is None:
+            return list(self.starts_ps), list(self.ends_ps())
         chosen = list(map(wanted.__contains__, self.ids))
         starts = itertools.compress(self.starts_ps, chosen)
         return list(starts), list(itertools.compress(self.ends_ps(), chosen))
@@ -209,10 +213,9 @@ class Space:
     def _timed(self, begin: int, columns: "Columns") -> Events:
         """Count times from the start of the capture and leave out what cannot be."""
         ids, offsets, durations = columns.decoded
-        highest = max(offsets, default=0) + max(durations, default=0)
-        if abs(begin) + highest < LONGEST_PS:
+        if columns.are_short and abs(begin) + 2 * LONGEST_SHORT < LONGEST_PS:
             starts = array("q", map(begin.__add__, offsets))
-            return Events(ids, starts, array("q", durations), columns.places)
+            return Events(ids, starts, array("q", durations.tobytes()), columns.places)
         good = [
             index
             for index, (offset, duration) in enumerate(zip(offsets, durations, strict=True))
