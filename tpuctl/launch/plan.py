@@ -16,6 +16,7 @@ from tpuctl.outcome import Outcome
 RUNNER = "tpuctl.training.runner"
 _ABSENT = "not-installed"
 _ON_CPU_ONLY = "none-on-tpu"
+ON_ALL_HOSTS = frozenset({"distributed+mesh", "multiworker-mirrored", "xla-launch-all-hosts"})
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,14 @@ def pick_choice(
     preferred: str,
     framework: str = "auto",
     strategy: str = "auto",
+    accelerator: str = "none",
 ) -> Choice:
     """Pick the framework and strategy for a script among what the machine offers.
 
     A framework or strategy given by name is kept; a script that does not say what it runs on may
-    run without any. Raises UsageError for a framework that does not
-    exist or that the script cannot use, and MissingExtraError or NotFoundError where none of its
+    run without any. `accelerator` is what an installation that is advised must see. Raises
+    UsageError for a framework that does not exist or that the script cannot use, and for a script
+    of one host where there are several; MissingExtraError or NotFoundError where none of its
     frameworks is installed.
     """
     can_use = script.frameworks or FRAMEWORKS
@@ -72,12 +75,12 @@ def pick_choice(
     usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
     if not usable and not script.frameworks and framework == "auto":
         return Choice(preferred, "default", "no framework is installed; the script decides", "")
-    if not usable and "tensorflow" in wanted:
+    if not usable and "tensorflow" in wanted and accelerator == "none":
         raise MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     if not usable:
         raise NotFoundError(
             f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
-            hint=f"pip install {wanted[0]}",
+            hint=snippets.install_line(accelerator, wanted),
         )
     order = (preferred, *can_use)
     best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
@@ -86,7 +89,7 @@ def pick_choice(
         return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
     if best.strategy == _ON_CPU_ONLY:
         return replace(best, strategy="default", because=f"{best.because}; it runs on the CPU")
-    return best
+    return _known_to(script, best)
 
 
 def plan_launch(
@@ -149,6 +152,21 @@ def _spread(
     if cpu_devices and "--cpu-devices" in flags and choice.framework != "jax":
         words += ["--cpu-devices", str(cpu_devices)]
     return words, because
+
+
+def _known_to(script: Template, choice: Choice) -> Choice:
+    """The choice, or the CPU where the script's own --strategy has no word for it."""
+    known = next((flag.choices for flag in script.flags if flag.name == "--strategy"), ())
+    if not known or choice.strategy in known:
+        return choice
+    if choice.strategy in ON_ALL_HOSTS:
+        raise UsageError(
+            f"{script.name} trains on one host, and here it takes {choice.strategy}: "
+            f"{choice.because}.",
+            hint="On JAX the template jax-images trains on all hosts together.",
+        )
+    why = f"{script.name} cannot use {choice.strategy} ({choice.because}); it runs on the CPU"
+    return replace(choice, strategy="cpu" if "cpu" in known else "default", because=why)
 
 
 def _check_strategy(script: Template, framework: str, strategy: str) -> None:

@@ -36,12 +36,19 @@ def plan_training(
         offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
     preferred = here.recommended.framework
     choice = pick_choice(
-        script, offered, preferred=preferred, framework=framework, strategy=strategy
+        script,
+        offered,
+        preferred=preferred,
+        framework=framework,
+        strategy=strategy,
+        accelerator=here.accelerator,
     )
     codes = {problem.code for problem in here.problems}
     changes = plan_environment(choice, codes, env, libtpu=find_libtpu())
     if cpu_devices:
-        changes += tuple(_pretend(choice, script, here, cpu_devices, env))
+        pretended = tuple(_pretend(choice, script, here, cpu_devices, env))
+        taken = {change.variable for change in pretended}
+        changes = (*(change for change in changes if change.variable not in taken), *pretended)
     return plan_launch(
         script,
         choice,
