@@ -71,6 +71,16 @@ def test_what_is_to_be_installed_sees_the_accelerator() -> None:
     assert caught.value.hint == "pip install -U 'tensorflow[and-cuda]'"
 
 
+def test_tensorflow_for_tpus_is_not_put_beside_jax() -> None:
+    script = describe_script(find_template("custom-loop"))
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(script, offers(jax="mesh"), preferred="jax", accelerator="tpu")
+    assert "environment of its own" in (caught.value.hint or "")
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(script, offers(jax="not-installed"), preferred="jax", accelerator="tpu")
+    assert caught.value.hint == "pip install -U 'tensorflow-tpu'"
+
+
 @pytest.mark.parametrize("template", list_templates().templates, ids=lambda template: template.name)
 def test_no_template_is_given_a_strategy_that_it_does_not_know(template: Template) -> None:
     known = next(flag.choices for flag in template.flags if flag.name == "--strategy")

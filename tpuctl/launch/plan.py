@@ -80,7 +80,7 @@ def pick_choice(
     if not usable:
         raise NotFoundError(
             f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
-            hint=snippets.install_line(accelerator, wanted),
+            hint=_how_to_install(wanted, choices, accelerator),
         )
     order = (preferred, *can_use)
     best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
@@ -152,6 +152,14 @@ def _spread(
     if cpu_devices and "--cpu-devices" in flags and choice.framework != "jax":
         words += ["--cpu-devices", str(cpu_devices)]
     return words, because
+
+
+def _how_to_install(wanted: Sequence[str], choices: Sequence[Choice], accelerator: str) -> str:
+    line = snippets.install_line(accelerator, wanted)
+    has_jax = any(c.framework == "jax" and c.strategy != _ABSENT for c in choices)
+    if has_jax and "tensorflow-tpu" in line:  # F20
+        return f"In an environment of its own, as it replaces the libtpu of the JAX here: {line}"
+    return line
 
 
 def _known_to(script: Template, choice: Choice) -> Choice:
