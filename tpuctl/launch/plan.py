@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
+from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageError
 from tpuctl.launch import snippets
 from tpuctl.launch.catalog import Flag, Template, describe_script, find_template
 from tpuctl.launch.environment import Change
@@ -75,13 +75,8 @@ def pick_choice(
     usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
     if not usable and not script.frameworks and framework == "auto":
         return Choice(preferred, "default", "no framework is installed; the script decides", "")
-    if not usable and "tensorflow" in wanted and accelerator == "none":
-        raise MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     if not usable:
-        raise NotFoundError(
-            f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
-            hint=_how_to_install(wanted, choices, accelerator),
-        )
+        raise _missing(script, wanted, choices, accelerator)
     order = (preferred, *can_use)
     best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
@@ -154,12 +149,20 @@ def _spread(
     return words, because
 
 
-def _how_to_install(wanted: Sequence[str], choices: Sequence[Choice], accelerator: str) -> str:
+def _missing(
+    script: Template, wanted: Sequence[str], choices: Sequence[Choice], accelerator: str
+) -> TpuctlError:
+    """No framework of the script is here: what to install, so that it sees the accelerator."""
+    if "tensorflow" in wanted and accelerator == "none":
+        return MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     line = snippets.install_line(accelerator, wanted)
     has_jax = any(c.framework == "jax" and c.strategy != _ABSENT for c in choices)
     if has_jax and "tensorflow-tpu" in line:  # F20
-        return f"In an environment of its own, as it replaces the libtpu of the JAX here: {line}"
-    return line
+        line = f"In an environment of its own, as it replaces the libtpu of the JAX here: {line}"
+    return NotFoundError(
+        f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
+        hint=line,
+    )
 
 
 def _known_to(script: Template, choice: Choice) -> Choice:

@@ -44,11 +44,9 @@ def plan_training(
         accelerator=here.accelerator,
     )
     codes = {problem.code for problem in here.problems}
-    changes = plan_environment(choice, codes, env, libtpu=find_libtpu())
+    changes = {c.variable: c for c in plan_environment(choice, codes, env, libtpu=find_libtpu())}
     if cpu_devices:
-        pretended = tuple(_pretend(choice, script, here, cpu_devices, env))
-        taken = {change.variable for change in pretended}
-        changes = (*(change for change in changes if change.variable not in taken), *pretended)
+        changes |= {c.variable: c for c in _pretend(choice, script, here, cpu_devices, env)}
     return plan_launch(
         script,
         choice,
@@ -56,7 +54,7 @@ def plan_training(
         arguments,
         devices=here.devices or here.gpus or 1,
         cpu_devices=cpu_devices,
-        changes=changes,
+        changes=tuple(changes.values()),
     )
 
 
