@@ -30,7 +30,7 @@ def sweep(machine: str, epoch_s: dict[int, float], template: str = "mnist-cnn") 
             seconds * size / 60, seconds / 0.06, 60_000 / seconds)
         for size, seconds in epoch_s.items()
     )  # fmt: skip
-    return Bench(machine, template, 60_000, 4, tuple(rows), None)
+    return Bench(machine, "2026-11-22", template, 60_000, 4, tuple(rows), None)
 
 
 def written(path: Path, bench: Bench) -> Path:
@@ -53,6 +53,7 @@ def test_the_table_has_a_line_for_each_row_and_the_first_epoch_apart() -> None:
     assert text.splitlines()[-1].split() == [
         "GPU", "tensorflow", "default", "256", "18.00", "6.00", "25.60", "100.0", "10,000",
     ]  # fmt: skip
+    assert "mnist-cnn on gpu, 2026-11-22: 60,000 examples an epoch" in text
     assert "the first of which compiles" in text
 
 
@@ -88,6 +89,7 @@ def test_a_sweep_is_read_back_as_it_was_printed(tmp_path: Path, tpuctl) -> None:
     result = tpuctl("bench", "compare", one, two)
     assert result.exit_code == 0
     assert "2.00 x" in result.stdout
+    assert "after:  tpu, 2026-11-22\n" in result.stdout
     data = tpuctl("bench", "compare", one, two, "--json").data
     assert data["speed_ups"][2]["speed_up"] == 2.0
 

@@ -3,8 +3,15 @@ from dataclasses import replace
 import pytest
 
 from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
-from tpuctl.launch.catalog import Flag, Template
-from tpuctl.launch.plan import pick_choice
+from tpuctl.launch import snippets
+from tpuctl.launch.catalog import (
+    Flag,
+    Template,
+    describe_script,
+    find_template,
+    list_templates,
+)
+from tpuctl.launch.plan import ON_ALL_HOSTS, pick_choice
 from tpuctl.launch.strategy import Choice
 
 STRATEGY = Flag("--strategy", "", choices=("auto", "default", "mesh", "single", "mirrored"))
@@ -52,6 +59,47 @@ def test_nothing_installed_names_what_to_install() -> None:
     assert caught.value.hint == "pip install 'tpuctl[tf]'"
     with pytest.raises(NotFoundError, match="jax, which is not installed"):
         pick_choice(SCRIPT, nothing, preferred="jax", framework="jax")
+
+
+def test_what_is_to_be_installed_sees_the_accelerator() -> None:
+    nothing = offers(tensorflow="not-installed", jax="not-installed")
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(SCRIPT, nothing, preferred="jax", accelerator="tpu")
+    assert caught.value.hint == "pip install -U 'jax[tpu]'"
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(SCRIPT, nothing, preferred="jax", accelerator="gpu")
+    assert caught.value.hint == "pip install -U 'tensorflow[and-cuda]'"
+
+
+def test_tensorflow_for_tpus_is_not_put_beside_jax() -> None:
+    script = describe_script(find_template("custom-loop"))
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(script, offers(jax="mesh"), preferred="jax", accelerator="tpu")
+    assert "environment of its own" in (caught.value.hint or "")
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(script, offers(jax="not-installed"), preferred="jax", accelerator="tpu")
+    assert caught.value.hint == "pip install -U 'tensorflow-tpu'"
+
+
+@pytest.mark.parametrize("template", list_templates().templates, ids=lambda template: template.name)
+def test_no_template_is_given_a_strategy_that_it_does_not_know(template: Template) -> None:
+    known = next(flag.choices for flag in template.flags if flag.name == "--strategy")
+    for framework in template.frameworks:
+        for strategy in snippets.known(framework):
+            offered = offers(**{framework: strategy})
+            if strategy in ON_ALL_HOSTS and strategy not in known:
+                with pytest.raises(UsageError, match="trains on one host") as caught:
+                    pick_choice(template, offered, preferred=framework)
+                assert "jax-images" in (caught.value.hint or "")
+            else:
+                assert pick_choice(template, offered, preferred=framework).strategy in known
+
+
+def test_a_gpu_that_a_template_cannot_use_is_said() -> None:
+    script = describe_script(find_template("torch-xla-images"))
+    choice = pick_choice(script, offers(torch="cuda-single"), preferred="torch")
+    assert choice.strategy == "cpu"
+    assert "torch-xla-images cannot use cuda-single" in choice.because
 
 
 @pytest.mark.parametrize("strategy", ["nonsense", "mesh"])

@@ -178,18 +178,19 @@ def test_the_plan_is_shown_and_nothing_is_copied(tpuctl, two: Slice, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("framework", "accelerator", "packages"),
+    ("frameworks", "accelerator", "packages"),
     [
-        ("jax", "tpu", ["jax[tpu]"]),
-        ("torch", "tpu", ["torch", "torch_xla[tpu]"]),
-        ("torch", "none", ["torch"]),
-        ("tensorflow", "gpu", ["tensorflow[and-cuda]"]),
+        (["jax"], "tpu", ["jax[tpu]"]),
+        (["tensorflow", "jax"], "tpu", ["jax[tpu]"]),
+        (["torch"], "tpu", ["torch", "torch_xla[tpu]"]),
+        (["torch"], "none", ["torch"]),
+        (["tensorflow", "jax"], "gpu", ["tensorflow[and-cuda]"]),
     ],
 )
 def test_the_line_that_installs_a_framework_is_of_that_framework(
-    framework: str, accelerator: str, packages: list[str]
+    frameworks: list[str], accelerator: str, packages: list[str]
 ) -> None:
-    words = shlex.split(install_line(accelerator, framework))
+    words = shlex.split(install_line(accelerator, frameworks))
     assert words == ["pip", "install", "-U", *packages]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.machines import diagnosed, environment
-from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.launch.environment import Change, apply_changes, plan_environment
 from tpuctl.launch.strategy import Choice
 from tpuctl.training._tensorflow import connected_tpu
@@ -111,6 +111,13 @@ def test_every_function_of_that_order_exists_in_tensorflow() -> None:
             {"PJRT_DEVICE": "CPU", "KERAS_BACKEND": "torch"},
             {"PJRT_DEVICE": "TPU"},
         ),
+        (
+            ("jax", "cpu"),
+            {"F16"},
+            {"JAX_PLATFORMS": "tpu,cpu", "KERAS_BACKEND": "jax"},
+            {"JAX_PLATFORMS": None},
+        ),
+        (("jax", "mesh"), {"F16"}, {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}, {}),
     ],
 )
 def test_only_what_would_break_the_choice_is_changed(
@@ -168,9 +175,9 @@ def test_a_strategy_that_cannot_be_is_one_error(name: str, framework: str, says:
 
 
 def test_no_framework_at_all_names_the_line_to_install_one() -> None:
-    with pytest.raises(MissingExtraError) as caught:
+    with pytest.raises(NotFoundError, match="jax is not installed") as caught:
         choose_for(diagnosed({"env": {}, "packages": {}}), "auto", "jax")
-    assert caught.value.hint == "pip install 'tpuctl[tf]'"
+    assert caught.value.hint == "pip install -U 'jax'"
 
 
 REPLICAS = """

@@ -27,8 +27,8 @@ def compare(before: Bench, after: Bench) -> Comparison:
     best = (None, _best(before.rows), _best(after.rows))
     return Comparison(
         before.template,
-        before.machine,
-        after.machine,
+        before.place,
+        after.place,
         tuple(_speed_up(*pair) for pair in [*pairs, best]),
     )
 
@@ -46,6 +46,7 @@ def load(path: Path) -> Bench:
         rows = tuple(_read_row(row) for row in data["rows"])
         bench = Bench(
             str(data["machine"]),
+            str(data.get("date", "")),
             str(data["template"]),
             int(data["examples_per_epoch"]),
             int(data["epochs"]),

@@ -38,15 +38,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench(Outcome):
-    """A sweep over batch sizes on everything that this machine can train on."""
+    """A sweep over batch sizes on everything that this machine can train on.
+
+    `date` is the day (UTC) as YYYY-MM-DD; empty where a sweep that was read does not say.
+    """
 
     machine: str
+    date: str
     template: str
     examples_per_epoch: int
     epochs: int
     rows: tuple[Row, ...]
     plot: str | None
     errors: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def place(self) -> str:
+        """Where and when it was measured."""
+        return f"{self.machine}, {self.date}" if self.date else self.machine
 
     @property
     def status(self) -> Status:
@@ -79,7 +88,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class Comparison(Outcome):
-    """How many times as fast the second machine is as the first."""
+    """How many times as fast the second machine is as the first; each with its date."""
 
     template: str
     before: str

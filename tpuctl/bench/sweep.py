@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from tpuctl.bench.models import Bench, Row, Variant
+from tpuctl.clock import WallClock
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError, UsageError
 from tpuctl.launch.catalog import Template
@@ -85,7 +86,10 @@ def run_bench(
         except ScriptFailedError as error:
             errors.append(error)
     on_progress(Progress("bench", len(jobs), len(jobs), "trainings", ""))
-    return Bench(_machine(here), script.name, examples, epochs, tuple(rows), None, tuple(errors))
+    today = WallClock().now().date().isoformat()
+    return Bench(
+        _machine(here), today, script.name, examples, epochs, tuple(rows), None, tuple(errors)
+    )
 
 
 def parse_batches(text: str) -> tuple[int, ...]:

@@ -46,6 +46,7 @@ def plan_environment(
         *_keras(choice),
         *_addresses(choice, problems),
         *_hostnames(problems, env),
+        *_platforms(choice, problems, env),
         *_pjrt(choice, problems, libtpu),
     )
     return tuple(change for change in wanted if env.get(change.variable) != change.value)
@@ -89,6 +90,15 @@ def _hostnames(problems: Collection[str], env: Mapping[str, str]) -> Iterable[Ch
     for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS"):
         if any(space in env.get(name, "") for space in " \n\t"):
             yield Change(name, None, f"{name} holds a sentence where host names belong", "F47")
+
+
+def _platforms(
+    choice: Choice, problems: Collection[str], env: Mapping[str, str]
+) -> Iterable[Change]:
+    """JAX obeys, too, when it is told to leave a TPU alone: that may be meant."""
+    asked_for = env.get("JAX_PLATFORMS", "").lower()
+    if choice.framework == "jax" and "F16" in problems and "tpu" in asked_for:
+        yield Change("JAX_PLATFORMS", None, "JAX would insist on a TPU that is not here", "F16")
 
 
 def _pjrt(choice: Choice, problems: Collection[str], libtpu: str | None) -> Iterable[Change]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
+from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageError
 from tpuctl.launch import snippets
 from tpuctl.launch.catalog import Flag, Template, describe_script, find_template
 from tpuctl.launch.environment import Change
@@ -16,6 +16,7 @@ from tpuctl.outcome import Outcome
 RUNNER = "tpuctl.training.runner"
 _ABSENT = "not-installed"
 _ON_CPU_ONLY = "none-on-tpu"
+ON_ALL_HOSTS = frozenset({"distributed+mesh", "multiworker-mirrored", "xla-launch-all-hosts"})
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,14 @@ def pick_choice(
     preferred: str,
     framework: str = "auto",
     strategy: str = "auto",
+    accelerator: str = "none",
 ) -> Choice:
     """Pick the framework and strategy for a script among what the machine offers.
 
     A framework or strategy given by name is kept; a script that does not say what it runs on may
-    run without any. Raises UsageError for a framework that does not
-    exist or that the script cannot use, and MissingExtraError or NotFoundError where none of its
+    run without any. `accelerator` is what an installation that is advised must see. Raises
+    UsageError for a framework that does not exist or that the script cannot use, and for a script
+    of one host where there are several; MissingExtraError or NotFoundError where none of its
     frameworks is installed.
     """
     can_use = script.frameworks or FRAMEWORKS
@@ -72,13 +75,8 @@ def pick_choice(
     usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
     if not usable and not script.frameworks and framework == "auto":
         return Choice(preferred, "default", "no framework is installed; the script decides", "")
-    if not usable and "tensorflow" in wanted:
-        raise MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     if not usable:
-        raise NotFoundError(
-            f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
-            hint=f"pip install {wanted[0]}",
-        )
+        raise _missing(script, wanted, choices, accelerator)
     order = (preferred, *can_use)
     best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
@@ -86,7 +84,7 @@ def pick_choice(
         return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
     if best.strategy == _ON_CPU_ONLY:
         return replace(best, strategy="default", because=f"{best.because}; it runs on the CPU")
-    return best
+    return _known_to(script, best)
 
 
 def plan_launch(
@@ -149,6 +147,37 @@ def _spread(
     if cpu_devices and "--cpu-devices" in flags and choice.framework != "jax":
         words += ["--cpu-devices", str(cpu_devices)]
     return words, because
+
+
+def _missing(
+    script: Template, wanted: Sequence[str], choices: Sequence[Choice], accelerator: str
+) -> TpuctlError:
+    """No framework of the script is here: what to install, so that it sees the accelerator."""
+    if "tensorflow" in wanted and accelerator == "none":
+        return MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
+    line = snippets.install_line(accelerator, wanted)
+    has_jax = any(c.framework == "jax" and c.strategy != _ABSENT for c in choices)
+    if has_jax and "tensorflow-tpu" in line:  # F20
+        line = f"In an environment of its own, as it replaces the libtpu of the JAX here: {line}"
+    return NotFoundError(
+        f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
+        hint=line,
+    )
+
+
+def _known_to(script: Template, choice: Choice) -> Choice:
+    """The choice, or the CPU where the script's own --strategy has no word for it."""
+    known = next((flag.choices for flag in script.flags if flag.name == "--strategy"), ())
+    if not known or choice.strategy in known:
+        return choice
+    if choice.strategy in ON_ALL_HOSTS:
+        raise UsageError(
+            f"{script.name} trains on one host, and here it takes {choice.strategy}: "
+            f"{choice.because}.",
+            hint="On JAX the template jax-images trains on all hosts together.",
+        )
+    why = f"{script.name} cannot use {choice.strategy} ({choice.because}); it runs on the CPU"
+    return replace(choice, strategy="cpu" if "cpu" in known else "default", because=why)
 
 
 def _check_strategy(script: Template, framework: str, strategy: str) -> None:

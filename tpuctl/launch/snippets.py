@@ -1,5 +1,7 @@
 """The few lines that start each strategy, ready to be pasted into a notebook cell."""
 
+from collections.abc import Sequence
+
 PJRT_VARIABLES = """\
 import importlib.util
 import os
@@ -195,9 +197,13 @@ def install_jax(accelerator: str) -> str:
     return _INSTALL.format(package=_JAX_FOR.get(accelerator, "jax"))
 
 
-def install_line(accelerator: str, framework: str = "jax") -> str:
-    """The command for the shell that installs a framework which sees the accelerator."""
-    return f"pip install -U '{_PACKAGES[framework].get(accelerator, framework)}'"
+def install_line(accelerator: str, frameworks: Sequence[str] = ("jax",)) -> str:
+    """The command for the shell that installs one of the frameworks, as the accelerator needs it.
+
+    On a TPU that is JAX where it will do: TensorFlow sees few generations.
+    """
+    name = "jax" if accelerator == "tpu" and "jax" in frameworks else frameworks[0]
+    return f"pip install -U '{_PACKAGES[name].get(accelerator, name)}'"
 
 
 def known(framework: str) -> tuple[str, ...]:

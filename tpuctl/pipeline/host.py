@@ -2,6 +2,7 @@
 
 import platform
 import socket
+from functools import cache
 
 from tpuctl.pipeline import signals
 from tpuctl.pipeline.cgroup import memory_limit_bytes
@@ -25,6 +26,7 @@ def describe_host(tensorflow: str) -> Host:
     )
 
 
+@cache
 def _cpu_model() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ import resource
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -143,7 +144,7 @@ def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
             tasks += os.scandir(worker / "task")
     found = {}
     for task in tasks:
-        if counters := attempt(Path(task.path, "schedstat").read_text):
+        if counters := attempt(partial(tree.contents, f"{task.path}/schedstat")):
             running_ns, delayed_ns = counters.split()[:2]
             found[task.name] = ThreadTime(int(running_ns) / 1e9, int(delayed_ns) / 1e9)
     return found

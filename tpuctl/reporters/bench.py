@@ -17,7 +17,7 @@ def bench(result: Bench) -> RenderableType:
     for row in result.rows:
         table.add_row(row.device, row.framework, row.strategy, *_figures(row))
     title = Text(
-        f"{result.template} on {result.machine}: {result.examples_per_epoch:,} examples an epoch, "
+        f"{result.template} on {result.place}: {result.examples_per_epoch:,} examples an epoch, "
         f"{result.epochs} epochs, the first of which compiles and is not in the means.\n"
     )
     drawn = [Text(f"\nplot: {result.plot}")] if result.plot else []

@@ -15,7 +15,11 @@ def catalog(result: Catalog) -> RenderableType:
     table.add_column()
     for entry in result.templates:
         table.add_row(entry.name, entry.summary)
-    return Group(table, Text("\nTrain with one: tpuctl launch NAME --set data=SHARDS"))
+    return Group(
+        table,
+        Text("\nTry one: tpuctl launch NAME --set data=fake --set steps=20"),
+        Text("What else it trains on: tpuctl templates show NAME"),
+    )
 
 
 def template(result: Template) -> RenderableType:

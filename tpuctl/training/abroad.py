@@ -199,7 +199,7 @@ def _choice(
     except (MissingExtraError, NotFoundError) as error:
         known = (framework,) if framework != "auto" else script.frameworks or ("jax",)
         wanted = " or ".join(known)
-        install = snippets.install_line(situation.accelerator, known[0])
+        install = snippets.install_line(situation.accelerator, known)
         raise NotFoundError(
             f"{script.name} runs on {wanted}, which {host.label} does not have.",
             hint=f"Install it on all of them: tpuctl run {host.target} -- {install}",

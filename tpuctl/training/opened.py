@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuctl.diagnosis import diagnose
 from tpuctl.diagnosis.report import Diagnosis
-from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.launch import snippets
 from tpuctl.launch.environment import Change, apply_changes, find_libtpu, plan_environment
 from tpuctl.launch.strategy import FRAMEWORKS, Choice
@@ -91,7 +91,7 @@ def strategy(
     `learning_rate` is the one that suits `base_batch_size` and comes back scaled linearly.
 
     Raises InvalidInputError for a strategy that does not exist here and a batch that does not
-    divide over the replicas, MissingExtraError where no framework is installed.
+    divide over the replicas, NotFoundError where the framework is not installed.
     """
     here = here or diagnose(live_machine())
     choice = choose_for(here, name, framework)
@@ -128,7 +128,10 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
     wanted = _framework(here, name) if framework == "auto" else framework
     found = next((choice for choice in able if choice.framework == wanted), None)
     if found is None or found.strategy == "not-installed":
-        raise MissingExtraError("A strategy", extra="tf", module="tensorflow")
+        raise NotFoundError(
+            f"There is no strategy to open: {wanted} is not installed here.",
+            hint=snippets.install_line(here.accelerator, (wanted,)),
+        )
     if name == "auto":
         usable = "default" if found.strategy in _NOWHERE else found.strategy
         return Choice(wanted, usable, found.because, found.snippet)

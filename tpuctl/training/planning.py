@@ -36,12 +36,17 @@ def plan_training(
         offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
     preferred = here.recommended.framework
     choice = pick_choice(
-        script, offered, preferred=preferred, framework=framework, strategy=strategy
+        script,
+        offered,
+        preferred=preferred,
+        framework=framework,
+        strategy=strategy,
+        accelerator=here.accelerator,
     )
     codes = {problem.code for problem in here.problems}
-    changes = plan_environment(choice, codes, env, libtpu=find_libtpu())
+    changes = {c.variable: c for c in plan_environment(choice, codes, env, libtpu=find_libtpu())}
     if cpu_devices:
-        changes += tuple(_pretend(choice, script, here, cpu_devices, env))
+        changes |= {c.variable: c for c in _pretend(choice, script, here, cpu_devices, env)}
     return plan_launch(
         script,
         choice,
@@ -49,7 +54,7 @@ def plan_training(
         arguments,
         devices=here.devices or here.gpus or 1,
         cpu_devices=cpu_devices,
-        changes=changes,
+        changes=tuple(changes.values()),
     )
 
 

@@ -75,8 +75,7 @@ class Recording:
 
     def finish(self) -> Measurement | None:
         """Take the last look and say what was seen."""
-        self._sample()
-        self.write()
+        self._sample(last=True)
         return self.measurement()
 
     def stop(self) -> None:
@@ -111,18 +110,20 @@ class Recording:
                 self._read(series), self._tool_cpu_s, series.feeding_cpu_s, series.origin.costs()
             )
 
-    def _sample(self) -> None:
+    def _sample(self, *, last: bool = False) -> None:
         for collect in self.collectors:
             collect()
         series = self.watch.main()
         if series is None:
             return
+        is_due = last or time.perf_counter() - self._written_s > WRITE_EVERY_S
         with prompt_switches(), self.watch.lock:
             series.poll()
-            self._ends[id(series)] = self._read(series), self._tool_cpu_s
             if self._probe:
                 self._late = (self._late + self._probe.take())[-2000:]
-        if time.perf_counter() - self._written_s > WRITE_EVERY_S:
+            if is_due:
+                self._ends[id(series)] = self._read(series), self._tool_cpu_s
+        if is_due:
             self._written_s = time.perf_counter()
             self.write()
 
