@@ -9,7 +9,7 @@ READY_XLA := $(VENV_XLA)/.ready
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-beam test-torch test-xla lint smoke bench golden clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -22,11 +22,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.
 	$(BIN)/tpuctl demo
 
-test: test-quick  ## Everything CI can bear.
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'tf or aot or slow'
+test: test-quick test-heavy  ## Everything CI can bear.
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla'
+
+test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'tf or aot or slow'
+
+test-failed: $(READY)  ## What failed in the last run, alone.
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-xla: $(READY_XLA)  ## The template of PyTorch/XLA, in an environment of its own (7 GB).
 	$(VENV_XLA)/bin/python -m pytest -m xla tests/test_templates_xla.py

@@ -334,14 +334,15 @@ def main() -> None:
         wait_s.append(time.perf_counter() - begun)
         loss = float(train_step(*batch))
         step_s.append(time.perf_counter() - begun)
-        if stopped or (step + 1) % args.save_every == 0:
+        leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
+        if leaving or (step + 1) % args.save_every == 0:
             values = {name: variable.numpy() for name, variable in variables.items()}
             save(out / "checkpoint.npz", {**values, "step": step + 1})
         if time.perf_counter() - spoken > 1 or step + 1 == total_steps:
             spoken = time.perf_counter()
             rate = args.batch_size / step_s[-1]
             print(f"step {step + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
-        if stopped:
+        if leaving:
             print(f"stopped after step {step + 1}; the same command goes on from there", flush=True)
             sys.exit(128 + stopped[0])
 

@@ -455,13 +455,14 @@ def main() -> None:
         step_s.append(time.perf_counter() - begun)
         if args.trace and count == first_step + 3 + args.trace:
             jax.profiler.stop_trace()
-        if stopped or count % args.save_every == 0:
+        leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
+        if leaving or count % args.save_every == 0:
             save(out / "checkpoint.npz", state)
         if time.perf_counter() - spoken > 1 or count == total_steps:
             spoken = time.perf_counter()
             rate = args.batch_size / step_s[-1]
             print(f"step {count}: loss {figures['loss']:.4f}, {rate:,.0f} examples/s", flush=True)
-        if stopped:
+        if leaving:
             print(f"stopped after step {count}; the same command goes on from there", flush=True)
             sys.exit(128 + stopped[0])
 

@@ -589,14 +589,15 @@ def work(index: int, args: argparse.Namespace) -> None:
             torch_xla.debug.profiler.stop_trace()
         if args.find_lr and not losses[-1] < 4 * min(losses):
             break
-        if rank == 0 and not args.find_lr and (stopped or (step + 1) % args.save_every == 0):
+        leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
+        if rank == 0 and not args.find_lr and (leaving or (step + 1) % args.save_every == 0):
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save(out / "checkpoint.pt", {**state, "step": step + 1})
         if time.perf_counter() - spoken > 1 or step + 1 == total_steps:
             spoken = time.perf_counter()
             speed = args.batch_size / step_s[-1]
             say(f"step {step + 1}: loss {losses[-1]:.4f}, {speed:,.0f} examples/s", flush=True)
-        if stopped:
+        if leaving:
             say(f"stopped after step {step + 1}; the same command goes on from there", flush=True)
             sys.exit(128 + stopped[0])
     if args.find_lr:

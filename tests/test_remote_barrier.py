@@ -13,6 +13,7 @@ pytest.importorskip("asyncssh")
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent.chips import DEVICES
 from tpuctl.remote.barrier import Probe, check_workers, judge
+from tpuctl.remote.ends import summarize
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.run import plan_command
@@ -58,6 +59,14 @@ def test_the_worker_that_is_wrong_is_named_and_how(change: dict[str, Any], said:
     assert str(problem) == f"worker 1 (h1) is not fit for a job: {said}."
     verb, where = ("free" if "holders" in change else "run"), "--host h0,h1,h2,h3 --worker 1"
     assert f"{problem.hint} ".startswith(f"tpuctl {verb} {where} ")
+
+
+def test_each_way_of_being_unfit_is_told_once() -> None:
+    problems = judge(slice_of({}, {"chips": 3}, {"disk_free_bytes": 9}, {"chips": 3}), 4)
+    chips, disk = (str(failure) for failure in summarize(problems))
+    assert "worker 1 (h1)" in chips
+    assert "it shows 3 of 4 chips. The same on worker 3." in chips
+    assert "worker 2 (h2) is not fit for a job: only 9 B of its disk" in disk
 
 
 def test_a_wrong_clock_of_our_own_is_no_problem_of_theirs() -> None:

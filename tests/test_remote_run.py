@@ -148,7 +148,7 @@ def test_a_worker_that_refuses_keeps_the_others_from_starting(own: Slice) -> Non
     assert result.exit_code == 3
     assert [failure.code for failure in result.failures] == ["worker_unreachable", "not_started"]
     assert "worker 1" in str(result.failures[0])
-    assert result.failures[1].hint == "Leave out what cannot be reached: --worker 0,2"
+    assert result.failures[1].hint == "Leave out the others: --worker 0,2"
     assert not (own.folder(0) / "started").exists()
 
 

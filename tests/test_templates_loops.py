@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training_runs import interrupt, refused, train, write_digits
+from tests.training_runs import (
+    interrupt,
+    refused,
+    told_to_stop_while_speaking,
+    train,
+    write_digits,
+)
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -95,6 +101,18 @@ def test_an_interrupted_mesh_goes_on_and_ends_with_the_same_weights(
     assert (parts["resumed_after_step"], whole["resumed_after_step"]) == (steps - 13, 0)
     for name, array in arrays(whole).items():
         assert np.array_equal(arrays(parts)[name], array)
+
+
+@pytest.mark.parametrize(
+    ("template", "backend"), [("custom-loop", "tensorflow"), ("jax-images", "jax")]
+)
+def test_a_signal_between_saving_and_leaving_loses_no_step(
+    tmp_path: Path, template: str, backend: str
+) -> None:
+    told = told_to_stop_while_speaking(template, backend, tmp_path, "--save-every", 10**6)
+    with np.load(tmp_path / "checkpoint.npz") as saved:
+        [step] = (int(saved[name]) for name in ("step", "['step']") if name in saved.files)
+    assert f"stopped after step {step};" in told
 
 
 def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: Path) -> None:

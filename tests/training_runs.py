@@ -106,6 +106,32 @@ def interrupt(
     return child.returncode
 
 
+SPEAKING_TO_ITSELF = """
+import builtins, os, runpy, signal, sys
+
+def speak(*words, say=print, **options):
+    say(*words, **options)
+    if str(words[0]).startswith("step "):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+builtins.print = speak
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def told_to_stop_while_speaking(template: str, backend: str, out: Path, *options: object) -> str:
+    """Run a template that gets SIGTERM as it says how a step went; returns what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAKING_TO_ITSELF, *command(template, out, *options)[1:]],
+        env=environment(backend),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stdout + done.stderr
+    return done.stdout
+
+
 def weights(model: Path) -> dict[str, np.ndarray]:
     """Every array of a model.keras, optimizer and random generators included."""
     import h5py

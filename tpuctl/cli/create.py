@@ -30,46 +30,58 @@ from tpuctl.units import parse_duration_s
 
 app = typer.Typer(add_completion=False)
 
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")]
+Type = Annotated[
+    str,
+    typer.Option("--type", help="Such as v5e-8 or v4-32."),
+]
+Zone = Annotated[str | None, typer.Option(help="Where; auto tries every zone that has the type.")]
+Zones = Annotated[str | None, typer.Option(help="Zones to try in this order: A,B.")]
+Spot = Annotated[bool, typer.Option("--spot", help="Cheap, and may be taken away.")]
+Reserved = Annotated[bool, typer.Option("--reserved", help="From your reservation.")]
+Queued = Annotated[bool, typer.Option("--queued", help="Wait in line, in all zones at once.")]
+Ttl = Annotated[str | None, typer.Option(help="Delete it this long after: 4h.")]
+MaxUsd = Annotated[float | None, typer.Option(help="Delete it when it has cost this.")]
+RuntimeVersion = Annotated[str | None, typer.Option(help="If not the usual one.")]
+Network = Annotated[str | None, typer.Option(help="VPC network.")]
+Subnetwork = Annotated[str | None, typer.Option(help="Subnetwork.")]
+InternalIp = Annotated[bool, typer.Option("--internal-ip", help="No external addresses.")]
+ServiceAccount = Annotated[str | None, typer.Option(help="E-mail; its VMs act as this.")]
+Label = Annotated[list[str] | None, typer.Option(help="A label, as K=V.")]
+Tag = Annotated[list[str] | None, typer.Option(help="A network tag.")]
+DataDisk = Annotated[
+    list[str] | None,
+    typer.Option(metavar="source=...,mode=...", help="A disk that is there already."),
+]
+StartupScript = Annotated[Path | None, typer.Option(help="Run on every VM at its start.")]
+Bucket = Annotated[str | None, typer.Option(help="Warn when the TPU is far from it.")]
+Wait = Annotated[bool, typer.Option(help="Until all workers are ready.")]
+Timeout = Annotated[str | None, typer.Option(help="Longest wait in each zone.")]
+
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")],
-    kind: Annotated[
-        str,
-        typer.Option("--type", help="Such as v5e-8 or v4-32."),
-    ],
-    zone: Annotated[
-        str | None, typer.Option(help="Where; auto tries every zone that has the type.")
-    ] = None,
-    zones: Annotated[str | None, typer.Option(help="Zones to try in this order: A,B.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Cheap, and may be taken away.")] = False,
-    reserved: Annotated[bool, typer.Option("--reserved", help="From your reservation.")] = False,
-    queued: Annotated[
-        bool, typer.Option("--queued", help="Wait in line, in all zones at once.")
-    ] = False,
-    ttl: Annotated[str | None, typer.Option(help="Delete it this long after: 4h.")] = None,
-    max_usd: Annotated[float | None, typer.Option(help="Delete it when it has cost this.")] = None,
-    runtime_version: Annotated[str | None, typer.Option(help="If not the usual one.")] = None,
-    network: Annotated[str | None, typer.Option(help="VPC network.")] = None,
-    subnetwork: Annotated[str | None, typer.Option(help="Subnetwork.")] = None,
-    internal_ip: Annotated[
-        bool, typer.Option("--internal-ip", help="No external addresses.")
-    ] = False,
-    service_account: Annotated[
-        str | None, typer.Option(help="E-mail; its VMs act as this.")
-    ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="A label, as K=V.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A network tag.")] = None,
-    data_disk: Annotated[
-        list[str] | None,
-        typer.Option(metavar="source=...,mode=...", help="A disk that is there already."),
-    ] = None,
-    startup_script: Annotated[
-        Path | None, typer.Option(help="Run on every VM at its start.")
-    ] = None,
-    bucket: Annotated[str | None, typer.Option(help="Warn when the TPU is far from it.")] = None,
-    wait: Annotated[bool, typer.Option(help="Until all workers are ready.")] = True,
-    timeout: Annotated[str | None, typer.Option(help="Longest wait in each zone.")] = None,
+    name: Name,
+    kind: Type,
+    zone: Zone = None,
+    zones: Zones = None,
+    spot: Spot = False,
+    reserved: Reserved = False,
+    queued: Queued = False,
+    ttl: Ttl = None,
+    max_usd: MaxUsd = None,
+    runtime_version: RuntimeVersion = None,
+    network: Network = None,
+    subnetwork: Subnetwork = None,
+    internal_ip: InternalIp = False,
+    service_account: ServiceAccount = None,
+    label: Label = None,
+    tag: Tag = None,
+    data_disk: DataDisk = None,
+    startup_script: StartupScript = None,
+    bucket: Bucket = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     project: Project = None,

@@ -2,23 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from tpuctl import datasets
-from tpuctl.cli import here, output
+from tpuctl.cli import output
+from tpuctl.cli.presizing import presize
 from tpuctl.cli.progress import bars
 from tpuctl.cli.serving import serve
-from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.models import (
-    Container,
-    Encode,
-    Engine,
-    parse_shard_bytes,
-    parse_size_of,
-    parse_sizes,
-)
+from tpuctl.datasets.models import parse_shard_bytes, parse_size_of
 from tpuctl.datasets.places import bucket_of
 from tpuctl.errors import UsageError
 from tpuctl.reporters import data as report
@@ -31,112 +24,7 @@ def data() -> None:
     """Shrink photographs once instead of every epoch; verify and show what came out."""
 
 
-@app.command()
-def presize(
-    src: Annotated[
-        str, typer.Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")
-    ],
-    dst: Annotated[
-        str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for shards and manifest.json.")
-    ],
-    size: Annotated[
-        str,
-        typer.Option(
-            help="224, or 256x192 for height x width; 224,384 makes both, in DST/224x224 and "
-            "DST/384x384."
-        ),
-    ] = "224",
-    mode: Annotated[
-        str,
-        typer.Option(
-            help="cover (fill, cut the longer side), contain (all of it, on black), stretch, "
-            "or short (shorter side fixed, nothing cut)."
-        ),
-    ] = "cover",
-    fidelity: Annotated[
-        str, typer.Option(help="fast, balanced, high, or exact (full decode).")
-    ] = "balanced",
-    encode: Annotated[
-        str,
-        typer.Option(
-            help="jpeg, webp (small), png (exact), raw, or yuv420 (raw, half the bytes; fast)."
-        ),
-    ] = "jpeg",
-    container: Annotated[
-        str, typer.Option("--format", help="tfrecord, wds (webdataset's tar), or arrayrecord.")
-    ] = "tfrecord",
-    quality: Annotated[int, typer.Option(help="Of jpeg and webp, 1 to 100.")] = 95,
-    labels: Annotated[
-        str,
-        typer.Option(
-            help="folder (first-level folders), FILE.csv of path,label, none, or auto: folder "
-            "where it fits."
-        ),
-    ] = "auto",
-    shard_size: Annotated[str, typer.Option(help="Largest size to aim at.")] = "128MiB",
-    workers: Annotated[int | None, typer.Option(help="Processes; default: all vCPUs.")] = None,
-    max_bad: Annotated[
-        str,
-        typer.Option(
-            help="Unusable pictures to accept: 1%, 3, or auto (1 % or 3, less than half)."
-        ),
-    ] = "auto",
-    retry_quarantined: Annotated[
-        bool, typer.Option("--retry-quarantined", help="Try what was left out once more.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace another data set in DST.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
-    hosts: Annotated[
-        str,
-        typer.Option(
-            help="i/n: do every n-th shard; auto: as this worker of a TPU slice, into a bucket."
-        ),
-    ] = "auto",
-    steal: Annotated[
-        bool,
-        typer.Option("--steal", help="Go on with shards that no other machine is at."),
-    ] = False,
-    engine: Annotated[
-        str, typer.Option(help="processes of this machine, or beam (see --beam).")
-    ] = "processes",
-    beam: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of Beam: runner=DataflowRunner, ..."),
-    ] = None,
-    zone: Annotated[
-        str | None, typer.Option(help="Where the TPU is, to warn of buckets elsewhere.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only, write nothing.")] = False,
-) -> None:
-    """Decode and shrink pictures once into shards with a manifest and checksums."""
-    sizes = parse_sizes(size)
-    options = datasets.PresizeOptions(
-        sizes[0],
-        cast(Mode, mode),
-        cast(Fidelity, fidelity),
-        cast(Encode, encode),
-        quality,
-        cast(Container, container),
-        labels,
-        parse_shard_bytes(shard_size),
-        workers,
-        max_bad,
-        retry_quarantined,
-        overwrite,
-        seed,
-        dry_run,
-        here.zone(zone, src, dst),
-        cast(Engine, engine),
-        tuple(beam or ()),
-        sizes if len(sizes) > 1 else (),
-        steal,
-    )
-    part = here.part(hosts, dst)
-    with bars() as on_progress:
-        result = datasets.presize(src, dst, options, part=part, on_progress=on_progress)
-    output.show(result, report.presize)
+app.command()(presize)
 
 
 @app.command()

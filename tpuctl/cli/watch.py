@@ -25,49 +25,60 @@ from tpuctl.watch.watching import watch as watch_planned
 
 app = typer.Typer(add_completion=False)
 
-Time = str | None
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
+]
+Code = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Copy this folder first, and run in it.")
+]
+MaxCrashes = Annotated[
+    int,
+    typer.Option(metavar="K", min=1, help="Give up when the job itself has failed K times."),
+]
+HangAfter = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Start again when a worker is silent for so long."),
+]
+BadHostAfter = Annotated[
+    str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
+]
+Type = Annotated[str | None, typer.Option("--type", help="To make it where it is not.")]
+Zone = Annotated[str | None, typer.Option(help="Where it is, and is made again; auto is anywhere.")]
+Zones = Annotated[str | None, typer.Option(help="Where it may be made again: A,B.")]
+Spot = Annotated[bool | None, typer.Option("--spot/--no-spot", help="Like the one that there is.")]
+Queued = Annotated[
+    bool | None, typer.Option("--queued/--no-queued", help="Like the one that there is.")
+]
+Ttl = Annotated[str | None, typer.Option(help="Delete each one this long after: 4h.")]
+MaxUsd = Annotated[float | None, typer.Option(help="What all of them may cost.")]
+RuntimeVersion = Annotated[str | None, typer.Option(help="If not the same.")]
+Delete = Annotated[
+    bool, typer.Option("--delete", help="Delete the TPU when the job is done or given up.")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Do not go on with what an earlier watch began.")
+]
 
 
 @app.command()
 def watch(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
-    ] = None,
-    code: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Copy this folder first, and run in it.")
-    ] = None,
+    words: Words = None,
+    code: Code = None,
     chdir: Chdir = None,
     env: Env = None,
-    max_crashes: Annotated[
-        int,
-        typer.Option(metavar="K", min=1, help="Give up when the job itself has failed K times."),
-    ] = 3,
-    hang_after: Annotated[
-        Time, typer.Option(metavar="TIME", help="Start again when a worker is silent for so long.")
-    ] = None,
-    bad_host_after: Annotated[
-        str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
-    ] = "10m",
-    kind: Annotated[str | None, typer.Option("--type", help="To make it where it is not.")] = None,
-    zone: Annotated[
-        str | None, typer.Option(help="Where it is, and is made again; auto is anywhere.")
-    ] = None,
-    zones: Annotated[str | None, typer.Option(help="Where it may be made again: A,B.")] = None,
-    spot: Annotated[
-        bool | None, typer.Option("--spot/--no-spot", help="Like the one that there is.")
-    ] = None,
-    queued: Annotated[
-        bool | None, typer.Option("--queued/--no-queued", help="Like the one that there is.")
-    ] = None,
-    ttl: Annotated[str | None, typer.Option(help="Delete each one this long after: 4h.")] = None,
-    max_usd: Annotated[float | None, typer.Option(help="What all of them may cost.")] = None,
-    runtime_version: Annotated[str | None, typer.Option(help="If not the same.")] = None,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the TPU when the job is done or given up.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Do not go on with what an earlier watch began.")
-    ] = False,
+    max_crashes: MaxCrashes = 3,
+    hang_after: HangAfter = None,
+    bad_host_after: BadHostAfter = "10m",
+    kind: Type = None,
+    zone: Zone = None,
+    zones: Zones = None,
+    spot: Spot = None,
+    queued: Queued = None,
+    ttl: Ttl = None,
+    max_usd: MaxUsd = None,
+    runtime_version: RuntimeVersion = None,
+    delete: Delete = False,
+    fresh: Fresh = False,
     key: workers.Key = None,
     jump: workers.Jump = None,
     internal_ip: workers.InternalIp = False,
@@ -91,16 +102,8 @@ def watch(
         bad_host_after_s=parse_duration_s(bad_host_after),
     )
     look_in, made_in = _zones(zone, zones)
-    wishes = Wishes(
-        look_in,
-        made_in,
-        kind,
-        spot,
-        queued,
-        parse_duration_s(ttl) if ttl else None,
-        max_usd,
-        runtime_version,
-    )
+    ttl_s = parse_duration_s(ttl) if ttl else None
+    wishes = Wishes(look_in, made_in, kind, spot, queued, ttl_s, max_usd, runtime_version)
     login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given)
     cloud = opened(project)
     store = Store(cloud.api, name)

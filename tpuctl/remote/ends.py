@@ -12,6 +12,7 @@ from tpuctl.errors import (
     NotStartedError,
     TpuctlError,
     WorkerDiskFullError,
+    WorkerUnfitError,
 )
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, name_workers, ranges
@@ -125,26 +126,35 @@ class Ends(Outcome):
         }
         if not idle:
             return said
-        hint = f"Leave out what cannot be reached: --worker {ranges(idle)}"
+        hint = f"Leave out the others: --worker {ranges(idle)}"
         return (*said, NotStartedError(f"Nothing was started on {name_workers(idle)}.", hint=hint))
 
 
 def summarize(
     failed: Sequence[tuple[int, TpuctlError | None]],
 ) -> tuple[TpuctlError, ...]:
-    """Say each kind of failure once, by its first worker, and name the others."""
+    """Say each kind of failure once, by its first worker, and name the others.
+
+    Each way in which workers are unfit is a kind of its own: each is mended in its own way.
+    """
     kinds: dict[str, list[tuple[int, TpuctlError]]] = {}
     for index, error in failed:
         if error:
-            kinds.setdefault(error.code, []).append((index, error))
+            way = _way(error) if isinstance(error, WorkerUnfitError) else ""
+            kinds.setdefault(f"{error.code} {way}", []).append((index, error))
     return tuple(_say_once(same) for same in kinds.values())
+
+
+def _way(error: TpuctlError) -> str:
+    """The sentence without the worker that it is about."""
+    return _WORKER.sub("", str(error))
 
 
 def _say_once(same: list[tuple[int, TpuctlError]]) -> TpuctlError:
     first, others = same[0][1], [index for index, _ in same[1:]]
     if not others:
         return first
-    alike = len({_WORKER.sub("", str(error)) for _, error in same}) == 1
+    alike = len({_way(error) for _, error in same}) == 1
     also = name_workers(others)
     rest = f"The same on {also}." if alike else f"It failed on {also} too, in another way."
     return type(first)(f"{first} {rest}", hint=first.hint)
