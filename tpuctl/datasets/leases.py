@@ -98,7 +98,7 @@ class Leases:
                     self._storage.delete(entry)
 
     def _was_ours(self, entry: Entry) -> bool:
-        """Whether an earlier run of this owner took a lease; with an owner, it is over by now."""
+        """Whether an earlier run of this owner took a lease: it is over, or we would not run."""
         try:
             return self._storage.read(entry.name, version=entry.version).startswith(self._prefix)
         except NotFoundError:
