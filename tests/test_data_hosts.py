@@ -154,7 +154,7 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
     storage, clock = bucket(), ManualClock(START)
     run = prepare(photos, ADDRESS, replace(SMALL, steal=True), started_s=0.0)
     first, *_ = run.plan.jobs
-    assert Leases(storage, clock).claim(first)
+    assert Leases(storage, clock, "another machine").claim(first)
     said: list[str] = []
     presize_into_storage(
         [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
@@ -168,7 +168,7 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
 def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path: Path) -> None:
     storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
     job = prepare(photos, tmp_path / "out", SMALL, started_s=0.0).plan.jobs[0]
-    ours, theirs = Leases(storage, clock), Leases(storage, clock)
+    ours, theirs = Leases(storage, clock, "us"), Leases(storage, clock, "them")
     assert ours.claim(job)
     for _ in range(4):
         assert not theirs.claim(job)
@@ -185,6 +185,20 @@ def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path:
         pass
     ours.look()
     assert ours.claim(job)
+
+
+def test_a_machine_takes_over_at_once_what_its_own_killed_run_has_begun(
+    photos: Path, tmp_path: Path
+) -> None:
+    storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
+    first, second, *_ = prepare(photos, tmp_path / "out", SMALL, started_s=0.0).plan.jobs
+    killed = Leases(storage, clock, "us")
+    assert killed.claim(first)
+    killed.renew()
+    assert Leases(storage, clock, "u").claim(second)
+    again = Leases(storage, clock, "us")
+    assert again.claim(first)
+    assert not again.claim(second)
 
 
 @pytest.mark.slow

@@ -45,8 +45,13 @@ def test_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
 
 
 def test_names_with_commas_newlines_and_unicode_are_names(tmp_path: Path) -> None:
-    found = labelled(tmp_path, '"a, b.jpg","Ünï, code"\nc.jpg,x\n', "a, b.jpg", "c.jpg")
+    names = ("a, b.jpg", "c.jpg", "d\n1.jpg", "e\r\n2.jpg", "f\u2028\x85\x0b.jpg")
+    text = (
+        '"a, b.jpg","Ünï, code"\nc.jpg,x\n"d\n1.jpg",x\r\n"e\r\n2.jpg",x\nf\u2028\x85\x0b.jpg,x\n'
+    )
+    found = labelled(tmp_path, text, *names)
     assert found.classes == ("x", "Ünï, code")
+    assert found.labels == (1, 0, 0, 0, 0)
 
 
 def test_a_name_that_two_pictures_have_stands_for_neither(tmp_path: Path) -> None:

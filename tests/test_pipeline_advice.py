@@ -129,9 +129,29 @@ def test_heavy_augmentation_can_be_kept_in_variants_and_says_how_large_they_are(
     result = profile(measurement(*heavy, input=Input(200, 1_000_000, 1)))
     variants = next(each for each in result.advice if each.code == "cached_variants")
     assert "2.19 TiB of disk" in variants.what
-    assert variants.change == "tpuctl data cache photos DST --variants 4"
     light = profile(measurement(*starving()))
     assert "cached_variants" not in codes(light)
+
+
+@pytest.mark.parametrize(
+    ("target", "cached"),
+    [
+        ("my input.py:make", "'my input.py:make'"),
+        ("package.module:make", "package.module:make"),
+        ("photos", "TARGET"),
+        ("gs://bucket/photos", "TARGET"),
+    ],
+)
+def test_only_a_function_can_be_cached_as_it_is(target: str, cached: str) -> None:
+    heavy = starving(active_ms={**JPEG, "decode": 0.5, "augment": 6.0})
+    built = build_profile(
+        measurement(*heavy, input=Input(200, 1_000_000, 1)),
+        target=target,
+        image_size=224,
+        device=Device(1e3 * BATCH / 532, "given"),
+    )
+    variants = next(each for each in built.advice if each.code == "cached_variants")
+    assert variants.change == f"tpuctl data cache {cached} DST --variants 4"
 
 
 def test_other_machines_are_counted_by_the_vcpus_that_are_missing() -> None:

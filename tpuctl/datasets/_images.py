@@ -157,7 +157,7 @@ def _decode_jpeg(
 ) -> _Decoded:
     flags = Flag(0)
     coarse = header.progressive and denominator >= 2 and fidelity in ("fast", "balanced")
-    if coarse and (shorter := jpeg.drop_refinements(data)) is not None:
+    if coarse and (shorter := jpeg.drop_refinements(data, denominator)) is not None:
         data, flags = shorter, Flag.SCANS_DROPPED
     try:
         pixels = _strictly(data, header, denominator)

@@ -141,16 +141,17 @@ def _is_end(data: bytes, last: Segment | None = None) -> bool:
     return last is not None and last.marker == _EOI and last.end <= len(data)
 
 
-def drop_refinements(data: bytes) -> bytes | None:
-    """Keep the scans of a progressive JPEG that matter at half size and below.
+def drop_refinements(data: bytes, denominator: int) -> bytes | None:
+    """Keep the scans of a progressive JPEG that matter at half size (2) or below (4, 8).
 
-    These are all DC scans and the first band of AC coefficients (facts: 27 % of the bytes, at least
-    44 dB). None when the file does not end properly: then nothing may be assumed about it.
+    These are all DC scans and the first pass over AC coefficients: at half size over all of them,
+    below over the first band (27 % of the bytes). None when the file does not end properly: then
+    nothing may be assumed about it.
     """
     kept, dropped, last = [data[:2]], False, None
     for segment in _walk(data):
         last = segment
-        if segment.marker == _SOS and not _is_coarse(data, segment):
+        if segment.marker == _SOS and not _is_coarse(data, segment, denominator):
             dropped = True
         elif segment.marker != _EOI:
             kept.append(data[segment.start : segment.end])
@@ -170,12 +171,12 @@ def _scan_parameters(data: bytes, segment: Segment) -> tuple[bytes, int, int, in
     return components, first, final, precision >> 4, precision & 15
 
 
-def _is_coarse(data: bytes, segment: Segment) -> bool:
+def _is_coarse(data: bytes, segment: Segment, denominator: int) -> bool:
     parameters = _scan_parameters(data, segment)
     if parameters is None:
         return True
     _, first, _, high, _ = parameters
-    return first == 0 or (first == 1 and high == 0)
+    return first == 0 or (high == 0 and (first == 1 or denominator == 2))
 
 
 def all_scans_present(data: bytes, header: JpegHeader) -> bool:

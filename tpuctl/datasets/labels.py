@@ -1,6 +1,7 @@
 """Which class each picture belongs to: by its folder, by a CSV file, or none."""
 
 import csv
+import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,13 +89,14 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InvalidInputError(f"{path} is too large for a list of labels.")
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {path} to take labels from.") from None
     except OSError as error:
         raise InvalidInputError(f"Could not read {path}: {error.strerror or error}.") from error
     columns: tuple[int, int] | None = None
-    reader = csv.reader(text.splitlines())
+    # Not by its lines: a name in quotes may have several.
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
         for row in reader:
             if not any(row):

@@ -2,8 +2,9 @@
 
 A lease is an object that only one machine can make, and that it replaces now and then while it
 works. One that another machine has not seen change for a while belongs to nobody, and is taken over
-by replacing that very version: no clocks are compared. A lease only saves work; a shard that two
-machines build after all has the same bytes, and is there once.
+by replacing that very version: no clocks are compared. One that an earlier run of the same share
+has left, killed, is taken over at once. A lease only saves work; a shard that two machines build
+after all has the same bytes, and is there once.
 """
 
 import threading
@@ -15,7 +16,7 @@ from datetime import datetime, timedelta
 from tpuctl.clock import Clock
 from tpuctl.datasets.commits import LEASE
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.errors import AlreadyExistsError, TpuctlError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError
 from tpuctl.storage.port import Entry, Storage
 
 POLL_S = 5.0
@@ -24,10 +25,13 @@ _EXPIRES = timedelta(seconds=90)
 
 
 class Leases:
-    """The leases at the address of a data set, and which of them are ours. Safe with threads."""
+    """The leases at the address of a data set, and which of them are ours. Safe with threads.
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
-        self._storage, self._clock = storage, clock
+    No two runs of one `owner` are at work at the same time.
+    """
+
+    def __init__(self, storage: Storage, clock: Clock, owner: str) -> None:
+        self._storage, self._clock, self._owner = storage, clock, owner
         self._ours: dict[str, Entry] = {}
         self._theirs: dict[str, tuple[Entry, datetime]] = {}
         self._lock = threading.Lock()
@@ -49,9 +53,9 @@ class Leases:
         there = self._theirs.get(name)
         try:
             if there is None:
-                entry = self._storage.create(name, _token())
-            elif self._clock.now() - there[1] >= _EXPIRES:
-                entry = self._storage.replace(there[0], _token())
+                entry = self._storage.create(name, self._token())
+            elif self._clock.now() - there[1] >= _EXPIRES or self._was_ours(there[0]):
+                entry = self._storage.replace(there[0], self._token())
             else:
                 return False
         except AlreadyExistsError:
@@ -64,7 +68,7 @@ class Leases:
         """Show that we are still here; a lease that somebody has taken over is theirs."""
         for name, entry in list(self._ours.items()):
             try:
-                renewed = self._storage.replace(entry, _token())
+                renewed = self._storage.replace(entry, self._token())
             except TpuctlError:
                 renewed = None
             with self._lock:
@@ -93,11 +97,21 @@ class Leases:
                 with suppress(TpuctlError):
                     self._storage.delete(entry)
 
+    def _was_ours(self, entry: Entry) -> bool:
+        """Whether an earlier run of this owner took a lease: it is over, or we would not run."""
+        try:
+            return self._storage.read(entry.name, version=entry.version).startswith(self._prefix)
+        except NotFoundError:
+            return False
+
+    def _token(self) -> bytes:
+        """What no other lease holds: to make an object that is there with the same bytes works."""
+        return self._prefix + uuid.uuid4().hex.encode()
+
+    @property
+    def _prefix(self) -> bytes:
+        return f"{self._owner} ".encode()
+
 
 def _lease_of(job: ShardJob) -> str:
     return f"{LEASE}{job.id}"
-
-
-def _token() -> bytes:
-    """What no other lease holds: to make an object that is there with the same bytes succeeds."""
-    return uuid.uuid4().hex.encode()

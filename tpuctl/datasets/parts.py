@@ -10,8 +10,9 @@ import importlib.util
 import random
 import re
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -156,7 +157,7 @@ def _build_all(
     shares: Sequence[_Share], missing: Sequence[ShardJob], on_progress: OnProgress, clock: Clock
 ) -> dict[str, Finished]:
     """Build what nobody else is at, and what others have left, until nothing is missing."""
-    leases = Leases(shares[0].storage, clock)
+    leases = Leases(shares[0].storage, clock, _owner_of(shares[0]))
     built: dict[str, Finished] = {}
     is_waiting = False
     with leases.kept():
@@ -171,6 +172,18 @@ def _build_all(
             is_waiting = True
             clock.sleep(POLL_S)
             leases.look()
+
+
+def _owner_of(share: _Share) -> str:
+    """Name whoever does this share here: a name that outlives a killed run, as its shards do.
+
+    Shards are claimed while the lock beside it is held, so that no two runs are one owner at once.
+    """
+    path = share.work.folder / "owner"
+    with suppress(OSError):
+        return path.read_text()
+    write_atomically(path, uuid.uuid4().hex)
+    return path.read_text()
 
 
 def _twin(share: _Share, job: ShardJob) -> Twin:

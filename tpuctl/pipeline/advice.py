@@ -5,6 +5,7 @@ pipeline got; one that would not gain anything is not given.
 """
 
 import math
+import re
 import shlex
 
 from tpuctl.pipeline.advice_python import PYTHON_RULES
@@ -22,6 +23,8 @@ NOTABLE = 0.15
 VARIANTS, WORKER_VCPUS = 4, 8
 # What reading a kept example costs of what making it did, at least: nothing is free.
 READ_SHARE = 0.05
+# module:function or path.py:function
+_FUNCTION = re.compile(r".+:[^\W\d]\w*")
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
@@ -222,7 +225,9 @@ def _variants(at: Situation) -> Advice | None:
     size = last.bytes_per_example * examples * VARIANTS if examples else None
     disk = f", {format_bytes(size)} of disk" if size else ""
     kept = ", ".join(each.name for each in random)
-    target = "TARGET" if at.case.measured.program else shlex.quote(at.target)
+    # `data cache` runs functions; a program or a folder of pictures has to be made one first.
+    is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
+    target = shlex.quote(at.target) if is_function else "TARGET"
     return at.advice(
         "cached_variants",
         f"Run everything up to {last.name} {VARIANTS} times and keep it{disk}: {kept} then costs a "
