@@ -161,7 +161,7 @@ def _copying_limits(measured: Measurement, works: Sequence[_Work]) -> list[float
         sum(
             alone_s.get(node.cost.path, math.inf) / node.examples_per_element
             for node in work.stage.ran
-            if unversioned(node.op) not in BOOKKEEPING
+            if node.examples_per_element and unversioned(node.op) not in BOOKKEEPING
         )
         for work in works
     ]
