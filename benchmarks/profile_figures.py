@@ -4,7 +4,8 @@
 
 Overhead: CPU time per example with the measuring threads against a bare loop, processes in turns,
 medians; of `--deep` what its windows say, traced ones beside others. Stall: the CPU time per
-example on one vCPU predicts the wait on two, which is measured.
+example on one vCPU predicts the wait on two, which is measured. Where two busy vCPUs share caches
+or a core, an example takes more CPU time on them, which one of them cannot foretell.
 """
 
 import argparse
@@ -90,16 +91,21 @@ def show_stalls(arguments: argparse.Namespace) -> None:
             step_ms = factor * one.batch_size * one.cpu_ms_per_example
             with running_on(cpus[:2]):
                 two = take(name, arguments.seconds, step_ms)
-            predicted = what_if(
-                batch_size=one.batch_size,
-                cpu_ms_per_example=one.cpu_ms_per_example,
-                vcpus=2,
-                step_ms=step_ms,
-            ).mxu_idle_fraction
+            idle = [
+                what_if(
+                    batch_size=one.batch_size,
+                    cpu_ms_per_example=measured.cpu_ms_per_example,
+                    vcpus=2,
+                    step_ms=step_ms,
+                ).mxu_idle_fraction
+                for measured in (one, two)
+            ]
             others = (two.signals.other_cpu_s or 0.0) / two.signals.wall_s / 2
+            dearer = two.cpu_ms_per_example / one.cpu_ms_per_example
             print(
-                f"stall of {name}, step {step_ms:.0f} ms: predicted {predicted:.2f}, measured "
-                f"{two.input_wait_fraction:.2f} (others took {others:.0%} of the vCPUs)"
+                f"stall of {name}, step {step_ms:.0f} ms: measured {two.input_wait_fraction:.2f}, "
+                f"predicted {idle[0]:.2f} from one vCPU and {idle[1]:.2f} from what an example "
+                f"takes on two, x{dearer:.2f} (others took {others:.0%})"
             )
 
 
