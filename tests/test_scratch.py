@@ -78,3 +78,11 @@ def test_a_command_that_takes_too_long_is_ended() -> None:
         pytest.raises(TargetError, match="longer than 0 s"),
     ):
         scratch.run([sys.executable, "-c", "import time; time.sleep(600)"], limit_s=0.1)
+
+
+def test_a_folder_goes_though_a_forked_process_still_holds_the_pipe_to_its_keeper() -> None:
+    with scratch_folder("tpuctl-test-") as scratch:
+        assert scratch._keeper.stdin
+        held = os.dup(scratch._keeper.stdin.fileno())
+    os.close(held)
+    assert not scratch.path.exists()

@@ -1,7 +1,8 @@
 """Waits for the end of its owner, however that comes, and removes what the owner left.
 
 Run as a script of its own, with nothing but the standard library: `keeper.py FOLDER`. Each line on
-its input is the process group of something that the owner started, or, after a minus, that ended.
+its input is the process group of something that the owner started, or, after a minus, that ended;
+a zero is the owner's own end, for there may be others who hold the pipe open.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ def main() -> None:
     groups = set()
     for line in sys.stdin:
         number = int(line)
+        if not number:
+            break
         if number > 0:
             groups.add(number)
         else:

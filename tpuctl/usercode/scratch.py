@@ -13,6 +13,7 @@ from pathlib import Path
 from tpuctl.errors import TargetError
 from tpuctl.usercode.complaint import last_words
 
+END = 0
 KEEPER = Path(__file__).with_name("keeper.py")
 
 
@@ -32,7 +33,7 @@ class Scratch:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._tell(process.pid)
+        self.tell(process.pid)
         try:
             said, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as error:
@@ -41,11 +42,12 @@ class Scratch:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-            self._tell(-process.pid)
+            self.tell(-process.pid)
         if process.returncode:
             raise TargetError(last_words(said.decode("utf-8", "replace")))
 
-    def _tell(self, group: int) -> None:
+    def tell(self, group: int) -> None:
+        """Let the keeper know of a process group that began, or, negative, that ended."""
         assert self._keeper.stdin
         self._keeper.stdin.write(f"{group}\n")
         self._keeper.stdin.flush()
@@ -62,5 +64,11 @@ def scratch_folder(prefix: str) -> Iterator[Scratch]:
         start_new_session=True,
         text=True,
     )
+    scratch = Scratch(Path(path), keeper)
     with keeper:
-        yield Scratch(Path(path), keeper)
+        try:
+            yield scratch
+        finally:
+            # Processes forked meanwhile, as the workers of a loader are, hold the pipe open too.
+            with contextlib.suppress(BrokenPipeError):
+                scratch.tell(END)
