@@ -21,7 +21,7 @@ class Scratch:
     """A folder with somebody who looks after it."""
 
     path: Path
-    _keeper: "subprocess.Popen[str]"
+    _keeper: "subprocess.Popen[bytes]"
 
     def run(self, command: Sequence[str], *, limit_s: float) -> None:
         """Run a command that ends with us; raises TargetError where it fails or takes too long."""
@@ -45,10 +45,14 @@ class Scratch:
         if process.returncode:
             raise TargetError(last_words(said.decode("utf-8", "replace")))
 
+    def done(self) -> None:
+        """Have the folder removed, whoever of those that we forked still lives."""
+        self._tell(0)
+
     def _tell(self, group: int) -> None:
         assert self._keeper.stdin
-        self._keeper.stdin.write(f"{group}\n")
-        self._keeper.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._keeper.stdin.fileno(), b"%d\n" % group)
 
 
 @contextlib.contextmanager
@@ -60,7 +64,10 @@ def scratch_folder(prefix: str) -> Iterator[Scratch]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
-        text=True,
     )
     with keeper:
-        yield Scratch(Path(path), keeper)
+        scratch = Scratch(Path(path), keeper)
+        try:
+            yield scratch
+        finally:
+            scratch.done()
