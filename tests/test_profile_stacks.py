@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_an_operation_before_a_return_is_the_data_sets(costliest: dict[str, str]
     assert costliest["indexed"] == "Scaled.__getitem__"
 
 
-def numbers():  # type: ignore[no-untyped-def]
+def numbers() -> Iterator[int]:
     yield 1
 
 
