@@ -1,5 +1,6 @@
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -227,3 +228,11 @@ def test_no_text_sends_a_user_to_a_command_that_does_not_exist() -> None:
     assert len(texts) > 100
     found = {str(p.relative_to(root)): wanted.findall(p.read_text("utf-8")) for p in texts}
     assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_a_report_that_is_piped_has_the_columns_it_was_designed_for() -> None:
+    command = [sys.executable, "-m", "tpuctl", "types"]
+    plain = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    for env, columns in ((plain, 100), ({**plain, "COLUMNS": "60"}, 60)):
+        lines = subprocess.check_output(command, text=True, env=env).splitlines()
+        assert columns - 5 < max(map(len, lines)) <= columns

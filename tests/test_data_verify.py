@@ -1,5 +1,7 @@
+import base64
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from tpuctl.datasets import PresizeOptions, describe, presize, verify, write_she
 from tpuctl.datasets._tfrecord import digest_file, frame, read_frames
 from tpuctl.datasets.example import decode_example, encode_example
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.notebook import magics
 
 OPTIONS = PresizeOptions(size=(48, 64), workers=1)
 
@@ -286,6 +289,18 @@ def test_a_sheet_under_another_name_than_png_is_refused(
     assert result.exit_code == 1
     assert "that is a folder" in result.stderr
     assert "--out" not in result.stderr
+
+
+def test_a_notebook_shows_the_sheet_below_the_totals(
+    data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = magics.tpuctl(f"data show {shlex.quote(str(data_set))}")
+    page, sheet = shown._repr_html_(), write_sheet(data_set, tmp_path / "sheet.png").read_bytes()
+    assert "17 records of 48x64" in repr(shown)
+    assert "17 records of 48x64" in page
+    assert base64.b64encode(sheet).decode() in page
+    assert magics.tpuctl(f"data show {tmp_path / 'nowhere'}") is None
+    assert "There is no folder" in capsys.readouterr().err
 
 
 def test_show_of_a_damaged_data_set_points_to_verify(data_set: Path) -> None:

@@ -17,7 +17,7 @@ VENDORS = {
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
     "array_record", "pathspec", "matplotlib", "urllib3", "requests",
 }  # fmt: skip
-FOUNDATION = {"errors", "outcome", "progress", "units", "settings", "clock"}
+FOUNDATION = {"errors", "lazy", "outcome", "progress", "units", "settings", "clock"}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets",
@@ -25,6 +25,7 @@ SERVICES = {
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
+    "lazy": set(),
     "outcome": set(),
     "progress": set(),
     "clock": set(),
@@ -58,7 +59,7 @@ ARROWS: dict[str, set[str]] = {
     - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote", "watch"},
     "reporters": SERVICES,
     "cli": SERVICES | {"reporters"},
-    "notebook": {"cli", "reporters", "diagnosis", "pipeline", "runtime"},
+    "notebook": {"cli", "reporters", "datasets", "diagnosis", "pipeline", "runtime"},
 }
 
 

@@ -481,3 +481,10 @@ def test_epochs_too_short_to_be_seen_whole_do_not_inflate_the_cpu_per_example() 
 def test_a_window_of_few_large_batches_counts_what_was_worked_on() -> None:
     free = replace(phase(), steps=2, elements=2, examples=64)
     assert profile(measurement(free)).pipeline_examples_per_s == pytest.approx(266, rel=0.05)
+
+
+def test_a_headline_names_no_stage_where_most_time_goes_between_them() -> None:
+    handed_on = profile(CASES["one thread that hands tiny elements on"][1])
+    assert handed_on.headline.endswith("most of its time goes into passing elements on.")
+    one_thread = profile(CASES["one thread for everything"][1])
+    assert one_thread.headline.endswith("decode does not run in parallel.")

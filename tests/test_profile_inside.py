@@ -60,6 +60,71 @@ def test_a_loop_of_ones_own_is_profiled_inside_a_with(tmp_path: Path) -> None:
     assert 0.5 < wait < 0.95
 
 
+@pytest.mark.slow
+def test_every_block_of_a_process_sees_the_same_and_leaves_nothing(tmp_path: Path) -> None:
+    words = in_a_process(
+        """
+        import json, os, tempfile, threading, time
+        import tpuctl
+
+        tempfile.tempdir = os.getcwd()
+
+        class Batches:
+            def __iter__(self):
+                for _ in range(40):
+                    time.sleep(0.01)
+                    yield [0] * 8
+
+        batches, before, seen = Batches(), set(os.listdir()), []
+        for _ in range(2):
+            with tpuctl.profile() as p:
+                for batch in p.watch(batches):
+                    pass
+            seen.append([stage.name for stage in p.result.stages])
+        time.sleep(1.5)
+        print(json.dumps([seen, [each.name for each in threading.enumerate()],
+                          sorted(set(os.listdir()) - before)]))
+        """,
+        tmp_path,
+    )
+    seen, threads, left = json.loads(words)
+    assert seen == [["Batches.__iter__"]] * 2
+    assert threads == ["MainThread"]
+    assert left == []
+
+
+@pytest.mark.slow
+def test_every_epoch_of_grain_is_seen_and_those_after_the_block_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("grain")
+    words = in_a_process(
+        """
+        import json, time
+        import grain
+        import tpuctl
+
+        def fetch(number):
+            time.sleep(0.002)
+            return number
+
+        options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)
+        data = grain.MapDataset.range(80).map(fetch).batch(4).to_iter_dataset(options)
+        seen = []
+        for epochs in (1, 2):
+            with tpuctl.profile() as p:
+                for _ in range(epochs):
+                    for batch in data:
+                        pass
+            seen.append(p.result.steps)
+        print(json.dumps([seen, sum(1 for _ in data)]))
+        """,
+        tmp_path,
+    )
+    (first, second), after = json.loads(words.splitlines()[-1])
+    assert first > 10
+    assert second > first + 15
+    assert after == 20
+
+
 CELL = """
 import time
 from tpuctl.pipeline.program.inside import current

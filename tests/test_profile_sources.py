@@ -14,7 +14,9 @@ import pytest
 
 from tpuctl.errors import InvalidInputError, TargetError
 from tpuctl.pipeline import Profile, profile_target
+from tpuctl.pipeline.consume import Feed
 from tpuctl.pipeline.python.elements import count_examples, holds_a_batch
+from tpuctl.pipeline.python.iterables import open_iterable
 from tpuctl.pipeline.python.meter import FEW, Meter, Metered
 from tpuctl.pipeline.sources import frameworks_of, kind_of
 
@@ -286,3 +288,24 @@ def test_what_cannot_be_iterated_has_no_kind() -> None:
     assert kind_of(iter([])) == "iterable"
     assert kind_of([1]) == "iterable"
     assert [kind_of(made) for made in (7, "text", {"a": 1}, None)] == [None] * 4
+
+
+class Odd:
+    """An iterator that cannot be asked whether it is true, as those of some loaders."""
+
+    def __iter__(self) -> "Odd":
+        return self
+
+    def __next__(self) -> list[int]:
+        return [0, 1]
+
+    def __len__(self) -> int:
+        raise TypeError("it has no len()")
+
+
+def test_nothing_is_asked_of_an_iterator_but_its_elements(tmp_path: Path) -> None:
+    source = open_iterable(Odd(), Odd, str(tmp_path), name="odd", batch_size=2)
+    source.begun.clear()
+    feed = Feed(source, batch_size=2)
+    assert feed.step() == 2
+    feed.poll()

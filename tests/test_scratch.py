@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.errors import TargetError
+from tpuctl.usercode.keeper import remove
 from tpuctl.usercode.scratch import scratch_folder
 
 LIMIT_S = 60.0
@@ -80,9 +81,38 @@ def test_a_command_that_takes_too_long_is_ended() -> None:
         scratch.run([sys.executable, "-c", "import time; time.sleep(600)"], limit_s=0.1)
 
 
-def test_a_folder_goes_though_a_forked_process_still_holds_the_pipe_to_its_keeper() -> None:
+def test_it_is_gone_at_the_end_although_a_process_that_was_forked_inside_lives_on() -> None:
     with scratch_folder("tpuctl-test-") as scratch:
-        assert scratch._keeper.stdin
-        held = os.dup(scratch._keeper.stdin.fileno())
-    os.close(held)
-    assert not scratch.path.exists()
+        pid = os.fork()
+        if not pid:
+            time.sleep(LIMIT_S)
+            os._exit(0)
+    try:
+        assert is_running(pid)
+        assert not scratch.path.exists()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+place = Path(sys.argv[1], "stacks")
+while place.parent.exists():
+    try:
+        place.with_suffix(".new").write_text("seen")
+        place.with_suffix(".new").replace(place)
+    except OSError:
+        pass
+"""
+
+
+def test_nothing_is_left_of_a_folder_that_others_write_into_meanwhile(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with subprocess.Popen([sys.executable, "-S", "-c", WRITER, str(folder)]):
+            assert comes_true((folder / "stacks").exists)
+            remove(str(folder))
+    assert list(tmp_path.iterdir()) == []

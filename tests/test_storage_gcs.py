@@ -1,5 +1,8 @@
 """Buckets on a bad day: the port over the emulator's faults, and what it says when it gives up."""
 
+import shlex
+import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -149,7 +152,17 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(practice: Any, monkey
     ):
         with pytest.raises(NotFoundError, match="there is no bucket elsewhere") as given:
             act()
-        assert "buckets create gs://elsewhere" in (given.value.hint or "")
+        assert "buckets create" not in (given.value.hint or "")
+    create = shlex.split(given.value.hint or "")
+    assert subprocess.run([sys.executable, *create[1:]], check=False).returncode == 0
+    assert list(missing.list()) == []
+
+
+def test_a_bucket_of_googles_is_created_with_googles_command(monkeypatch: Any) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    asked = Asked("Could not read gs://elsewhere/a", "elsewhere")
+    error = translate(404, "The specified bucket does not exist.", asked)
+    assert (error.hint or "").startswith("gcloud storage buckets create gs://elsewhere ")
 
 
 def test_an_emulator_that_is_gone_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """tpuctl: from "is my TPU even there?" to "my training keeps the matrix unit busy"."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
     from tpuctl.notebook.doctor import doctor as doctor
@@ -13,25 +15,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `import tpuctl` costs nothing.
-_LAZY = {
-    "doctor": "tpuctl.notebook.doctor",
-    "load_ipython_extension": "tpuctl.notebook.magics",
-    "ProfileCallback": "tpuctl.pipeline.program._keras",
-    "predict": "tpuctl.training",
-    "profile": "tpuctl.pipeline.program.inside",
-    "strategy": "tpuctl.training.opened",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public function when it is first asked for."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tpuctl' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    """Name the lazy functions too."""
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "doctor": "notebook.doctor",
+        "load_ipython_extension": "notebook.magics",
+        "ProfileCallback": "pipeline.program._keras",
+        "predict": "training",
+        "profile": "pipeline.program.inside",
+        "strategy": "training.opened",
+    },
+)

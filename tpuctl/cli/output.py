@@ -15,6 +15,7 @@ from tpuctl.outcome import Outcome
 from tpuctl.reporters import envelope
 
 STDERR = 2
+REPORT_COLUMNS = 100
 _COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 
 _RESUMES = "The same command again goes on from what is complete."
@@ -88,7 +89,15 @@ def _print(report: Any) -> None:
         from rich.console import Console
 
         # A command or a snippet may be longer than a line: it is to be copied, so never cut.
-        Console(highlight=False).print(report, crop=False)
+        Console(highlight=False, width=_width()).print(report, crop=False)
+
+
+def _width() -> int | None:
+    """As wide as the terminal is, or COLUMNS says; as reports are designed for where there is none.
+
+    Else rich lays out for 80.
+    """
+    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else REPORT_COLUMNS
 
 
 def result_is_out() -> None:

@@ -8,8 +8,9 @@ cloud.wait("t1", "ready")
 cloud.delete("t1")
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
     from tpuctl.cloud.verbs import create as create
@@ -22,16 +23,4 @@ if TYPE_CHECKING:
 
 _VERBS = ("create", "list", "show", "wait", "delete", "gc", "quota")
 
-
-def __getattr__(name: str) -> Any:
-    """Load a verb when it is first asked for: each part of this package costs only itself."""
-    if name not in _VERBS:
-        raise AttributeError(f"module 'tpuctl.cloud' has no attribute {name!r}")
-    from tpuctl.cloud import verbs
-
-    return getattr(verbs, name)
-
-
-def __dir__() -> Iterable[str]:
-    """Name the verbs too."""
-    return sorted([*globals(), *_VERBS])
+__getattr__, __dir__ = lazy(__name__, dict.fromkeys(_VERBS, "verbs"))

@@ -4,8 +4,9 @@ What is public here is loaded when it is first asked for: a worker process, a re
 and a command each need a few of these modules, and would wait for all of them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
     from tpuctl.datasets.batches import Batch as Batch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.datasets.cached import open_cache as open_cache
     from tpuctl.datasets.caching import cache as cache
     from tpuctl.datasets.copies import copy_data_set as copy_data_set
+    from tpuctl.datasets.describing import contact_sheet as contact_sheet
     from tpuctl.datasets.describing import describe as describe
     from tpuctl.datasets.describing import write_sheet as write_sheet
     from tpuctl.datasets.models import Description as Description
@@ -32,42 +34,32 @@ if TYPE_CHECKING:
     from tpuctl.datasets.torchdata import open_torch_dataset as open_torch_dataset
     from tpuctl.datasets.verifying import verify as verify
 
-_LAZY = {
-    "Batch": "batches",
-    "Batches": "batches",
-    "open_batches": "batches",
-    "CacheOptions": "cache_models",
-    "CacheResult": "cache_models",
-    "CopyResult": "cache_models",
-    "Cache": "cached",
-    "open_cache": "cached",
-    "cache": "caching",
-    "copy_data_set": "copies",
-    "describe": "describing",
-    "write_sheet": "describing",
-    "Description": "models",
-    "PresizeOptions": "models",
-    "PresizeResult": "models",
-    "VerifyResult": "models",
-    "yuv420_to_rgb": "planes",
-    "presize": "presizing",
-    "Record": "reading",
-    "read_records": "reading",
-    "open_tf_dataset": "tfdata",
-    "open_torch_dataset": "torchdata",
-    "verify": "verifying",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load the module of a public name."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tpuctl.datasets' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"tpuctl.datasets.{_LAZY[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    """Name the lazy ones too."""
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Batch": "batches",
+        "Batches": "batches",
+        "open_batches": "batches",
+        "CacheOptions": "cache_models",
+        "CacheResult": "cache_models",
+        "CopyResult": "cache_models",
+        "Cache": "cached",
+        "open_cache": "cached",
+        "cache": "caching",
+        "copy_data_set": "copies",
+        "contact_sheet": "describing",
+        "describe": "describing",
+        "write_sheet": "describing",
+        "Description": "models",
+        "PresizeOptions": "models",
+        "PresizeResult": "models",
+        "VerifyResult": "models",
+        "yuv420_to_rgb": "planes",
+        "presize": "presizing",
+        "Record": "reading",
+        "read_records": "reading",
+        "open_tf_dataset": "tfdata",
+        "open_torch_dataset": "torchdata",
+        "verify": "verifying",
+    },
+)

@@ -67,6 +67,12 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
             f"--sheet {path} does not end in .png, and a contact sheet is a PNG.",
             hint="Write --sheet sheet.png.",
         )
+    write_atomically(Path(path), contact_sheet(dst, most=most))
+    return Path(path)
+
+
+def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
+    """Draw the PNG of `write_sheet`. Raises NotFoundError and InvalidInputError."""
     need_images_extra()
     from tpuctl.datasets._sheet import draw_sheet
 
@@ -77,8 +83,7 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
         count = min(most, total)
         wanted = {index * total // count for index in range(count)}
         draw_sheet(_pick(data_set, wanted), count, data_set.classes).save(sheet, "PNG")
-    write_atomically(Path(path), sheet.getvalue())
-    return Path(path)
+    return sheet.getvalue()
 
 
 def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:

@@ -1,11 +1,11 @@
 """`tpuctl.doctor()`: the diagnosis as an object that displays itself."""
 
-import io
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 from tpuctl.diagnosis import Diagnosis, examine
+from tpuctl.notebook.paper import as_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -13,14 +13,9 @@ class Report(Diagnosis):
     """A diagnosis that is a card in a notebook and text everywhere else."""
 
     def __repr__(self) -> str:
-        from rich.console import Console
-
         from tpuctl.reporters.doctor import text
 
-        paper = io.StringIO()
-        # Inside a kernel rich would otherwise display at once instead of writing.
-        Console(file=paper, width=100, color_system=None, force_jupyter=False).print(text(self))
-        return "\n".join(line.rstrip() for line in paper.getvalue().splitlines())
+        return as_text(text(self))
 
     def _repr_html_(self) -> str:
         from tpuctl.reporters.doctor_html import card

@@ -1,6 +1,8 @@
 """`%load_ext tpuctl`: the command line as a magic."""
 
 import shlex
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tpuctl.errors import TpuctlError
@@ -40,17 +42,29 @@ def profile_cell(shell: Any, line: str, cell: str) -> Any:
 
 
 def tpuctl(line: str) -> Any:
-    """Run a tpuctl command; `%tpuctl doctor` shows a card."""
+    """Run a tpuctl command; `%tpuctl doctor` and `%tpuctl data show DST` show a card."""
     words = shlex.split(line)
-    if words[:1] == ["doctor"] and (options := _options(words[1:])) is not None:
-        try:
-            return doctor(**options)
-        except TpuctlError as error:
-            from tpuctl.cli import output
+    show = _card(words)
+    if show is None:
+        return _run(words)
+    try:
+        return show()
+    except TpuctlError as error:
+        from tpuctl.cli import output
 
-            output.fail(error.code, str(error), error.hint)
-            return None
-    return _run(words)
+        output.fail(error.code, str(error), error.hint)
+        return None
+
+
+def _card(words: list[str]) -> Callable[[], Any] | None:
+    """What shows a command as more than text; None where that is nothing of ours."""
+    if words[:1] == ["doctor"] and (options := _options(words[1:])) is not None:
+        return partial(doctor, **options)
+    if words[:2] == ["data", "show"] and len(words) == 3 and not words[2].startswith("-"):
+        from tpuctl.notebook.data_set import show_data_set
+
+        return partial(show_data_set, words[2])
+    return None
 
 
 def _options(words: list[str]) -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
 """A profile as an object that displays itself."""
 
 import html
-import io
 from dataclasses import dataclass
 
+from tpuctl.notebook.paper import as_text
 from tpuctl.pipeline.models import Profile
 
 
@@ -14,15 +14,9 @@ class Card:
     profile: Profile
 
     def __repr__(self) -> str:
-        from rich.console import Console
-
         from tpuctl.reporters.profile import text
 
-        paper = io.StringIO()
-        # Inside a kernel rich would otherwise display at once instead of writing.
-        console = Console(file=paper, width=100, color_system=None, force_jupyter=False)
-        console.print(text(self.profile))
-        return "\n".join(line.rstrip() for line in paper.getvalue().splitlines())
+        return as_text(text(self.profile))
 
     def _repr_html_(self) -> str:
         """The page in a frame, so that its style and its script stay its own."""

@@ -4,8 +4,9 @@ What is public here is loaded when it is first asked for: a training that is onl
 little of it, twice, before its first line.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
     from tpuctl.pipeline.compare import Comparison as Comparison
@@ -17,27 +18,16 @@ if TYPE_CHECKING:
     from tpuctl.pipeline.tpuprof import save as save
     from tpuctl.pipeline.trace.profile import profile_trace as profile_trace
 
-_LAZY = {
-    "Comparison": "compare",
-    "diff": "compare",
-    "Profile": "models",
-    "profile_target": "profile",
-    "reference_step_ms": "reference",
-    "load": "tpuprof",
-    "save": "tpuprof",
-    "profile_trace": "trace.profile",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load the module of a public name."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tpuctl.pipeline' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"tpuctl.pipeline.{_LAZY[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    """Name the lazy ones too."""
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Comparison": "compare",
+        "diff": "compare",
+        "Profile": "models",
+        "profile_target": "profile",
+        "reference_step_ms": "reference",
+        "load": "tpuprof",
+        "save": "tpuprof",
+        "profile_trace": "trace.profile",
+    },
+)

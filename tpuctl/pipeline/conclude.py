@@ -13,6 +13,7 @@ from tpuctl.pipeline.situation import Situation
 from tpuctl.pipeline.verdict import judge
 
 LOST_WORTH_A_NOTE = 0.005
+MOST = 0.5
 NO_DEVICE = "no device step time was given: add --device-step-ms MS, --fit TYPE or --train"
 
 
@@ -102,7 +103,11 @@ def _window_name(case: Case) -> str:
 
 
 def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
-    stage = parts.stages[finding.bottleneck].name if finding.bottleneck is not None else ""
+    found = finding.bottleneck
+    stage = "the pipeline" if found is None else parts.stages[found].name
+    serial = f"{stage} does not run in parallel."
+    if parts.residual.share_of_cpu > MOST:
+        serial = "most of its time goes into passing elements on."
     cause = {
         "device": "The device is the limit: the input pipeline keeps up.",
         "vcpu": f"The vCPUs are the limit; {stage} takes most of their time.",
@@ -111,7 +116,7 @@ def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
         "gil": f"The Python interpreter lock is the limit: {stage} holds it.",
         "io": f"Waiting for data is the limit: {stage} waits and leaves the vCPUs idle.",
         "threadpool": f"The thread pool is the limit: {stage} fills all of its threads.",
-        "serial": f"One thread is the limit: {stage} does not run in parallel.",
+        "serial": f"One thread is the limit: {serial}",
         "transfer": "Moving batches to the device is the limit, not making them.",
         "bursty": "Batches come unevenly: fast enough on average, too late too often.",
         "startup": "Only the start is slow; from then on the pipeline keeps up.",

@@ -144,7 +144,8 @@ class Feed:
     def poll(self) -> None:
         """Bring the ledger up to date."""
         with self._lock:
-            snapshot = self._source.snapshot(self._iterator) if self._iterator else None
+            iterator = self._iterator
+            snapshot = None if iterator is None else self._source.snapshot(iterator)
             if snapshot:
                 self.ledger.add(snapshot)
 

@@ -21,6 +21,7 @@ class GilProbe:
 
     def __init__(self) -> None:
         self._overshoots_s: list[float] = []
+        self._is_on = True
         self.cpu_s = 0.0
         self.thread_id = _start(self._run, "tpuctl-gil-probe")
 
@@ -29,9 +30,13 @@ class GilProbe:
         taken, self._overshoots_s = self._overshoots_s, []
         return taken
 
+    def end(self) -> None:
+        """Feel no more; the thread ends by itself."""
+        self._is_on = False
+
     def _run(self) -> None:
         delay_s = run_delay_reader()
-        while True:
+        while self._is_on:
             start, delayed_s = time.perf_counter(), delay_s()
             time.sleep(PROBE_SLEEP_S)
             late_s = time.perf_counter() - start - PROBE_SLEEP_S
@@ -62,15 +67,21 @@ def _start(run: Callable[[], None], name: str) -> int:
 
 
 class Sampler:
-    """Calls everybody in `callbacks` twice a second until the process ends."""
+    """Calls everybody in `callbacks` twice a second until it is ended, or the process ends."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callbacks = [callback]
+        self._is_on = True
         self.cpu_s = 0.0
         self.thread_id = _start(self._run, "tpuctl-sampler")
 
+    def end(self) -> None:
+        """Call nobody any more; the thread ends by itself."""
+        self.callbacks.clear()
+        self._is_on = False
+
     def _run(self) -> None:
-        while True:
+        while self._is_on:
             time.sleep(SAMPLE_EVERY_S)
             for callback in self.callbacks:
                 callback()

@@ -60,7 +60,7 @@ def _document(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no profile {path}.", hint=_HINT) from error
     except OSError as error:
-        raise InvalidInputError(f"Could not read {path}: {error.strerror}.") from error
+        raise InvalidInputError(f"Could not read {path}: {error.strerror}.", hint=_HINT) from error
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from tpuctl.errors import (
 from tpuctl.storage._checksum import check_checksum, crc32c_of, from_base64
 from tpuctl.storage._gcs_login import Login, log_in
 from tpuctl.storage._gcs_reading import Reader, open_pool
+from tpuctl.storage.faults import EMULATOR
 from tpuctl.storage.local import translated_write_errors
 from tpuctl.storage.location import Location
 from tpuctl.storage.port import Entry, Patience, check_name
@@ -24,7 +25,6 @@ from tpuctl.storage.port import Entry, Patience, check_name
 if TYPE_CHECKING:
     from tpuctl.storage._gcs_writing import Writer
 
-EMULATOR = "STORAGE_EMULATOR_HOST"
 _GOOGLE = "https://storage.googleapis.com"
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 

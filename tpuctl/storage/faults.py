@@ -1,5 +1,8 @@
 """From what Cloud Storage answers to our errors, with the command that helps."""
 
+import json
+import os
+import shlex
 from dataclasses import dataclass
 
 from tpuctl.errors import (
@@ -14,6 +17,7 @@ from tpuctl.errors import (
 )
 
 LOGIN_COMMAND = "gcloud auth application-default login"
+EMULATOR = "STORAGE_EMULATOR_HOST"
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 """Statuses after which the same request may work in a moment."""
 
@@ -40,10 +44,7 @@ def translate(status: int, message: str, asked: Asked) -> TpuctlError:
             "--member=user:YOU --role=roles/storage.objectUser",
         )
     if status == 404 and _NO_BUCKET in message:
-        return NotFoundError(
-            f"{doing}: there is no bucket {bucket}.",
-            hint=f"gcloud storage buckets create gs://{bucket} --location=REGION_OF_THE_TPU",
-        )
+        return NotFoundError(f"{doing}: there is no bucket {bucket}.", hint=_create_bucket(bucket))
     if status == 404:
         return NotFoundError(
             f"{doing}: there is no such object.", hint=f"gcloud storage ls gs://{bucket}"
@@ -62,6 +63,13 @@ def translate(status: int, message: str, asked: Asked) -> TpuctlError:
     return InvalidInputError(f"{doing}: Cloud Storage refuses it (status {status}): {said}")
 
 
+def _create_bucket(bucket: str) -> str:
+    if not os.environ.get(EMULATOR):
+        return f"gcloud storage buckets create gs://{bucket} --location=REGION_OF_THE_TPU"
+    create = f"storage.Client.create_anonymous_client().create_bucket({json.dumps(bucket)})"
+    return f"python -c {shlex.quote(f'from google.cloud import storage; {create}')}"
+
+
 def unavailable(asked: Asked, why: str) -> UnavailableError:
     """Say that the service did not answer, or not to the end."""
     return UnavailableError(
@@ -74,5 +82,5 @@ def no_emulator(asked: Asked, url: str) -> UnavailableError:
     """Say that nobody listens where the emulator is said to be."""
     return UnavailableError(
         f"{asked.doing}: no emulator answers at {'/'.join(url.split('/')[:3])}.",
-        hint="tpuctl emulator start (or unset STORAGE_EMULATOR_HOST to use Google's service)",
+        hint=f"tpuctl emulator start (or unset {EMULATOR} to use Google's service)",
     )

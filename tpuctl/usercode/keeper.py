@@ -2,7 +2,8 @@
 
 Run as a script of its own, with nothing but the standard library: `keeper.py FOLDER`. Each line on
 its input is the process group of something that the owner started, or, after a minus, that ended;
-a zero is the owner's own end, for there may be others who hold the pipe open.
+0 says that the owner is done. Only a killed one does not say it: the pipe may then stay open in
+processes that the owner forked, and the folder for as long as they live.
 """
 
 import contextlib
@@ -13,11 +14,11 @@ import sys
 
 
 def main() -> None:
-    """Read until the owner is gone, end what still runs, and remove the folder."""
+    """Read until the owner is done or gone, end what still runs, and remove the folder."""
     groups = set()
     for line in sys.stdin:
         number = int(line)
-        if not number:
+        if number == 0:
             break
         if number > 0:
             groups.add(number)
@@ -26,7 +27,18 @@ def main() -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    remove(sys.argv[1])
+
+
+def remove(folder: str) -> None:
+    """Remove a folder that other processes may still write into.
+
+    Renamed first: what they write from then on finds no folder, and cannot come in between.
+    """
+    gone = f"{folder}.gone"
+    with contextlib.suppress(OSError):
+        os.rename(folder, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 if __name__ == "__main__":

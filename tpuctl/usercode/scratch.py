@@ -13,7 +13,6 @@ from pathlib import Path
 from tpuctl.errors import TargetError
 from tpuctl.usercode.complaint import last_words
 
-END = 0
 KEEPER = Path(__file__).with_name("keeper.py")
 
 
@@ -22,7 +21,7 @@ class Scratch:
     """A folder with somebody who looks after it."""
 
     path: Path
-    _keeper: "subprocess.Popen[str]"
+    _keeper: "subprocess.Popen[bytes]"
 
     def run(self, command: Sequence[str], *, limit_s: float) -> None:
         """Run a command that ends with us; raises TargetError where it fails or takes too long."""
@@ -33,7 +32,7 @@ class Scratch:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self.tell(process.pid)
+        self._tell(process.pid)
         try:
             said, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as error:
@@ -42,15 +41,18 @@ class Scratch:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-            self.tell(-process.pid)
+            self._tell(-process.pid)
         if process.returncode:
             raise TargetError(last_words(said.decode("utf-8", "replace")))
 
-    def tell(self, group: int) -> None:
-        """Let the keeper know of a process group that began, or, negative, that ended."""
+    def done(self) -> None:
+        """Have the folder removed, whoever of those that we forked still lives."""
+        self._tell(0)
+
+    def _tell(self, group: int) -> None:
         assert self._keeper.stdin
-        self._keeper.stdin.write(f"{group}\n")
-        self._keeper.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._keeper.stdin.fileno(), b"%d\n" % group)
 
 
 @contextlib.contextmanager
@@ -62,13 +64,10 @@ def scratch_folder(prefix: str) -> Iterator[Scratch]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
-        text=True,
     )
-    scratch = Scratch(Path(path), keeper)
     with keeper:
+        scratch = Scratch(Path(path), keeper)
         try:
             yield scratch
         finally:
-            # Processes forked meanwhile, as the workers of a loader are, hold the pipe open too.
-            with contextlib.suppress(BrokenPipeError):
-                scratch.tell(END)
+            scratch.done()

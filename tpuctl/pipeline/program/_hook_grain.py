@@ -14,8 +14,13 @@ def hook(watch: Watch, module: ModuleType, folder: str) -> None:
     plain = output.__iter__
 
     def __iter__(self: Any, *arguments: Any, **named: Any) -> Any:
-        series = watch.of(self._parent, lambda: _origin(self._parent, folder))
-        made = plain(self, *arguments, **named)
+        outermost = self._parent
+        series = watch.of(outermost, lambda: _origin(outermost, folder))
+        # Grain comes here in the first epoch only: an outermost data set is then taken for the
+        # part of another one. It is told otherwise, and iterated as Grain would from now on.
+        again = "_tpuctl" in outermost.__dict__
+        made = outermost.__iter__() if again else plain(self, *arguments, **named)
+        outermost._tpuctl, outermost.has_child = True, False
         _watch_class(watch, type(made))
         made._tpuctl = series
         watch.opened(series, made)

@@ -1,6 +1,5 @@
 """Profile a training from inside: a `with` around it, or a callback for Keras."""
 
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -13,6 +12,8 @@ from tpuctl.pipeline.program.recording import Recording
 from tpuctl.pipeline.program.run import conclude
 from tpuctl.pipeline.program.watching import Origin
 from tpuctl.pipeline.python.iterables import iterate, location_of, sampled_costs
+from tpuctl.pipeline.python.stacks import giving
+from tpuctl.usercode.keeper import remove
 
 FEW = "Train for a few steps inside the block; iterate data sets there, or through p.watch(loader)."
 
@@ -47,7 +48,9 @@ class ProfileBlock:
         _open.remove(self)
         measured = recording.finish()
         recording.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        # The hooks write where they were told at first, into the folder of the first block.
+        for folder in {self._folder, recording.sampler.folder}:
+            remove(folder)
         if measured is not None:
             self._result = conclude(measured, target="this program")
 
@@ -57,7 +60,7 @@ class ProfileBlock:
         if recording is None:
             return iterate(iterable)
         series = recording.watch.of(iterable, lambda: _origin(iterable, recording))
-        return recording.watch.wrapped(series, iterate(iterable))
+        return recording.watch.wrapped(series, giving(iterable, iterate(iterable)))
 
     @property
     def result(self) -> Profile:
@@ -82,12 +85,12 @@ def profile() -> ProfileBlock:
 
 def _origin(iterable: Any, recording: Recording) -> Origin:
     sampler = recording.sampler
-    sampler.start()
     name = getattr(iterable, "__name__", type(iterable).__name__)
     return Origin(
         kind="iterable",
         chain=ChainNode("Iterable", name, location=location_of(iterable), runs_python=True),
         lanes=1,
         runs_ahead=False,
+        begin=sampler.start,
         costs=lambda: sampled_costs(sampler.folder, lanes=1, own=sampler),
     )

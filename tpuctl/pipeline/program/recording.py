@@ -83,8 +83,9 @@ class Recording:
         """Watch no longer; hooks that stay do nothing then."""
         self.watch.is_on = False
         self.sampler.stop()
-        if self._sampler:
-            self._sampler.callbacks.clear()
+        if self._probe and self._sampler:
+            self._probe.end()
+            self._sampler.end()
 
     @property
     def _tool_cpu_s(self) -> float:

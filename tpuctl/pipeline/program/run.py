@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from tpuctl.pipeline.conclude import build_profile
 from tpuctl.pipeline.models import Device, Measurement, Profile
 from tpuctl.pipeline.program.copying import with_copying
 from tpuctl.usercode.records import from_plain
+from tpuctl.usercode.scratch import scratch_folder
 
 LOOK_EVERY_S = 0.25
 STDERR = 2
@@ -84,19 +84,19 @@ def profile_program(
     stop = _Stop(steps, seconds)
     name = " ".join(command)
     with (
-        tempfile.TemporaryDirectory(prefix="tpuctl-profile-", ignore_cleanup_errors=True) as folder,
-        _started(command, folder) as process,
+        scratch_folder("tpuctl-profile-") as scratch,
+        _started(command, str(scratch.path)) as process,
     ):
         measured, last_s = None, 0.0
         while process.poll() is None and not stop.reached(measured):
             time.sleep(LOOK_EVERY_S)
-            measured = read_result(Path(folder)) or measured
+            measured = read_result(scratch.path) or measured
             if on_look and measured and time.monotonic() - last_s >= SHOW_EVERY_S:
                 last_s = time.monotonic()
                 on_look(conclude(measured, target=name))
         stopped = process.poll() is None
         _end(process)
-        measured = read_result(Path(folder)) or measured
+        measured = read_result(scratch.path) or measured
         if measured is None:
             raise TargetError(
                 f"{name} ended with code {process.returncode} and no training step was seen.",

@@ -22,7 +22,10 @@ WARM_STEPS = 3
 
 @dataclass
 class Origin:
-    """A data set or loader that iterators are made of, again in every epoch."""
+    """A data set or loader that iterators are made of, again in every epoch.
+
+    `begin` starts what its costs are measured with, in every recording anew.
+    """
 
     kind: Kind
     chain: ChainNode
@@ -30,6 +33,7 @@ class Origin:
     lanes: int | None = None
     runs_ahead: bool | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    begin: Callable[[], None] = lambda: None
     costs: Callable[[], tuple[StageCost, ...]] = tuple
     snapshot: Callable[[Any], Snapshot | None] = lambda _: None
     examples: int | None = None
@@ -121,6 +125,7 @@ class Watch:
                 self._origins[id(thing)] = make(), self._remember(thing)
             if id(thing) not in self.series:
                 origin = self._origins[id(thing)][0]
+                origin.begin()
                 self.series[id(thing)] = Series(origin, time.perf_counter())
             return self.series[id(thing)]
 

@@ -17,7 +17,7 @@ from tpuctl.pipeline.models import (
     StageCost,
 )
 from tpuctl.pipeline.python.elements import count_examples, holds_a_batch
-from tpuctl.pipeline.python.stacks import StackSampler, by_depth, is_library, read_stacks
+from tpuctl.pipeline.python.stacks import StackSampler, by_depth, giving, is_library, read_stacks
 from tpuctl.usercode.complaint import describe
 
 METHOD = "CPU clock of the thread, divided by samples of its stack"
@@ -88,7 +88,7 @@ def open_iterable(
         found = first.pop() if first else (make() if _is_iterator(made) else made)
         if not _is_iterator(found):
             first[:] = [found]
-        return iterate(found)
+        return giving(found, iterate(found))
 
     return PythonSource(
         kind="iterable",

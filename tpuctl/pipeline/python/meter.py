@@ -42,13 +42,24 @@ class Meter:
     def row(self) -> "memoryview[int]":
         """The counters of the calling thread; new ones after a fork."""
         if getattr(self._mine, "pid", None) != os.getpid():
-            path = Path(self.folder, f"{os.getpid()}-{threading.get_native_id()}.meter")
-            with path.open("w+b") as file:
-                file.truncate(ROW_BYTES)
-                mapped = mmap.mmap(file.fileno(), ROW_BYTES)
-            self._mine.row, self._mine.pid = memoryview(mapped).cast("q"), os.getpid()
+            self._mine.row = memoryview(self._mapped()).cast("q")
+            self._mine.pid = os.getpid()
         found: memoryview[int] = self._mine.row
         return found
+
+    def _mapped(self) -> mmap.mmap:
+        """A file of the calling thread; memory for nobody where there is no place for a file.
+
+        So a pipeline that outlives its profile, and its folder, goes on.
+        """
+        path = Path(self.folder, f"{os.getpid()}-{threading.get_native_id()}.meter")
+        try:
+            with path.open("w+b") as file:
+                # Room that is missing is to be said now: a mapped page would end the process.
+                os.posix_fallocate(file.fileno(), 0, ROW_BYTES)
+                return mmap.mmap(file.fileno(), ROW_BYTES)
+        except OSError:
+            return mmap.mmap(-1, ROW_BYTES)
 
     def read(self, stages: int) -> list[Reading]:
         """Add up the counters of all threads."""

@@ -3,15 +3,19 @@
 A timer signal runs its handler in the main thread between two instructions, so a long call into C
 is credited to the function that made it, whether or not it lets go of the interpreter lock; a
 sampling thread would see such calls too often. One timer counts time, one the process's CPU time.
+
+The handler is late where a function ends with an operation, as in `return image / 255`: it then
+finds whoever took the result, and credits who gave it where that can be told.
 """
 
 import json
+import opcode
 import os
 import signal
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -25,6 +29,8 @@ _TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
 _COLLATES = ("default_collate", "default_convert", "collate")
 _TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
+# What a function begins with, and a generator goes on with; Python 3.10 has no such operation.
+_RESUME = opcode.opmap.get("RESUME")
 # Parts of the function that they are written in.
 _INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Key = tuple[str, str]
@@ -118,11 +124,13 @@ class StackSampler:
         depth = 0
         while frame is not None:
             name = frame.f_code.co_name
+            if not depth and frame.f_code is _TAKE and not _has_only_begun(frame):
+                return frame.f_locals["self"].key, 0
             if name == "_worker_loop" or frame.f_code.co_filename.startswith(OURS):
                 break
             if name in TRANSFERS:
                 return TRANSFER, 0
-            if stage is None and name not in _INSIDE:
+            if stage is None and name not in _INSIDE and (depth or not _has_only_begun(frame)):
                 stage = self._collate_or_user(frame, name)
             depth += 1
             frame = frame.f_back
@@ -131,6 +139,9 @@ class StackSampler:
     def _collate_or_user(self, frame: FrameType, name: str) -> Key | None:
         if name in _COLLATES and "torch" in frame.f_code.co_filename:
             return COLLATE
+        if name == "fetch" and "torch" in frame.f_code.co_filename:
+            fetcher = frame.f_locals.get("self")
+            return giver(getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None)))
         code = frame.f_code
         if code not in self._places:
             self._places[code] = _place(frame, name)
@@ -145,6 +156,40 @@ class StackSampler:
             path.with_suffix(".new").replace(path)
         except OSError:
             return
+
+
+class _Giving(Iterator[Any]):
+    """An iterator with the name of the user's function that its elements come from."""
+
+    def __init__(self, iterator: Iterator[Any], key: Key) -> None:
+        self._iterator, self.key = iterator, key
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+
+_TAKE = _Giving.__next__.__code__
+
+
+def giving(made: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    """Let the samples of an iterator over something of the user's be told from the taker's."""
+    key = giver(iterator) or giver(made)
+    return _Giving(iterator, key) if key else iterator
+
+
+def giver(made: Any) -> Key | None:
+    """The user's function that a generator runs, or that gives the elements of an object."""
+    kind = type(made)
+    methods = (getattr(kind, name, None) for name in ("__next__", "__getitems__", "__getitem__"))
+    codes = (getattr(made, "gi_code", None), *(getattr(each, "__code__", None) for each in methods))
+    found = next((code for code in codes if code and not is_library(code.co_filename)), None)
+    return _key(found) if found else None
+
+
+def _has_only_begun(frame: FrameType) -> bool:
+    """Whether a function is at its first operation: what was timed came before it."""
+    at = frame.f_lasti
+    return at < 0 or frame.f_code.co_code[at] == _RESUME
 
 
 def read_stacks(folder: str) -> dict[Key, Seen]:
@@ -168,7 +213,7 @@ def _place(frame: FrameType, name: str) -> Key | None:
     """Name a function of the user's, or a transform of a library's; None for other frames."""
     code = frame.f_code
     if not is_library(code.co_filename):
-        return _qualified(code), f"{code.co_filename}:{code.co_firstlineno}"
+        return _key(code)
     owner: Any = frame.f_locals.get("self")
     inside = f"{os.sep}transforms{os.sep}" in code.co_filename
     if name in _TRANSFORMS and inside and owner is not None and not hasattr(owner, "transforms"):
@@ -183,9 +228,9 @@ def is_library(file: str) -> bool:
     return any(part in file for part in _LIBRARIES)
 
 
-def _qualified(code: CodeType) -> str:
+def _key(code: CodeType) -> Key:
     name: str = getattr(code, "co_qualname", code.co_name)
-    return name.rpartition("<locals>.")[2]
+    return name.rpartition("<locals>.")[2], f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def by_depth(seen: Mapping[Key, Seen]) -> list[Key]:

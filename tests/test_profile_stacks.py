@@ -1,0 +1,84 @@
+"""Whom the samples of a stack are credited to."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tpuctl.pipeline.python.stacks import giver
+
+# A process of its own: the timer of a test's time limit has the signal here.
+PROGRAM = """
+import json, sys
+import numpy as np
+from tpuctl.pipeline.python.iterables import iterate
+from tpuctl.pipeline.python.stacks import StackSampler, giving
+
+PICTURES = np.ones((4, 512, 512, 3), np.float32)
+
+def scaled():
+    while True:
+        yield PICTURES / 255.0
+
+class Scaled:
+    def __len__(self):
+        return 1_000_000
+    def __getitem__(self, index):
+        return PICTURES / 255.0
+
+def named():
+    return giving(scaled(), scaled())
+
+def indexed():
+    return giving(Scaled(), iterate(Scaled()))
+
+def taken(iterator):
+    sampler = StackSampler(sys.argv[1])
+    sampler.start()
+    for _ in range(5_000):
+        next(iterator)
+        if sum(seen.samples for seen in sampler.seen.values()) > 20:
+            break
+    sampler.stop()
+    cpu_s = {name: seen.cpu_s for (name, _), seen in sampler.seen.items()}
+    return max(cpu_s, key=cpu_s.get)
+
+print(json.dumps({make.__name__: taken(make()) for make in (scaled, named, indexed)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def costliest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The function that most CPU time is credited to, where a loop takes from an iterator."""
+    folder = tmp_path_factory.mktemp("stacks")
+    place = folder / "program.py"
+    place.write_text(PROGRAM)
+    command = [sys.executable, str(place), str(folder)]
+    found: dict[str, str] = json.loads(subprocess.check_output(command, text=True, timeout=120))
+    return found
+
+
+def test_an_operation_before_a_yield_is_the_generators(costliest: dict[str, str]) -> None:
+    assert costliest["named"] == "scaled"
+
+
+def test_without_the_name_of_the_giver_it_would_be_the_takers(costliest: dict[str, str]) -> None:
+    assert costliest["scaled"] == "taken"
+
+
+def test_an_operation_before_a_return_is_the_data_sets(costliest: dict[str, str]) -> None:
+    assert costliest["indexed"] == "Scaled.__getitem__"
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+def test_what_a_library_gives_has_no_giver_of_the_users(tmp_path: Path) -> None:
+    assert giver(iter([1])) is None
+    assert giver(None) is None
+    assert giver(tmp_path) is None
+    assert giver(numbers()) == ("numbers", f"{__file__}:{numbers.__code__.co_firstlineno}")
