@@ -57,8 +57,9 @@ def _measure(
     start = time.perf_counter()
     batch_size = feed.step()
     first_batch_s = time.perf_counter() - start
+    began_s = time.perf_counter()
     phases = _phases(request, recorder, channel)
-    deep, files = _trace(source, request, recorder, channel)
+    deep, files = _trace(source, request, recorder, channel, began_s)
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring what copying costs")
     copying = source.copying(phases[0].nodes)
@@ -82,7 +83,7 @@ def _measure(
 
 
 def _trace(
-    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel
+    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel, began_s: float
 ) -> tuple[Deep | None, tuple[str, ...]]:
     """Trace the pipeline where that was asked for, as it runs free."""
     if request.trace_folder is None:
@@ -98,7 +99,11 @@ def _trace(
         used = phase.signals
         return Window(phase.wall_s, used.cpu_s, used.other_cpu_s, used.vcpus_usable, phase.nodes)
 
-    running = Running(measure=run, settle=lambda: recorder.settle(None))
+    running = Running(
+        measure=run,
+        settle=lambda: recorder.settle(None),
+        profiled_s=lambda: time.perf_counter() - began_s,
+    )
     return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
 
 
