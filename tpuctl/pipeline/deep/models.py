@@ -36,10 +36,10 @@ class Deep:
     `overhead_fraction` is the share of the vCPUs that recording and collecting took while it was
     traced, `others_fraction` what other programs had of them meanwhile. `slowdown` is CPU time per
     element beside a trace over that without one, minus 1, in windows side by side, with its
-    interval; with it, `run_overhead_fraction` is the share of the vCPUs that tracing took in all the
-    `profiled_s` that the pipeline was measured, and `run_overhead_most` the upper end of that.
-    `ended` says why there is less than was meant to be, or nothing, and `missing` that there cannot
-    be any.
+    interval; with it, `run_overhead_fraction` is the share of the vCPUs that tracing took in all
+    the `profiled_s` that the pipeline was measured, and `run_overhead_most` the upper end of that.
+    `ended` says why there is less than was meant to be, or nothing, and `missing` that there
+    cannot be any.
     """
 
     captures: int = 0
