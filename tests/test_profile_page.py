@@ -42,12 +42,12 @@ def said(page: Page, name: str) -> float:
 
 
 def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path) -> None:
-    result = profile(measurement(*starving()))
+    uneven = replace(starving()[0], unevenness=0.09), starving()[1]
+    result = profile(measurement(*uneven))
     assert result.batch_size
     assert result.cpu_ms_per_example
     assert result.scaling
-    result = replace(result, scaling=replace(result.scaling, unevenness=0.09))
-    assert result.scaling
+    assert result.scaling.unevenness == 0.09
     browser.open(write(tmp_path, profile_html.page(result)))
     most = int(browser.evaluate("document.querySelector('input[name=vcpus]').max"))
     for vcpus in (1, 2, 3, most):
