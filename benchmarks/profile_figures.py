@@ -109,7 +109,10 @@ def show_stalls(arguments: argparse.Namespace) -> None:
     for name in PIPELINES:
         rounds = [one_and_two(name, cpus, arguments.seconds) for _ in range(arguments.rounds)]
         for factor, turns in zip(FACTORS, zip(*rounds, strict=True), strict=True):
-            print(f"stall of {name}, step x{factor:g} of a batch on one vCPU: {verdict(turns)}")
+            print(
+                f"stall of {name}, step x{factor:g} of a batch on one vCPU: {verdict(turns)}",
+                flush=True,
+            )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ def taken(deep: Deep) -> str:
         parts.append(f"{deep.slowdown:+.1%} CPU time per element{_interval(deep)}")
     if deep.run_overhead_fraction is not None:
         cost, most = map(format_fraction, (deep.run_overhead_fraction, deep.run_overhead_most))
-        parts.append(f"{cost} of them over {deep.profiled_s:.0f} s of profiling, at most {most}")
+        run = f"over {deep.profiled_s:.0f} s of profiling"
+        parts.append(f"{cost} of the vCPUs {run}, at most {most}")
     if deep.linked_fraction is not None:
         parts.append(f"{format_fraction(deep.linked_fraction)} of the work linked to a stage")
     return "; ".join(parts)
