@@ -221,8 +221,10 @@ def test_the_report_says_what_the_trace_took_and_what_is_inside() -> None:
     measured = measurement(phase(), traced=traced_as(JPEG), deep=deep)
     found = profile(measured)
     assert taken(deep) == (
-        "3.0 s, 293 KiB; 0.7 % of the vCPUs meanwhile; +1.2% CPU time per element (-1.0% to +3.4%); "
-        "0.6 % of the vCPUs over 14 s of profiling, at most 1.07 %; 99 % of the work linked to a stage"
+        "3.0 s, 293 KiB; 0.7 % of the vCPUs meanwhile; "
+        "+1.2% CPU time per element (-1.0% to +3.4%); "
+        "0.6 % of the vCPUs over 14 s of profiling, at most 1.07 %; "
+        "99 % of the work linked to a stage"
     )
     assert inside(found) == ["decode: OpDecode 75%"]
     assert "OpDecode 75%" in page(found)
