@@ -57,10 +57,15 @@ def test_a_short_command_loads_no_validator_no_layout_and_no_cloud(tmp_path: Pat
     key.touch()
     words = ["--host", "me@127.0.0.1", "--key", str(key), str(tmp_path / "nothing"), ":there"]
     assert loaded_by("cp", *words) == set()
+    words = ["--workers", "2", "--quality=90", "--dry-run", str(tmp_path), str(tmp_path / "small")]
+    assert "pydantic" not in loaded_by("data", "presize", *words)
+    words = ["--seconds", "0.5", "--steps", "3", str(tmp_path / "nothing")]
+    assert "pydantic" not in loaded_by("profile", "run", *words)
 
 
 def test_what_a_command_does_need_is_loaded_and_seen() -> None:
-    assert loaded_by("logs", "--tail", "many", "--host", "me@127.0.0.1") >= {"pydantic"}
+    for tail in ("many", "-1"):
+        assert loaded_by("logs", "--tail", tail, "--host", "me@127.0.0.1") >= {"pydantic"}
 
 
 @pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)

@@ -32,7 +32,8 @@ _LONGEST_STEP = 2.0
 _CUBIC_REACH = 2
 # How far from where it should be a sample may lie, in pixels: too little to show.
 _SNAP = 1 / 32
-_MOST_STEPS_BACK = 48
+# A longer one would cost more than the reference does.
+_LONGEST_LEAD = 128
 
 
 def resample(pixels: Pixels, rect: Rect, width: int, height: int) -> Pixels:
@@ -42,8 +43,12 @@ def resample(pixels: Pixels, rect: Rect, width: int, height: int) -> Pixels:
         pixels, rect = halve(pixels), (rect[0] / 2, rect[1] / 2, rect[2] / 2, rect[3] / 2)
         x_ratio, y_ratio = x_ratio / 2, y_ratio / 2
     x_samples, y_samples = _samples_per_pixel(x_ratio), _samples_per_pixel(y_ratio)
-    method = _choose_method(x_ratio / x_samples, y_ratio / y_samples, x_samples * y_samples)
-    dense = _interpolate(pixels, rect, width * x_samples, height * y_samples, method)
+    x = _place_samples(rect[0], rect[2], width * x_samples)
+    y = _place_samples(rect[1], rect[3], height * y_samples)
+    if x is None or y is None:
+        return resample_exactly(pixels, rect, width, height)
+    method = _choose_method(x.step, y.step, x_samples * y_samples)
+    dense = _interpolate(pixels, x, y, method)
     return _average(dense, width, height)
 
 
@@ -97,56 +102,38 @@ def _average(pixels: Pixels, width: int, height: int) -> Pixels:
     return pixels
 
 
-class _Start(NamedTuple):
-    """A whole source pixel, and how many samples after it the rectangle begins."""
+class _Axis(NamedTuple):
+    """Where one axis is sampled: every `step` pixels from pixel `begin` on, which is a whole one.
 
-    pixel: int
-    samples: int
-
-
-def _interpolate(pixels: Pixels, rect: Rect, width: int, height: int, method: int) -> Pixels:
-    """Sample `rect` at `width` x `height` places, each in the middle of its cell."""
-    left, top, right, bottom = rect
-    x_step, y_step = (right - left) / width, (bottom - top) / height
-    x, y = _start(left, x_step), _start(top, y_step)
-    if x is None or y is None:
-        return _interpolate_anywhere(pixels, rect, width, height, method)
-    seen = pixels[
-        y.pixel : math.ceil(bottom) + _CUBIC_REACH, x.pixel : math.ceil(right) + _CUBIC_REACH
-    ]
-    samples = cv2.resize(seen, None, fx=1 / x_step, fy=1 / y_step, interpolation=method)
-    return samples[y.samples : y.samples + height, x.samples : x.samples + width]
-
-
-def _start(edge: float, step: float) -> _Start | None:
-    """Find where to begin so that some sample's cell begins at `edge`, or None.
-
-    `cv2.resize` is twice as fast as `cv2.warpAffine` but can begin at whole pixels only; stepping
-    back from a fractional edge, the samples come close enough to one sooner or later.
+    The rectangle has `count` samples, after the `lead` that are there to begin at a whole pixel.
     """
-    if edge == 0:
-        return _Start(0, 0)
-    for samples in range(math.ceil(_CUBIC_REACH / step), _MOST_STEPS_BACK):
-        begin = edge - samples * step
+
+    begin: int
+    end: int
+    step: float
+    lead: int
+    count: int
+
+
+def _place_samples(first: float, last: float, count: int) -> _Axis | None:
+    """Place `count` samples between two edges, each in the middle of its cell; None if none fit.
+
+    `cv2.resize` can begin at whole pixels only; stepping back from a fractional edge, the samples
+    come close enough to one sooner or later, unless the step is all but a whole number.
+    """
+    step, end = (last - first) / count, math.ceil(last) + _CUBIC_REACH
+    if abs(first) <= _SNAP:
+        return _Axis(0, end, step, 0, count)
+    for lead in range(math.ceil(_CUBIC_REACH / step), _LONGEST_LEAD):
+        begin = first - lead * step
         if begin < 0:
             return None
         if abs(begin - round(begin)) <= _SNAP:
-            return _Start(round(begin), samples)
+            return _Axis(round(begin), end, step, lead, count)
     return None
 
 
-def _interpolate_anywhere(
-    pixels: Pixels, rect: Rect, width: int, height: int, method: int
-) -> Pixels:
-    left, top, right, bottom = rect
-    x_step, y_step = (right - left) / width, (bottom - top) / height
-    inverse = np.array(
-        [[x_step, 0.0, left + 0.5 * x_step - 0.5], [0.0, y_step, top + 0.5 * y_step - 0.5]]
-    )
-    return cv2.warpAffine(
-        pixels,
-        inverse,
-        (width, height),
-        flags=method | cv2.WARP_INVERSE_MAP,
-        borderMode=cv2.BORDER_REPLICATE,
-    )
+def _interpolate(pixels: Pixels, x: _Axis, y: _Axis, method: int) -> Pixels:
+    seen = pixels[y.begin : y.end, x.begin : x.end]
+    samples = cv2.resize(seen, None, fx=1 / x.step, fy=1 / y.step, interpolation=method)
+    return samples[y.lead : y.lead + y.count, x.lead : x.lead + x.count]
