@@ -79,7 +79,6 @@ def show_deep(arguments: argparse.Namespace) -> None:
     found = [
         take("jpeg", arguments.seconds, None, deep=True).deep for _ in range(arguments.repeats)
     ]
-    overhead = median(each.overhead_fraction for each in found)
     known = [each for each in found if each.slowdown is not None]
     for each in known:
         print(
@@ -88,18 +87,19 @@ def show_deep(arguments: argparse.Namespace) -> None:
             f"{each.profiled_s:.0f} s {each.run_overhead_fraction:.2%} of the vCPUs, "
             f"at most {each.run_overhead_most:.2%}"
         )
-    inside = median(each.slowdown for each in known)
-    over_all = median(each.run_overhead_fraction for each in known)
-    print(f"deep overhead: {over_all:.2%} of the vCPUs over the run, {overhead:.2%} and ", end="")
-    print(f"{inside:+.1%} CPU per element while it traces; {stopped(found)}")
+    ended = sum(each.ended is not None for each in found)
+    print(f"deep: {ended} of {len(found)} traces stopped themselves")
+    if known:
+        over_all = median(each.run_overhead_fraction for each in known)
+        inside = median(each.slowdown for each in known)
+        collecting = median(each.overhead_fraction for each in known)
+        print(
+            f"deep overhead: {over_all:.2%} of the vCPUs over the run; while it traces "
+            f"{inside:+.1%} CPU per element, tracing {collecting:.2%} of the vCPUs"
+        )
     run_module("profile_null", "jpeg", "--repeats", str(arguments.repeats))
     tiny = take("tiny", arguments.seconds, None, deep=True).deep
     print(f"deep overhead, tiny elements: {tiny.note}")
-
-
-def stopped(found: Sequence[Any]) -> str:
-    """How many traces stopped themselves."""
-    return f"{sum(each.ended is not None for each in found)} of {len(found)} stopped themselves"
 
 
 def show_stalls(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline_cases import measurement, phase, profile, starving
 from tpuctl.pipeline.conclude import build_profile
-from tpuctl.pipeline.consume import unevenness
+from tpuctl.pipeline.consume import steps_to_fill, unevenness
 from tpuctl.pipeline.models import Device
 from tpuctl.pipeline.whatif import Scaling, WhatIf, what_if
 
@@ -93,6 +93,16 @@ def test_unevenness_is_the_variance_of_what_does_not_even_out() -> None:
     assert unevenness(times) == pytest.approx(0.09, rel=0.15)
     assert unevenness(array("d", [0.05, 0.15] * 100)) == pytest.approx(0.0)
     assert unevenness(array("d", [0.1] * 15)) is None
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "device_s", "steps"),
+    [(0.1, 0.05, 2), (0.1, 0.1, 2), (0.1, 0.2, 5), (0.2, 0.25, 14), (0.0, 0.1, 2)],
+)
+def test_buffers_fill_with_what_the_pipeline_gives_beyond_the_device(
+    batch_s: float, device_s: float, steps: int
+) -> None:
+    assert steps_to_fill(batch_s, device_s) == steps
 
 
 def test_a_profile_predicts_from_the_vcpus_that_were_busy() -> None:

@@ -4,7 +4,6 @@ A process of its own because pipelines with Python functions can hang the interp
 sends its result through the descriptor and leaves without clean-up. It dies with its parent.
 """
 
-import math
 import os
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.pipeline import signals
-from tpuctl.pipeline.consume import Feed, Limit, OpenPipeline, Recorder
+from tpuctl.pipeline.consume import Feed, Limit, OpenPipeline, Recorder, steps_to_fill
 from tpuctl.pipeline.deep.capturing import Running, Window, capture
 from tpuctl.pipeline.deep.models import Deep
 from tpuctl.pipeline.host import describe_host
@@ -28,8 +27,6 @@ from tpuctl.usercode.records import from_plain, to_plain
 from tpuctl.usercode.scratch import scratch_folder
 
 BLOCKED_SHARE = 0.3
-# Batches: the two that pipelines usually prefetch, and the one that the loop takes ahead.
-BUFFERED = 3
 ISOLATE_S = 1.2
 TRACEABLE = ("tf.data", "photos", "shards")
 
@@ -127,16 +124,11 @@ def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Pha
     phases = [recorder.record(Limit(share_s, free_steps), None)]
     if device_s is not None:
         channel.enter("settling")
-        recorder.settle(device_s, least_steps=_steps_to_fill(phases[0], device_s))
+        batch_s = phases[0].wall_s / max(1, phases[0].steps)
+        recorder.settle(device_s, least_steps=steps_to_fill(batch_s, device_s))
         channel.enter("measuring with a device")
         phases.append(recorder.record(Limit(share_s, request.steps), device_s))
     return tuple(phases)
-
-
-def _steps_to_fill(free: Phase, device_s: float) -> int:
-    """How many steps it takes until the buffers that the free run emptied are full again."""
-    batch_s = free.wall_s / max(1, free.steps)
-    return 2 + math.ceil(BUFFERED * batch_s / (device_s - batch_s)) if device_s > batch_s else 2
 
 
 def _isolate(

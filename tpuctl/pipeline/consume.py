@@ -1,6 +1,7 @@
 """The loop at the end of a pipeline: take batches, wait like a device, write down the times."""
 
 import contextlib
+import math
 import statistics
 import sys
 import threading
@@ -30,6 +31,9 @@ from tpuctl.pipeline.probe import GilProbe, Sampler
 SETTLE_S = 0.5
 WARMING_RATIO = 1.5
 PROMPT_SWITCH_S = 1e-5
+# Batches: the two that pipelines usually prefetch, and the one that the loop takes ahead.
+BUFFERED = 3
+FEWEST_STEPS = 2
 # A late batch is often followed by an early one: sums of so many neighbours tell how far it gets.
 BLOCK, LEAST_BLOCKS = 4, 4
 
@@ -205,7 +209,7 @@ class Recorder:
         """CPU seconds that measuring itself took in threads of its own."""
         return self._probe.cpu_s + self._sampler.cpu_s
 
-    def settle(self, device_s: float | None, *, least_steps: int = 2) -> None:
+    def settle(self, device_s: float | None, *, least_steps: int = FEWEST_STEPS) -> None:
         """Let buffers reach the state that the next window is about; takes 2 s at most."""
         self._loop(Limit(SETTLE_S, least_steps=least_steps), device_s)
 
@@ -338,6 +342,12 @@ def spread(times: "array[float]") -> Spread:
 
     mean = sum(ordered) / len(ordered)
     return Spread(len(ordered), mean, quantile(0.5), quantile(0.95), quantile(0.99), ordered[-1])
+
+
+def steps_to_fill(batch_s: float, device_s: float) -> int:
+    """How many steps a device takes until buffers are full that a free run has emptied."""
+    gained = device_s / batch_s - 1 if batch_s else 0.0
+    return FEWEST_STEPS + math.ceil(BUFFERED / gained) if gained > 0 else FEWEST_STEPS
 
 
 def unevenness(times: "array[float]") -> float | None:
