@@ -50,14 +50,18 @@ def section(profile: Profile) -> str:
         + '<p>Between <span data-say="least"></span> % and <span data-say="most"></span> % idle, '
         + 'by what the measurement leaves open; <span data-say="rate"></span> examples/s; '
         + 'the device would need <span data-say="needed"></span> vCPUs.</p></div>',
-        html.paragraph(
-            f"{cpu_ms:.4g} ms CPU per example, batches of {batch:,}; the idle share of the MXU is "
-            "1 - step x vCPUs / (batch x CPU), and more where batches come unevenly. With every "
-            f"doubling of the {scaling.busy_vcpus:.2g} vCPUs that were busy, an example takes "
-            f"{scaling.growth:.0%} more CPU time ({scaling.growth_low:.0%} to "
-            f"{scaling.growth_high:.0%}). What else could become the limit is not in it.",
-            css="soft",
-        ),
+        html.paragraph(_basis(batch, cpu_ms, scaling), css="soft"),
+    )
+
+
+def _basis(batch: int, cpu_ms: float, scaling: Scaling) -> str:
+    """Say in words what is computed with."""
+    return (
+        f"{cpu_ms:.4g} ms CPU per example, batches of {batch:,}; the idle share of the MXU is "
+        "1 - step x vCPUs / (batch x CPU), and more where batches come unevenly. With every "
+        f"doubling of the {scaling.busy_vcpus:.2g} vCPUs that were busy, an example takes "
+        f"{scaling.growth:.0%} more CPU time ({scaling.growth_low:.0%} to "
+        f"{scaling.growth_high:.0%}). What else could become the limit is not in it."
     )
 
 
