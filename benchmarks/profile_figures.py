@@ -25,12 +25,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.pipeline.analyze import CPU_REGIMES
 from tpuctl.pipeline.models import Signals
 from tpuctl.pipeline.whatif import Scaling, WhatIf, what_if
 
 PARTS = ("live", "deep", "stall")
 PIPELINES = ("jpeg", "heavy")
+STALLING = (*PIPELINES, "python")
 # Device steps as multiples of what one vCPU needs for a batch.
 FACTORS = (0.3, 0.4, 0.55, 0.7)
 # Where others take more of the vCPUs than this, the wait is theirs.
@@ -54,7 +54,7 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="of the stalls, each pipeline")
-    parser.add_argument("--pipelines", type=lambda text: text.split(","), default=PIPELINES)
+    parser.add_argument("--pipelines", type=lambda text: text.split(","), default=STALLING)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--only", choices=PARTS, help="one part of it")
     parser.add_argument("--plain", choices=PIPELINES, help=argparse.SUPPRESS)
@@ -108,10 +108,6 @@ def show_stalls(arguments: argparse.Namespace) -> None:
     if len(cpus) < 2:
         print("stall on two vCPUs: this machine has one")
         return
-    with running_on(cpus[:1]):
-        locked = take("python", arguments.seconds, None)
-    told = "refused" if locked.verdict not in CPU_REGIMES else "WRONGLY given"
-    print(f"stall of python, which holds the interpreter lock: {told} ({locked.verdict})")
     for name in arguments.pipelines:
         rounds = [one_and_two(name, cpus, arguments.seconds) for _ in range(arguments.rounds)]
         for factor, turns in zip(FACTORS, zip(*rounds, strict=True), strict=True):

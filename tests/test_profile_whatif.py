@@ -1,5 +1,6 @@
 """What is predicted for other vCPUs and other devices."""
 
+import math
 import random
 from array import array
 from dataclasses import replace
@@ -42,6 +43,17 @@ def test_an_example_takes_more_on_more_vcpus() -> None:
     assert predicted(scaling, vcpus=4, step_ms=32).mxu_idle_fraction == pytest.approx(
         1 - 0.8 / 1.21
     )
+
+
+def test_what_holds_the_interpreter_lock_is_not_divided_over_vcpus() -> None:
+    held = replace(PLAIN, serial_ms=6.0)
+    alone = predicted(held, vcpus=1, step_ms=64).mxu_idle_fraction
+    assert alone == predicted(PLAIN, vcpus=1, step_ms=64).mxu_idle_fraction
+    for vcpus in (2, 64):
+        found = predicted(held, vcpus=vcpus, step_ms=64)
+        assert found.mxu_idle_fraction == pytest.approx(1 - 64 / (16 * 6.0))
+    assert math.isinf(predicted(held, step_ms=64).vcpus_needed)
+    assert predicted(held, step_ms=120).vcpus_needed == predicted(PLAIN, step_ms=120).vcpus_needed
 
 
 def test_as_many_vcpus_as_it_says_are_enough_and_fewer_are_not() -> None:
@@ -112,6 +124,19 @@ def test_a_profile_predicts_from_the_vcpus_that_were_busy() -> None:
     assert beside.scaling is not None
     assert alone.scaling.busy_vcpus == pytest.approx(1.0)
     assert beside.scaling.busy_vcpus == pytest.approx(1.8)
+
+
+def test_a_python_stage_that_held_the_lock_on_one_vcpu_caps_what_more_are_said_to_bring() -> None:
+    late = {"gil_overshoot_p50_ms": 5.0, "gil_overshoot_p90_ms": 5.5}
+    one = {"vcpus_visible": 1, "vcpus_usable": 1.0, "own": 0.49, **late}
+    measured = measurement(*starving(examples_per_s=133.0, **one), python="decode")
+    found = profile(measured)
+    decode = next(stage for stage in found.stages if stage.name == "decode")
+    assert found.verdict == "vcpu"
+    assert found.scaling is not None
+    assert found.scaling.serial_ms == pytest.approx(decode.cpu_ms_per_example)
+    assert found.vcpus.needed_to_saturate is None
+    assert "holds its lock" in (found.vcpus.why_null or "")
 
 
 def test_an_estimated_step_widens_the_interval_of_vcpus() -> None:

@@ -1,15 +1,12 @@
-"""What the rules for a verdict look at, and how many vCPUs a device would need. Pure."""
+"""What the rules for a verdict look at. Pure."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from tpuctl.pipeline.attribution import Attribution
-from tpuctl.pipeline.models import Device, Measurement, Phase, Vcpus, Verdict
-from tpuctl.pipeline.reference import Thresholds, load_facts, thresholds
-from tpuctl.pipeline.whatif import Scaling, what_if
+from tpuctl.pipeline.models import Measurement, Phase, Verdict
+from tpuctl.pipeline.reference import Thresholds, thresholds
 
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
-LEAST_BUSY = 0.01
 
 
 @dataclass(frozen=True)
@@ -140,56 +137,3 @@ def serial_runs(case: Case) -> list[tuple[list[int], float]]:
             runs.append((current, sum(case.parts.stages[i].calls_in_flight for i in current)))
             current = []
     return runs
-
-
-def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> Vcpus:
-    """Say how many vCPUs would keep the device busy: batch size x CPU per example / step time.
-
-    An example takes a little more of that on more vCPUs. Refused outside the regimes in which vCPUs
-    are what is missing. Where the step time of the device is an interval, so is the answer.
-    """
-    signals = case.free.signals
-    used = signals.cpu_s / signals.wall_s
-
-    def refused(why: str) -> Vcpus:
-        return Vcpus(signals.vcpus_usable, used, None, None, None, why)
-
-    if case.device_step_s is None:
-        return refused("no device step time: give --device-step-ms or --train")
-    if verdict not in CPU_REGIMES:
-        return refused(f"the verdict is {verdict}: vCPUs are not what is missing")
-    step_ms = case.device_step_s * 1e3
-    slow_ms = device.high_ms if device and device.high_ms else step_ms
-    fast_ms = device.low_ms if device and device.low_ms else step_ms
-
-    fed = partial(
-        what_if,
-        batch_size=case.measured.batch_size,
-        cpu_ms_per_example=case.parts.cpu_s_per_example * 1e3,
-        vcpus=signals.vcpus_usable,
-        scaling=scaling_of(case),
-    )
-    return Vcpus(
-        signals.vcpus_usable,
-        used,
-        fed(step_ms=step_ms).vcpus_needed,
-        fed(step_ms=slow_ms).vcpus_low,
-        fed(step_ms=fast_ms).vcpus_high,
-        None,
-    )
-
-
-def scaling_of(case: Case) -> Scaling:
-    """What a prediction for other vCPUs rests on: this run, and a dated fact about others."""
-    known, signals = load_facts("scaling.json"), case.free.signals
-    busy = signals.cpu_s / signals.wall_s + case.others * signals.vcpus_visible
-    return Scaling(
-        busy_vcpus=max(LEAST_BUSY, min(busy, float(signals.vcpus_visible))),
-        growth=known["growth_per_doubling"],
-        growth_low=known["growth_least"],
-        growth_high=known["growth_most"],
-        cpu_low=case.parts.low_factor,
-        cpu_high=case.parts.high_factor,
-        unevenness=case.free.unevenness or 0.0,
-        batches_ahead=known["batches_ahead"],
-    )

@@ -24,6 +24,7 @@ class Scaling:
     `growth`, which is between `growth_low` and `growth_high`; `cpu_low` and `cpu_high` are what
     slices of the window showed, relative to the mean. `unevenness` is the variance of the time per
     batch over its mean squared, `batches_ahead` how many can be ready before they are asked for.
+    `serial_ms` of each example hold the interpreter lock: more vCPUs do not divide them.
     """
 
     busy_vcpus: float
@@ -34,6 +35,7 @@ class Scaling:
     cpu_high: float = 1.0
     unevenness: float = 0.0
     batches_ahead: int = 1
+    serial_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ def what_if(
     """
     # vCPUs that a device would keep busy if there were as many as when it was measured.
     load = batch_size * cpu_ms_per_example / step_ms
-    idle, needed = _predicted(load, vcpus, scaling, scaling.growth)
+    held = batch_size * scaling.serial_ms / step_ms
+    idle, needed = _predicted(load, held, vcpus, scaling, scaling.growth)
     ends = [
-        _predicted(load * factor, vcpus, scaling, growth)
+        _predicted(load * factor, held * factor, vcpus, scaling, growth)
         for factor in (scaling.cpu_low, scaling.cpu_high)
         for growth in (scaling.growth_low, scaling.growth_high)
     ]
@@ -79,12 +82,15 @@ def what_if(
     )
 
 
-def _predicted(load: float, vcpus: float, scaling: Scaling, growth: float) -> tuple[float, float]:
+def _predicted(
+    load: float, held: float, vcpus: float, scaling: Scaling, growth: float
+) -> tuple[float, float]:
     """The idle share of the MXU, and the vCPUs that it would take to keep it busy."""
     power, busy = math.log2(1 + growth), scaling.busy_vcpus
     dearer = (vcpus / busy) ** power
-    room = vcpus / (load * dearer) if load else math.inf
-    return _idle_fraction(room, scaling), busy * (load / busy) ** (1 / (1 - power))
+    taken = max(load * dearer / vcpus, held)
+    needed = busy * (load / busy) ** (1 / (1 - power)) if held <= 1 else math.inf
+    return _idle_fraction(1 / taken if taken else math.inf, scaling), needed
 
 
 def _idle_fraction(room: float, scaling: Scaling) -> float:

@@ -36,7 +36,8 @@ def section(profile: Profile) -> str:
         step_ms=10 ** (position / SCALE),
         scaling=scaling,
     )
-    most = max(FEWEST_VCPUS, 2 * math.ceil(max(vcpus, shown.vcpus_needed)))
+    wanted = shown.vcpus_needed if math.isfinite(shown.vcpus_needed) else vcpus
+    most = max(FEWEST_VCPUS, 2 * math.ceil(max(vcpus, wanted)))
     return html.section(
         "What if",
         f'<div class="whatif" data-batch="{batch}" data-cpu="{cpu_ms!r}" data-scale="{SCALE}"'
@@ -76,6 +77,7 @@ def _given(scaling: Scaling) -> str:
         "cpu-high": scaling.cpu_high,
         "unevenness": scaling.unevenness,
         "ahead": scaling.batches_ahead,
+        "serial": scaling.serial_ms,
     }
     return "".join(f' data-{name}="{value!r}"' for name, value in values.items())
 

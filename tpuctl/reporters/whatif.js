@@ -22,9 +22,10 @@ for (const section of document.querySelectorAll(".whatif")) {
     const power = Math.log2(1 + growth);
     const cpu = given.cpu * factor * (vcpus / given.busy) ** power;
     const load = (given.batch * given.cpu * factor) / step / given.busy;
+    const held = given.batch * given.serial * factor;
     return {
-      idle: idleWith((step * vcpus) / (given.batch * cpu)),
-      needed: given.busy * load ** (1 / (1 - power)),
+      idle: idleWith(Math.min((step * vcpus) / (given.batch * cpu), step / held)),
+      needed: held > step ? Infinity : given.busy * load ** (1 / (1 - power)),
     };
   };
   const update = () => {
@@ -43,7 +44,7 @@ for (const section of document.querySelectorAll(".whatif")) {
     say("idle", (100 * idle).toFixed(1));
     say("least", (100 * Math.min(...ends)).toFixed(1));
     say("most", (100 * Math.max(...ends)).toFixed(1));
-    say("needed", needed.toPrecision(3));
+    say("needed", Number.isFinite(needed) ? needed.toPrecision(3) : "more than any number of");
     section.querySelector("i").style.setProperty("--share", idle.toFixed(4));
   };
   section.addEventListener("input", update);
