@@ -4,8 +4,8 @@ One core, CPU seconds; the candidates take turns on the same photographs in an o
 every round. Quality is PSNR against a full decode resampled by Pillow with the filter that suits
 the candidate best. Only ratios within one run mean anything.
 
-`--peers` adds pyvips and img2dataset, each installed in an environment of its own (benchmarks/
-peers.py says where) and run in a process of its own.
+The peers (pyvips, pillow-simd, img2dataset) are installed in environments of their own (benchmarks/
+peers.py says where) and run in processes of their own; `--alone` leaves them out.
 """
 
 import argparse
@@ -13,9 +13,10 @@ import io
 import math
 import random
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -141,8 +142,28 @@ FUNCTIONS: dict[str, Function] = {
 }
 PROGRESSIVE = ("ours, fast", "ours, balanced", "Pillow draft 1.5x, Hamming, box")
 PROGRESSIVE += ("OpenCV REDUCED 1x, area",)
-PEERS = {"pyvips": ("pyvips", "pyvips-binary", "numpy"), "img2dataset": ("img2dataset",)}
+
+# Name to the environment's name and what pip needs; pillow-simd is compiled and needs libjpeg.
+PEERS = {
+    "pyvips": ("pyvips", ("pyvips", "pyvips-binary", "numpy")),
+    "pillow-simd": ("pillow-simd", ("pillow-simd", "numpy")),
+    "pillow-simd-as-written": ("pillow-simd", ("pillow-simd", "numpy")),
+    "img2dataset": ("img2dataset", ("img2dataset",)),
+}
+ENCODES = {"img2dataset"}
 WITHOUT_PIXELS = ("simplejpeg decode only",)
+
+# How many times as fast `balanced` is to be; on progressive files, as each of the others.
+PROGRESSIVE_PROMISED = 2.0
+PROMISED = {
+    "Pillow draft 1.5x, Hamming, box": 1.15,
+    "OpenCV full, area": 3.0,
+    "simplejpeg decode only": 0.9,
+    "pyvips": 1.45,
+    "pillow-simd": 1.0,
+    "pillow-simd-as-written": 1.25,
+    "img2dataset": 3.0,
+}
 
 
 def photographs(folder: Path, *, progressive: bool) -> list[Path]:
@@ -160,14 +181,18 @@ def photographs(folder: Path, *, progressive: bool) -> list[Path]:
 
 
 @contextmanager
-def open_peers(*names: str) -> Iterator[dict[str, Candidate]]:
+def open_peers(names: Sequence[str]) -> Iterator[dict[str, Candidate]]:
+    """Start peers; one that pip cannot install is told and left out."""
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(
-                closing(Peer(make_environment(name, PEERS[name]), SCRIPT, name))
-            )
-            for name in names
-        }
+        found: dict[str, Candidate] = {}
+        for name in names:
+            try:
+                python = make_environment(*PEERS[name])
+            except subprocess.CalledProcessError as error:
+                print(f"presize kernel: {name} could not be installed: {error}")
+            else:
+                found[name] = stack.enter_context(closing(Peer(python, SCRIPT, name)))
+        yield found
 
 
 def cpu_seconds(paths: Sequence[Path], candidates: dict[str, Candidate]) -> dict[str, float]:
@@ -200,16 +225,20 @@ def psnr(one: Pixels, other: Pixels) -> float:
 
 
 def report(
-    title: str, paths: Sequence[Path], candidates: dict[str, Candidate], *, pixels: bool = True
+    title: str,
+    paths: Sequence[Path],
+    candidates: dict[str, Candidate],
+    promised: Mapping[str, float] = PROMISED,
 ) -> None:
     """Print each candidate's images per CPU second, ours (balanced) being 1."""
-    spent = cpu_seconds(paths, candidates)
+    spent, encoded = cpu_seconds(paths, candidates), candidates.keys() & ENCODES
     print(f"presize kernel, {title}, {len(paths)} photographs to {SIDE}x{SIDE}:")
-    print(f"  {'':34}{'speed':>7}  {'ours is':>8}  {'PSNR median / worst':>20}")
+    print(f"  {'':34}{'speed':>7}  {'ours is':>8} {'':15}{'PSNR median / worst':>20}")
     for name, candidate in candidates.items():
         ours_is = spent[name] / spent["ours, balanced"]
-        line = f"  {name:34}{1 / ours_is:7.2f}  {ours_is:7.2f}x"
-        if pixels and name not in WITHOUT_PIXELS:
+        target = f"(at least {promised[name]})" if name in promised else ""
+        line = f"  {name:34}{1 / ours_is:7.2f}  {ours_is:7.2f}x {target:15}"
+        if name not in WITHOUT_PIXELS and not encoded:
             median, worst = quality(paths, candidate)
             line += f"  {median:12.1f} / {worst:.1f} dB"
         print(line)
@@ -233,29 +262,29 @@ def report_sizes(paths: Sequence[Path]) -> None:
     print(f"presize kernel, four sizes: one pass is {ratio:.2f}x four passes (at least 1.3)")
 
 
-def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+def read_arguments(words: Sequence[str] | None) -> tuple[str, ...]:
+    """Name the peers that are to run."""
     parser = argparse.ArgumentParser(prog="presize_kernel")
-    parser.add_argument("--peers", action="store_true", help="install and run pyvips, img2dataset")
-    return parser.parse_args(words)
+    parser.add_argument("--alone", action="store_true", help="install and run no peers")
+    return () if parser.parse_args(words).alone else tuple(PEERS)
 
 
 def main(words: Sequence[str] | None = ()) -> None:
-    peers = ("pyvips",) if read_arguments(words).peers else ()
-    others = ("img2dataset",) if peers else ()
     prepare_decoders()
     here: dict[str, Candidate] = {name: Here(function) for name, function in FUNCTIONS.items()}
-    with tempfile.TemporaryDirectory() as folder, open_peers(*peers, *others) as there:
+    with tempfile.TemporaryDirectory() as folder, open_peers(read_arguments(words)) as peers:
         baseline = photographs(Path(folder), progressive=False)
         progressive = photographs(Path(folder), progressive=True)
-        fitting = {name: there[name] for name in peers}
-        report("baseline", baseline, {**here, **fitting})
+        encoders = {name: peers.pop(name) for name in ENCODES & peers.keys()}
+        report("baseline", baseline, {**here, **peers})
         report_sizes(baseline)
         chosen = {name: here[name] for name in PROGRESSIVE}
-        report("progressive", progressive, {**chosen, **fitting})
-        if others:
-            encoders: dict[str, Candidate] = {"ours, balanced": Here(ours_encoded)}
-            encoders |= {name: there[name] for name in others}
-            report("centre crop to JPEG q95", baseline, encoders, pixels=False)
+        others = [name for name in (*chosen, *peers) if not name.startswith("ours")]
+        promised = dict.fromkeys(others, PROGRESSIVE_PROMISED)
+        report("progressive", progressive, {**chosen, **peers}, promised)
+        if encoders:
+            encoders["ours, balanced"] = Here(ours_encoded)
+            report("centre crop to JPEG q95", baseline, encoders)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ Two processes each, the same photographs, the candidates in turns; only ratios w
 anything. The first round warms up and does not count. Memory is the proportional set size of all
 processes of a candidate at its highest.
 
-`--peers` installs and runs the others, and `--torch` pyvips with webdataset in an environment that
-has torch as well: `import webdataset` imports it where it is installed, and it is where shards of
-webdataset are read. It is not part of `--peers` for its download of some 3 GB.
+The others are installed in environments of their own (benchmarks/peers.py says where); `--alone`
+leaves them out. pyvips with webdataset runs in one that has torch as well, too: `import webdataset`
+imports it where it is installed, and that is where shards of webdataset are read. It is a download
+of some 3 GB, which `--no-torch` spares.
 """
 
 import argparse
@@ -105,16 +106,15 @@ def commands(names: Sequence[str], source: Path, target: Path) -> dict[str, list
 def read_arguments(words: Sequence[str] | None) -> list[str]:
     """Name the rivals that are to run."""
     parser = argparse.ArgumentParser(prog="presize_whole")
-    parser.add_argument("--peers", action="store_true", help="install and run the others as well")
-    parser.add_argument("--torch", action="store_true", help="and webdataset beside torch (3 GB)")
+    parser.add_argument("--alone", action="store_true", help="install no others: tf.data only")
+    parser.add_argument("--no-torch", action="store_true", help="spare a download of 3 GB")
     arguments = parser.parse_args(words)
-    wanted = {
-        "tf.data": True,
-        "pyvips and webdataset": arguments.peers or arguments.torch,
-        "the same beside torch": arguments.torch,
-        "img2dataset": arguments.peers,
-    }
-    return [name for name, is_wanted in wanted.items() if is_wanted]
+    return [
+        name
+        for name, rival in RIVALS.items()
+        if not (rival.packages and arguments.alone)
+        and not ("torch" in rival.packages and arguments.no_torch)
+    ]
 
 
 def main(words: Sequence[str] | None = ()) -> None:
