@@ -19,7 +19,9 @@ from tpuctl.units import format_bytes
 
 # Of one pair of windows side by side the ratio is off by 4 to 5 %, of half a second or of a whole
 # one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
-FIRST_S, WINDOW_S = 0.2, 0.5
+# But a short one cuts off more of the operations that take long, so where elements are few, whose
+# ratios say nothing, windows are long.
+FIRST_S, WINDOW_S, LONG_S = 0.2, 0.5, 1.0
 MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
 # With fewer elements in a window, those half done at its ends decide.
 LEAST_ELEMENTS = 20
@@ -74,6 +76,7 @@ class _Budget:
     """What tracing took until now, and what it may take."""
 
     captures: int = 0
+    window_s: float = LONG_S
     traced_s: float = 0.0
     traced_bytes: int = 0
     traced_cpu_s: float = 0.0
@@ -124,8 +127,8 @@ class _Budget:
     def next_s(self) -> float:
         """How long the next window may be; 0 where the budget is spent."""
         bytes_per_s = self.traced_bytes / self.traced_s if self.traced_s else 0.0
-        room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else WINDOW_S
-        return min(WINDOW_S, MOST_S - self.traced_s, room_s)
+        room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else LONG_S
+        return min(self.window_s, MOST_S - self.traced_s, room_s)
 
     def too_much(self) -> str | None:
         """Why no more may be traced, where that is because of what it does to the pipeline."""
@@ -146,7 +149,9 @@ def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, t
     budget, files = _Budget(), list[str]()
     ended = None
     try:
-        _traced(running, profiler, folder, FIRST_S, budget)
+        first, _ = _traced(running, profiler, folder, FIRST_S, budget)
+        if _elements(first) * WINDOW_S >= LEAST_ELEMENTS * first.wall_s:
+            budget.window_s = WINDOW_S
         while not (ended := budget.too_much()) and budget.next_s >= FIRST_S:
             seconds = budget.next_s
             running.settle()
@@ -198,6 +203,12 @@ def _traced(
         collecting_s = time.thread_time() - before_s
     budget.add(window, file.stat().st_size, collecting_s)
     return window, file
+
+
+def _elements(window: Window) -> int:
+    """How many elements the node made that worked most."""
+    busiest = max(window.nodes, key=lambda node: node.active_s, default=None)
+    return busiest.elements if busiest else 0
 
 
 def _ratio(before: Window, traced: Window) -> float | None:
