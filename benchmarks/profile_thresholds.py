@@ -25,7 +25,7 @@ from tpuctl.pipeline.verdict import judge
 LOSSES = {"right": 0.0, "unknown": 1.0, "wrong": 10.0}
 RANGE, STEPS = 3.0, 12
 # Not of the verdicts, but of the advice that comes with them.
-NOT_FITTED = ("inflation_per_doubling", "longest_extrapolation")
+NOT_FITTED = ("longest_extrapolation",)
 
 
 @dataclass(frozen=True)

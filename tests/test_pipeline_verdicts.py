@@ -1,5 +1,6 @@
 """Every verdict from built measurements, and beside each a near miss that must not get it."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -405,13 +406,17 @@ def test_confidence_and_evidence_come_with(case: str) -> None:
     assert 0 <= result.confidence <= 1
 
 
-def test_vcpus_needed_are_batch_times_cpu_over_step_time() -> None:
+def test_vcpus_needed_are_batch_times_cpu_over_step_time_and_a_little_more() -> None:
     result = profile(measurement(*starving()))
     cpu_s = (0.98 * 2 * 5.0 - 0.01) / (266.0 * 5.0)
-    assert result.vcpus.needed_to_saturate == pytest.approx(532.0 * cpu_s, rel=0.01)
+    assert result.scaling
     assert result.vcpus.low is not None
     assert result.vcpus.high is not None
     assert result.vcpus.needed_to_saturate is not None
+    doublings = math.log2(result.vcpus.needed_to_saturate / result.scaling.busy_vcpus)
+    dearer = (1 + result.scaling.growth) ** doublings
+    assert 1.0 < dearer < 1.1
+    assert result.vcpus.needed_to_saturate == pytest.approx(532.0 * cpu_s * dearer, rel=0.01)
     assert result.vcpus.low < result.vcpus.needed_to_saturate < result.vcpus.high
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,12 @@ def said(page: Page, name: str) -> float:
 
 
 def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path) -> None:
-    result = profile(measurement(*starving()))
+    uneven = replace(starving()[0], unevenness=0.09), starving()[1]
+    result = profile(measurement(*uneven))
     assert result.batch_size
     assert result.cpu_ms_per_example
+    assert result.scaling
+    assert result.scaling.unevenness == 0.09
     browser.open(write(tmp_path, profile_html.page(result)))
     most = int(browser.evaluate("document.querySelector('input[name=vcpus]').max"))
     for vcpus in (1, 2, 3, most):
@@ -55,6 +59,7 @@ def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path)
                 cpu_ms_per_example=result.cpu_ms_per_example,
                 vcpus=vcpus,
                 step_ms=10**exponent,
+                scaling=result.scaling,
             )
             assert said(browser, "vcpus") == vcpus
             assert said(browser, "step") == pytest.approx(10**exponent, rel=1e-3)
@@ -62,6 +67,8 @@ def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path)
             assert said(browser, "idle") == pytest.approx(
                 100 * expected.mxu_idle_fraction, abs=0.06
             )
+            for name, share in (("least", expected.mxu_idle_low), ("most", expected.mxu_idle_high)):
+                assert said(browser, name) == pytest.approx(100 * share, abs=0.06)
             assert said(browser, "needed") == pytest.approx(expected.vcpus_needed, rel=6e-3)
 
 

@@ -105,35 +105,35 @@ def _average(pixels: Pixels, width: int, height: int) -> Pixels:
 class _Axis(NamedTuple):
     """Where one axis is sampled: every `step` pixels from pixel `begin` on, which is a whole one.
 
-    The rectangle has `count` samples, after the `lead` that are there to begin at a whole pixel.
+    The rectangle has `length` samples, after the `lead` that are there to begin at a whole pixel.
     """
 
     begin: int
     end: int
     step: float
     lead: int
-    count: int
+    length: int
 
 
-def _place_samples(first: float, last: float, count: int) -> _Axis | None:
-    """Place `count` samples between two edges, each in the middle of its cell; None if none fit.
+def _place_samples(first: float, last: float, length: int) -> _Axis | None:
+    """Place `length` samples between two edges, each in the middle of its cell; None if none fit.
 
     `cv2.resize` can begin at whole pixels only; stepping back from a fractional edge, the samples
     come close enough to one sooner or later, unless the step is all but a whole number.
     """
-    step, end = (last - first) / count, math.ceil(last) + _CUBIC_REACH
+    step, end = (last - first) / length, math.ceil(last) + _CUBIC_REACH
     if abs(first) <= _SNAP:
-        return _Axis(0, end, step, 0, count)
+        return _Axis(0, end, step, 0, length)
     for lead in range(math.ceil(_CUBIC_REACH / step), _LONGEST_LEAD):
         begin = first - lead * step
         if begin < 0:
             return None
         if abs(begin - round(begin)) <= _SNAP:
-            return _Axis(round(begin), end, step, lead, count)
+            return _Axis(round(begin), end, step, lead, length)
     return None
 
 
 def _interpolate(pixels: Pixels, x: _Axis, y: _Axis, method: int) -> Pixels:
     seen = pixels[y.begin : y.end, x.begin : x.end]
     samples = cv2.resize(seen, None, fx=1 / x.step, fy=1 / y.step, interpolation=method)
-    return samples[y.lead : y.lead + y.count, x.lead : x.lead + x.count]
+    return samples[y.lead : y.lead + y.length, x.lead : x.lead + x.length]

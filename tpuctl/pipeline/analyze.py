@@ -1,12 +1,10 @@
-"""What the rules for a verdict look at, and how many vCPUs a device would need. Pure."""
+"""What the rules for a verdict look at. Pure."""
 
-import math
 from dataclasses import dataclass
 
 from tpuctl.pipeline.attribution import Attribution
-from tpuctl.pipeline.models import Device, Measurement, Phase, Vcpus, Verdict
+from tpuctl.pipeline.models import Measurement, Phase, Verdict
 from tpuctl.pipeline.reference import Thresholds, thresholds
-from tpuctl.pipeline.whatif import what_if
 
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
 
@@ -139,44 +137,3 @@ def serial_runs(case: Case) -> list[tuple[list[int], float]]:
             runs.append((current, sum(case.parts.stages[i].calls_in_flight for i in current)))
             current = []
     return runs
-
-
-def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> Vcpus:
-    """Say how many vCPUs would keep the device busy: batch size x CPU per example / step time.
-
-    Refused outside the regimes in which vCPUs are what is missing. Where the step time of the
-    device is an interval, so is the answer.
-    """
-    signals = case.free.signals
-    used = signals.cpu_s / signals.wall_s
-
-    def refused(why: str) -> Vcpus:
-        return Vcpus(signals.vcpus_usable, used, None, None, None, why)
-
-    if case.device_step_s is None:
-        return refused("no device step time: give --device-step-ms or --train")
-    if verdict not in CPU_REGIMES:
-        return refused(f"the verdict is {verdict}: vCPUs are not what is missing")
-    needed = what_if(
-        batch_size=case.measured.batch_size,
-        cpu_ms_per_example=case.parts.cpu_s_per_example * 1e3,
-        vcpus=used,
-        step_ms=case.device_step_s * 1e3,
-    ).vcpus_needed
-    inflation = extrapolation(needed, max(used, 1e-9), case.limits)
-    slower = device.step_ms / device.high_ms if device and device.high_ms else 1.0
-    faster = device.step_ms / device.low_ms if device and device.low_ms else 1.0
-    return Vcpus(
-        signals.vcpus_usable,
-        used,
-        needed,
-        needed * case.parts.low_factor * slower,
-        needed * case.parts.high_factor * inflation * faster,
-        None,
-    )
-
-
-def extrapolation(needed: float, used: float, limits: Thresholds) -> float:
-    """How much CPU time per example may grow on more vCPUs than were measured."""
-    doublings = max(0.0, math.log2(needed / used)) if needed > 0 else 0.0
-    return float((1 + limits.inflation_per_doubling) ** doublings)

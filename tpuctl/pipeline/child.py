@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.pipeline import signals
-from tpuctl.pipeline.consume import Feed, Limit, OpenPipeline, Recorder
+from tpuctl.pipeline.consume import Feed, Limit, OpenPipeline, Recorder, steps_to_fill
 from tpuctl.pipeline.deep.capturing import Running, Window, capture
 from tpuctl.pipeline.deep.models import Deep
 from tpuctl.pipeline.host import describe_host
@@ -57,8 +57,9 @@ def _measure(
     start = time.perf_counter()
     batch_size = feed.step()
     first_batch_s = time.perf_counter() - start
+    began_s = time.perf_counter()
     phases = _phases(request, recorder, channel)
-    deep, files = _trace(source, request, recorder, channel)
+    deep, files = _trace(source, request, recorder, channel, began_s)
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring what copying costs")
     copying = source.copying(phases[0].nodes)
@@ -82,7 +83,7 @@ def _measure(
 
 
 def _trace(
-    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel
+    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel, began_s: float
 ) -> tuple[Deep | None, tuple[str, ...]]:
     """Trace the pipeline where that was asked for, as it runs free."""
     if request.trace_folder is None:
@@ -98,7 +99,11 @@ def _trace(
         used = phase.signals
         return Window(phase.wall_s, used.cpu_s, used.other_cpu_s, used.vcpus_usable, phase.nodes)
 
-    running = Running(measure=run, settle=lambda: recorder.settle(None))
+    running = Running(
+        measure=run,
+        settle=lambda: recorder.settle(None),
+        profiled_s=lambda: time.perf_counter() - began_s,
+    )
     return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
 
 
@@ -119,7 +124,8 @@ def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Pha
     phases = [recorder.record(Limit(share_s, free_steps), None)]
     if device_s is not None:
         channel.enter("settling")
-        recorder.settle(device_s)
+        batch_s = phases[0].wall_s / max(1, phases[0].steps)
+        recorder.settle(device_s, least_steps=steps_to_fill(batch_s, device_s))
         channel.enter("measuring with a device")
         phases.append(recorder.record(Limit(share_s, request.steps), device_s))
     return tuple(phases)

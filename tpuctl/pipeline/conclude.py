@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import tpuctl
 from tpuctl.pipeline.advice import advise
-from tpuctl.pipeline.analyze import Case, Finding, build_case, count_vcpus
+from tpuctl.pipeline.analyze import Case, Finding, build_case
 from tpuctl.pipeline.attribution import Attribution, attribute
 from tpuctl.pipeline.counted import attribute_counted
 from tpuctl.pipeline.models import Device, Measurement, Phase, Profile, StepTimes, Window
+from tpuctl.pipeline.needs import count_vcpus, scaling_of
 from tpuctl.pipeline.situation import Situation
 from tpuctl.pipeline.verdict import judge
 
@@ -66,6 +67,7 @@ def build_profile(
         tpuctl_version=tpuctl.__version__,
         notes=_notes(measured),
         deep=measured.deep,
+        scaling=scaling_of(case),
     )
 
 

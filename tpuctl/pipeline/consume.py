@@ -1,6 +1,8 @@
 """The loop at the end of a pipeline: take batches, wait like a device, write down the times."""
 
 import contextlib
+import math
+import statistics
 import sys
 import threading
 import time
@@ -29,6 +31,11 @@ from tpuctl.pipeline.probe import GilProbe, Sampler
 SETTLE_S = 0.5
 WARMING_RATIO = 1.5
 PROMPT_SWITCH_S = 1e-5
+# Batches: the two that pipelines usually prefetch, and the one that the loop takes ahead.
+BUFFERED = 3
+FEWEST_STEPS = 2
+# A late batch is often followed by an early one: sums of so many neighbours tell how far it gets.
+BLOCK, LEAST_BLOCKS = 4, 4
 
 
 class Source(Protocol):
@@ -203,9 +210,9 @@ class Recorder:
         """CPU seconds that measuring itself took in threads of its own."""
         return self._probe.cpu_s + self._sampler.cpu_s
 
-    def settle(self, device_s: float | None) -> None:
-        """Let buffers reach the state that the next window is about."""
-        self._loop(Limit(SETTLE_S, least_steps=2), device_s)
+    def settle(self, device_s: float | None, *, least_steps: int = FEWEST_STEPS) -> None:
+        """Let buffers reach the state that the next window is about; takes 2 s at most."""
+        self._loop(Limit(SETTLE_S, least_steps=least_steps), device_s)
 
     def record(self, limit: Limit, device_s: float | None) -> Phase:
         """Measure one window; with `device_s` the loop waits that long after each batch."""
@@ -243,6 +250,7 @@ class Recorder:
             warming_up=is_warming_up(times.waits if device_s else times.steps),
             epochs_started=self._feed.epochs - epochs,
             costs=costs,
+            unevenness=unevenness(times.steps) if device_s is None else None,
         )
 
     def _loop(self, limit: Limit, device_s: float | None) -> _Times:
@@ -335,6 +343,21 @@ def spread(times: "array[float]") -> Spread:
 
     mean = sum(ordered) / len(ordered)
     return Spread(len(ordered), mean, quantile(0.5), quantile(0.95), quantile(0.99), ordered[-1])
+
+
+def steps_to_fill(batch_s: float, device_s: float) -> int:
+    """How many steps a device takes until buffers are full that a free run has emptied."""
+    gained = device_s / batch_s - 1 if batch_s else 0.0
+    return FEWEST_STEPS + math.ceil(BUFFERED / gained) if gained > 0 else FEWEST_STEPS
+
+
+def unevenness(times: "array[float]") -> float | None:
+    """The variance of the time per batch over its mean squared; None where they are too few."""
+    ends = range(BLOCK, len(times) + 1, BLOCK)
+    blocks = [sum(times[end - BLOCK : end]) for end in ends]
+    if len(blocks) < LEAST_BLOCKS or not any(blocks):
+        return None
+    return BLOCK * statistics.variance(blocks) / statistics.fmean(blocks) ** 2
 
 
 def is_warming_up(times: "array[float]") -> bool:

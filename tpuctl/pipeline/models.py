@@ -8,6 +8,7 @@ from tpuctl.outcome import Outcome, Status
 from tpuctl.pipeline.changes import Change
 from tpuctl.pipeline.deep.models import Deep, Operation, TracedNode
 from tpuctl.pipeline.trace.models import TraceDetail
+from tpuctl.pipeline.whatif import Scaling
 
 Kind = Literal["photos", "shards", "tf.data", "torch", "grain", "iterable", "trace"]
 Verdict = Literal[
@@ -143,6 +144,7 @@ class Phase:
     warming_up: bool = False
     epochs_started: int = 0
     costs: tuple[StageCost, ...] = ()
+    unevenness: float | None = None
 
     @property
     def wall_s(self) -> float:
@@ -358,6 +360,7 @@ class Profile(Outcome):
     notes: tuple[str, ...] = ()
     trace: TraceDetail | None = None
     deep: Deep | None = None
+    scaling: Scaling | None = None
     unmet: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property

@@ -46,7 +46,6 @@ class Thresholds:
     burst_ratio: float
     rare_burst: float
     startup_s: float
-    inflation_per_doubling: float
     longest_extrapolation: float
 
 

@@ -12,10 +12,20 @@ def taken(deep: Deep) -> str:
     parts = [f"{deep.traced_s:.1f} s, {format_bytes(deep.traced_bytes)}"]
     parts.append(f"{format_fraction(deep.overhead_fraction)} of the vCPUs meanwhile")
     if deep.slowdown is not None:
-        parts.append(f"{deep.slowdown:+.1%} CPU time per element")
+        parts.append(f"{deep.slowdown:+.1%} CPU time per element{_interval(deep)}")
+    if deep.run_overhead_fraction is not None:
+        cost, most = map(format_fraction, (deep.run_overhead_fraction, deep.run_overhead_most))
+        run = f"over {deep.profiled_s:.0f} s of profiling"
+        parts.append(f"{cost} of the vCPUs {run}, at most {most}")
     if deep.linked_fraction is not None:
         parts.append(f"{format_fraction(deep.linked_fraction)} of the work linked to a stage")
     return "; ".join(parts)
+
+
+def _interval(deep: Deep) -> str:
+    if deep.slowdown_low is None or deep.slowdown_high is None:
+        return ""
+    return f" ({deep.slowdown_low:+.1%} to {deep.slowdown_high:+.1%})"
 
 
 def inside(profile: Profile) -> list[str]:

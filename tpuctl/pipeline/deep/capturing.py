@@ -4,7 +4,6 @@ What a trace costs depends on how many events there are in a second, which diffe
 a thousand between pipelines. So a first short one tells, and every further one is held to it.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,16 +12,19 @@ from typing import Protocol
 
 from tpuctl.errors import TpuctlError
 from tpuctl.pipeline.deep.models import Deep
+from tpuctl.pipeline.deep.slowdown import Slowdown, pooled
 from tpuctl.pipeline.models import NodeCost
 from tpuctl.pipeline.reference import load_facts
 from tpuctl.units import format_bytes
 
-FIRST_S, WINDOW_S = 0.2, 1.0
+# Of one pair of windows side by side the ratio is off by 4 to 5 %, of half a second or of a whole
+# one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
+# But a short one cuts off more of the operations that take long, so where elements are few, whose
+# ratios say nothing, windows are long.
+FIRST_S, WINDOW_S, LONG_S = 0.2, 0.5, 1.0
 MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
-# So many windows side by side that all were slower is no accident.
-PAIRS = 3
 # With fewer elements in a window, those half done at its ends decide.
-LEAST_ELEMENTS = 50
+LEAST_ELEMENTS = 20
 ROUGHLY = "shares are from the runtime's model"
 
 
@@ -61,10 +63,12 @@ class Running:
     """A pipeline that can be run for so many seconds, and until its buffers are as in the long run.
 
     Right after a trace was collected they are full, and elements come out that cost nothing.
+    `profiled_s` tells how long the pipeline has been measured by now, traced or not.
     """
 
     measure: Callable[[float], Window]
     settle: Callable[[], None]
+    profiled_s: Callable[[], float]
 
 
 @dataclass
@@ -72,26 +76,45 @@ class _Budget:
     """What tracing took until now, and what it may take."""
 
     captures: int = 0
+    window_s: float = LONG_S
     traced_s: float = 0.0
     traced_bytes: int = 0
-    cost_s: float = 0.0
+    traced_cpu_s: float = 0.0
+    collecting_s: float = 0.0
     vcpu_s: float = 0.0
     others_cpu_s: list[float | None] = field(default_factory=list)
-    slowdowns: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
 
     def add(self, window: Window, size_bytes: int, collecting_s: float) -> None:
         """Account for one capture."""
         self.captures += 1
         self.traced_s += window.wall_s
         self.traced_bytes += size_bytes
-        self.cost_s += collecting_s * (1 + load_facts("relative_costs.json")["trace_recording"])
+        self.traced_cpu_s += window.cpu_s
+        self.collecting_s += collecting_s
         self.vcpu_s += window.wall_s * window.vcpus_usable
         self.others_cpu_s.append(window.others_cpu_s)
 
     @property
+    def slowdown(self) -> Slowdown | None:
+        """What elements cost more beside a trace, from all pairs of windows."""
+        return pooled(self.ratios)
+
+    @property
     def overhead(self) -> float:
-        """The share of the vCPUs that went into tracing while it was on."""
-        return self.cost_s / self.vcpu_s if self.vcpu_s else 0.0
+        """The share of the vCPUs that went into tracing while it was on.
+
+        What recording takes is spread over the pipeline's own threads: it is the usual share of
+        what collecting takes, which has a thread of its own.
+        """
+        recording = load_facts("relative_costs.json")["trace_recording"]
+        return self.collecting_s * (1 + recording) / self.vcpu_s if self.vcpu_s else 0.0
+
+    def over_the_run(self, profiled_s: float, slowdown: float) -> float:
+        """The share of the vCPUs that tracing took of all the time that was profiled."""
+        recording_s = self.traced_cpu_s * (1 - 1 / (1 + max(0.0, slowdown)))
+        vcpus = self.vcpu_s / self.traced_s
+        return (self.collecting_s + recording_s) / (profiled_s * vcpus)
 
     @property
     def others(self) -> float | None:
@@ -104,8 +127,8 @@ class _Budget:
     def next_s(self) -> float:
         """How long the next window may be; 0 where the budget is spent."""
         bytes_per_s = self.traced_bytes / self.traced_s if self.traced_s else 0.0
-        room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else WINDOW_S
-        return min(WINDOW_S, MOST_S - self.traced_s, room_s)
+        room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else LONG_S
+        return min(self.window_s, MOST_S - self.traced_s, room_s)
 
     def too_much(self) -> str | None:
         """Why no more may be traced, where that is because of what it does to the pipeline."""
@@ -115,9 +138,9 @@ class _Budget:
                 f"it takes {self.overhead:.0%} of the vCPUs, {rate} of events a second, and may "
                 f"take {MOST_OVERHEAD:.0%}; {ROUGHLY}."
             )
-        if len(self.slowdowns) >= PAIRS and min(self.slowdowns) > MOST_OVERHEAD:
-            most = statistics.median(self.slowdowns)
-            return f"elements took {most:.0%} more CPU time than without it; {ROUGHLY}."
+        slowdown = self.slowdown
+        if slowdown and slowdown.low > MOST_OVERHEAD:
+            return f"elements took {slowdown} more CPU time than without it; {ROUGHLY}."
         return None
 
 
@@ -126,15 +149,17 @@ def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, t
     budget, files = _Budget(), list[str]()
     ended = None
     try:
-        _traced(running, profiler, folder, FIRST_S, budget)
+        first, _ = _traced(running, profiler, folder, FIRST_S, budget)
+        if _elements(first) * WINDOW_S >= LEAST_ELEMENTS * first.wall_s:
+            budget.window_s = WINDOW_S
         while not (ended := budget.too_much()) and budget.next_s >= FIRST_S:
             seconds = budget.next_s
             running.settle()
             before = running.measure(seconds)
             traced, file = _traced(running, profiler, folder, seconds, budget)
             files.append(str(file))
-            if (slowdown := _slowdown(before, traced)) is not None:
-                budget.slowdowns.append(slowdown)
+            if (ratio := _ratio(before, traced)) is not None:
+                budget.ratios.append(ratio)
     except TpuctlError as error:
         # The profiler's trouble, or the pipeline's own: what was measured before is still true.
         if not budget.captures:
@@ -142,16 +167,25 @@ def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, t
         ended = f"{error}"
     if budget.too_much():
         files = []
-    found = Deep(
+    return _summary(budget, running.profiled_s(), ended), tuple(files)
+
+
+def _summary(budget: _Budget, profiled_s: float, ended: str | None) -> Deep:
+    slowdown = budget.slowdown
+    return Deep(
         captures=budget.captures,
         traced_s=budget.traced_s,
         traced_bytes=budget.traced_bytes,
+        profiled_s=profiled_s,
         overhead_fraction=budget.overhead,
+        run_overhead_fraction=budget.over_the_run(profiled_s, slowdown.mean) if slowdown else None,
+        run_overhead_most=budget.over_the_run(profiled_s, slowdown.high) if slowdown else None,
         others_fraction=budget.others,
-        slowdown=statistics.median(budget.slowdowns) if budget.slowdowns else None,
+        slowdown=slowdown.mean if slowdown else None,
+        slowdown_low=slowdown.low if slowdown else None,
+        slowdown_high=slowdown.high if slowdown else None,
         ended=ended,
     )
-    return found, tuple(files)
 
 
 def _traced(
@@ -171,8 +205,14 @@ def _traced(
     return window, file
 
 
-def _slowdown(before: Window, traced: Window) -> float | None:
-    """CPU time per element beside a trace over that without one, less 1.
+def _elements(window: Window) -> int:
+    """How many elements the node made that worked most."""
+    busiest = max(window.nodes, key=lambda node: node.active_s, default=None)
+    return busiest.elements if busiest else 0
+
+
+def _ratio(before: Window, traced: Window) -> float | None:
+    """CPU time per element beside a trace over that without one.
 
     Elements of the node that worked most, not batches: buffers fill between windows.
     """
@@ -180,7 +220,7 @@ def _slowdown(before: Window, traced: Window) -> float | None:
     if busiest is None:
         return None
     found = [_cpu_s_per_element(window, busiest.path) for window in (before, traced)]
-    return found[1] / found[0] - 1 if found[0] and found[1] else None
+    return found[1] / found[0] if found[0] and found[1] else None
 
 
 def _cpu_s_per_element(window: Window, path: tuple[str, ...]) -> float | None:

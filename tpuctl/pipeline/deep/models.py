@@ -34,18 +34,25 @@ class Deep:
     """How the host trace was taken.
 
     `overhead_fraction` is the share of the vCPUs that recording and collecting took while it was
-    traced, `others_fraction` what other programs had of them meanwhile; `slowdown` is CPU time per
-    element beside a trace over that without one, minus 1, in the median of windows side by side.
-    `ended` says why there is less than was meant to be, or nothing, and `missing` that there cannot
-    be any.
+    traced, `others_fraction` what other programs had of them meanwhile. `slowdown` is CPU time per
+    element beside a trace over that without one, minus 1, in windows side by side, with its
+    interval; with it, `run_overhead_fraction` is the share of the vCPUs that tracing took in all
+    the `profiled_s` that the pipeline was measured, and `run_overhead_most` the upper end of that.
+    `ended` says why there is less than was meant to be, or nothing, and `missing` that there
+    cannot be any.
     """
 
     captures: int = 0
     traced_s: float = 0.0
     traced_bytes: int = 0
+    profiled_s: float | None = None
     overhead_fraction: float | None = None
+    run_overhead_fraction: float | None = None
+    run_overhead_most: float | None = None
     others_fraction: float | None = None
     slowdown: float | None = None
+    slowdown_low: float | None = None
+    slowdown_high: float | None = None
     linked_fraction: float | None = None
     ended: str | None = None
     missing: str | None = None
