@@ -1,5 +1,7 @@
 """A batch's waiting is not its work: what it costs is bounded by what copying costs alone."""
 
+import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ from tests.pipeline_cases import BATCH, JPEG, measurement, nodes, phase, profile
 from tests.test_profile_deep import traced_as
 from tpuctl.pipeline.attribution import COPYING
 from tpuctl.pipeline.models import CopyingStage, Measurement, NodeCost, Stage
+from tpuctl.pipeline.program.copying import with_copying
 
 WAITING = {**JPEG, "batch": 3.0}
 PATH = nodes(JPEG, 320)[2].path
@@ -80,3 +83,28 @@ def test_what_copying_costs_is_measured_for_batches_alone() -> None:
     assert cost_s("MapAndBatch", 1_000) == []
     assert cost_s("BatchV2", 1_000, share=0.001) == []
     assert cost_s("BatchV2", 1 << 40) == []
+
+
+@pytest.mark.tf
+def test_after_a_program_its_own_python_measures_its_batches() -> None:
+    ended = measurement(phase(active_ms=WAITING), kind="tf.data")
+    found = with_copying(replace(ended, python=sys.executable))
+    assert [each.path for each in found.copying] == [PATH]
+    assert 0 < stages(found)["batch"].cpu_ms_per_example < stages(ended)["batch"].cpu_ms_per_example
+
+
+@pytest.mark.parametrize(
+    ("kind", "active_ms", "python"),
+    [
+        ("torch", WAITING, sys.executable),
+        ("tf.data", {**JPEG, "batch": 0.001}, sys.executable),
+        ("tf.data", WAITING, "no-python-of-this-name"),
+        ("tf.data", WAITING, shutil.which("true")),
+    ],
+    ids=["another kind", "no batch that counts", "python is gone", "no answer"],
+)
+def test_a_program_whose_batches_cannot_be_measured_is_left_as_it_is(
+    kind: str, active_ms: dict[str, float], python: str
+) -> None:
+    ended = replace(measurement(phase(active_ms=active_ms), kind=kind), python=python)
+    assert with_copying(ended) == ended

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import random
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -17,9 +18,19 @@ from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.pipeline.models import Verdict
 from tpuctl.pipeline.trace.capture import find_capture, open_trace
 from tpuctl.pipeline.trace.events import LONGEST_FAST
+from tpuctl.pipeline.trace.intervals import FEW, Intervals, subtract, union
 from tpuctl.pipeline.trace.profile import profile_trace
-from tpuctl.pipeline.trace.wire import Damaged, decode_varints, fields, varint, varint_bytes
-from tpuctl.pipeline.trace.xspace import read_space
+from tpuctl.pipeline.trace.wire import (
+    LANE_BITS,
+    LANE_BYTES,
+    Damaged,
+    add_lanes,
+    decode_lanes,
+    fields,
+    varint,
+    varint_bytes,
+)
+from tpuctl.pipeline.trace.xspace import Events, read_space
 
 TRAINING = xspaces.space(training(6, wait_ms=30) + pipeline(16) + [session(10**18, 2 * 10**18)])
 
@@ -31,16 +42,20 @@ def write(folder: Path, data: bytes, name: str = "host.xplane.pb") -> Path:
     return place
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=50))
+@given(st.lists(st.integers(0, 2**LANE_BITS - 1), max_size=50))
 def test_many_numbers_at_once_are_the_numbers_one_by_one(values: list[int]) -> None:
     encoded = [varint_bytes(value) for value in values]
-    assert list(decode_varints(encoded)) == values
+    lanes = b"".join(each.ljust(LANE_BYTES, b"\0") for each in encoded)
+    assert list(decode_lanes(lanes)) == values
     assert [varint(each, 0, len(each))[0] for each in encoded] == values
 
 
-def test_more_numbers_than_fit_into_one_integer_are_all_decoded() -> None:
-    values = [value * 977 for value in range(10_000)]
-    assert list(decode_varints([varint_bytes(value) for value in values])) == values
+@given(st.lists(st.tuples(st.integers(0, 2**61), st.integers(0, 2**61))))
+def test_columns_added_as_huge_integers_are_the_sums_one_by_one(
+    pairs: list[tuple[int, int]],
+) -> None:
+    a, b = (array("Q", [pair[side] for pair in pairs]) for side in (0, 1))
+    assert list(add_lanes(a, b)) == [x + y for x, y in pairs]
 
 
 def test_fields_are_handed_out_as_far_as_they_go() -> None:
@@ -124,10 +139,43 @@ def test_times_from_1970_are_counted_from_the_start_of_the_capture() -> None:
 
 
 def test_an_event_with_an_impossible_time_is_left_out_and_counted() -> None:
-    events = [Event("a", 0, 1), Event("a", 5e9, 1)]
+    events = [Event("a", 0, 1), Event("a", 5e9, 1), Event("b", 2, 1, {"id": 7})]
     space = read_space(xspaces.space([Plane("/host:CPU", [Line("main", events)])]))
-    assert len(space.planes[0].lines[0].events()) == 1
+    (line,) = space.planes[0].lines
+    assert [event.name for event in line.detail(line.events(), range(2))] == ["a", "b"]
+    assert [event.stats for event in line.detail(line.events(), [1])] == [{"id": 7}]
     assert space.implausible == 1
+
+
+MOMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=8).map(
+    lambda pairs: union((start, start + length) for start, length in pairs)
+)
+
+
+@given(MOMENTS, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))))
+def test_events_in_some_moments_are_those_that_overlap_with_one(
+    moments: Intervals, times: list[tuple[int, int]]
+) -> None:
+    starts, ends = array("q", [a for a, _ in times]), array("q", [a + b for a, b in times])
+    events = Events(array("Q", [1] * len(times)), starts, ends, range(len(times)))
+    overlapping = [
+        (1, start, end)
+        for start, end in zip(starts, ends, strict=True)
+        if any(start < b and a < end for a, b in moments)
+    ]
+    assert list(events.rows_in(moments)) == overlapping
+
+
+MANY = [(start, start + 1) for start in range(0, 70, 2)]
+
+
+@given(MOMENTS, MOMENTS | st.just(MANY))
+def test_moments_that_are_subtracted_are_gone_and_no_others(a: Intervals, b: Intervals) -> None:
+    left, given, taken = (
+        {x for pair in pairs for x in range(*pair)} for pairs in (subtract(a, b), a, b)
+    )
+    assert left == given - taken
+    assert len(MANY) > FEW
 
 
 ANSWERS = {*get_args(Verdict), "invalid"}

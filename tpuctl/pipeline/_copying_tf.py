@@ -13,12 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from tpuctl.pipeline import signals
-from tpuctl.pipeline.align import canonical
+from tpuctl.pipeline.copying import batches_that_count
 from tpuctl.pipeline.models import CopyingStage, NodeCost
 
 WINDOWS, WINDOW_S, WARM_BATCHES = 4, 0.1, 4
-# Below this share of the model's time a wrong one does no harm.
-LEAST_SHARE = 0.02
 # Of batches larger than this fewer examples are copied, for several are in memory at a time.
 MOST_BYTES = 64_000_000
 
@@ -30,22 +28,14 @@ def copying_stages(
     nodes: Sequence[NodeCost], options: tf.data.Options, *, threads: int
 ) -> tuple[CopyingStage, ...]:
     """Measure every batch of a pipeline that counts, on as many threads as the pipeline has."""
-    total_s = sum(node.active_s for node in nodes)
     found = []
-    for node in nodes:
-        notable = node.active_s > LEAST_SHARE * total_s
-        if not notable or canonical(_op(node)) != "Batch" or not node.elements or not node.ratio:
-            continue
-        size_bytes = round(node.bytes_out / node.elements / node.ratio)
-        count = min(round(node.ratio), MOST_BYTES // max(1, size_bytes))
+    for node, ratio in batches_that_count(nodes):
+        size_bytes = round(node.bytes_out / node.elements / ratio)
+        count = min(round(ratio), MOST_BYTES // max(1, size_bytes))
         cost_s = _cpu_s_per_example(size_bytes, count, options, threads) if count else None
         if cost_s:
-            found.append(CopyingStage(node.path, cost_s * node.ratio))
+            found.append(CopyingStage(node.path, cost_s * ratio))
     return tuple(found)
-
-
-def _op(node: NodeCost) -> str:
-    return node.path[-1].partition("#")[0].rstrip("*")
 
 
 def _cpu_s_per_example(

@@ -208,8 +208,9 @@ class Measurement:
     # How many threads or processes make examples; whether they do while the loop is busy.
     lanes: int | None = None
     runs_ahead: bool | None = None
-    # The program that was watched; None where the pipeline ran alone.
+    # The program that was watched, and its interpreter; None where the pipeline ran alone.
     program: str | None = None
+    python: str | None = None
     # How a host trace was taken, where one was asked for, its files, and what they show.
     deep: Deep | None = None
     trace_files: tuple[str, ...] = ()

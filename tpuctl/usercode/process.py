@@ -129,7 +129,7 @@ def start_child(module: str, *, env: Mapping[str, str] | None = None) -> Iterato
             stderr=log,
             pass_fds=(send,),
             start_new_session=True,
-            env={**os.environ, **QUIET, **(env or {}), "PYTHONPATH": _python_path()},
+            env={**os.environ, **QUIET, **(env or {}), "PYTHONPATH": python_path()},
         )
         os.close(send)
         child = Child(process, messages, log)
@@ -139,7 +139,7 @@ def start_child(module: str, *, env: Mapping[str, str] | None = None) -> Iterato
             child.end()
 
 
-def _python_path() -> str:
+def python_path() -> str:
     """Let the child find the tpuctl that is running, wherever it was started."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))

@@ -6,6 +6,7 @@ The file is a whole result every time, so that a program that is killed has left
 import json
 import os
 import statistics
+import sys
 import threading
 import time
 from array import array
@@ -161,6 +162,7 @@ class Recording:
             lanes=origin.lanes,
             runs_ahead=origin.runs_ahead,
             program=self.command or "this program",
+            python=sys.executable,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.pipeline.conclude import build_profile
 from tpuctl.pipeline.models import Device, Measurement, Profile
+from tpuctl.pipeline.program.copying import with_copying
 from tpuctl.usercode.records import from_plain
 from tpuctl.usercode.scratch import scratch_folder
 
@@ -101,7 +102,7 @@ def profile_program(
                 f"{name} ended with code {process.returncode} and no training step was seen.",
                 hint=NO_STEPS,
             )
-        profile = conclude(measured, target=name)
+        profile = conclude(with_copying(measured), target=name)
         if process.returncode and not stopped:
             failed = f"{name} ended with code {process.returncode}."
             profile = replace(profile, unmet=(*profile.unmet, failed))

@@ -112,7 +112,7 @@ def _add_work(device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[st
     )
     device.counts += counts
     if len(events):
-        first, last = min(events.starts_ps), max(events.ends_ps())
+        first, last = min(events.starts_ps), max(events.ends_ps)
         device.first_ps = first if device.first_ps is None else min(device.first_ps, first)
         device.last_ps = last if device.last_ps is None else max(device.last_ps, last)
 

@@ -1,51 +1,78 @@
 """The events of a line, decoded by the thousand: a trace of 100 MB has millions of them."""
 
+import contextlib
 import functools
 import itertools
 import re
+import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tpuctl.pipeline.trace.wire import (
-    LANE_BYTES,
+    LANE_BITS,
     LENGTH,
     SHORT_VARINT,
     VARINT,
     Damaged,
-    decode_varints,
+    decode_lanes,
     field_at,
     fields,
     varint_bytes,
 )
 
 Span = tuple[int, int]
+# Name id, offset and duration as they were written, and what could not be read after them.
+Row = tuple[bytes, bytes, bytes, bytes]
 # Events up to this length are decoded many at a time, longer ones singly.
 LONGEST_FAST = 511
-CHUNK = 4096
+ROWS = 4096
+# As much is matched at once; where a match breaks off, at most this is copied in vain.
+_RUN_BYTES = 1 << 14
+_EVENT_TAG = 4 << 3 | LENGTH
+_LAYOUT = struct.Struct("8s8s8s0s" * ROWS)
+_NO_ROW: Row = (b"", b"", b"", b"")
 
 
 class Columns:
     """The numbers of many events: as they were written until there are enough to decode."""
 
     def __init__(self) -> None:
-        self.places = array("Q")
-        self.raw: tuple[list[bytes], ...] = ([], [], [])
-        self.decoded = (array("Q"), array("Q"), array("Q"))
-        # Whether none was longer than eight bytes: as picoseconds, 20 hours.
+        self.ids, self.offsets, self.durations = array("Q"), array("Q"), array("Q")
+        # Whether each fits into a lane: as picoseconds, 20 hours.
         self.are_short = True
+        self._rows: list[Row] = []
 
-    def add(self, place: int, *numbers: bytes) -> None:
-        """Keep the numbers of one event."""
-        self.places.append(place)
-        self.are_short = self.are_short and max(map(len, numbers)) <= LANE_BYTES
-        for raw, number in zip(self.raw, numbers, strict=True):
-            raw.append(number)
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Keep the short numbers of some events."""
+        self._rows += rows
+        if len(self._rows) >= ROWS:
+            self._decode(ROWS)
+
+    def add(self, event_id: int, offset: int, duration: int) -> None:
+        """Keep the numbers of one event, whatever their size."""
+        if max(event_id, offset, duration) >> LANE_BITS:
+            self.flush()
+            self.are_short = False
+            self._append((event_id,), (offset,), (duration,))
+        else:
+            short = (varint_bytes(event_id), varint_bytes(offset), varint_bytes(duration), b"")
+            self.extend([short])
 
     def flush(self) -> None:
-        """Decode what has come together."""
-        for raw, decoded in zip(self.raw, self.decoded, strict=True):
-            decoded.extend(decode_varints(raw, are_short=self.are_short))
-            raw.clear()
+        """Decode what is left."""
+        while self._rows:
+            self._decode(ROWS)
+
+    def _decode(self, count: int) -> None:
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        padding = itertools.repeat(_NO_ROW, ROWS - len(rows))
+        lanes = _LAYOUT.pack(*itertools.chain.from_iterable(itertools.chain(rows, padding)))
+        numbers = decode_lanes(lanes)[: 3 * len(rows)]
+        self._append(numbers[0::3], numbers[1::3], numbers[2::3])
+
+    def _append(self, *more: Sequence[int]) -> None:
+        for column, values in zip((self.ids, self.offsets, self.durations), more, strict=True):
+            column.extend(values)
 
 
 def collect(data: bytes, span: Span, columns: Columns) -> None:
@@ -59,72 +86,57 @@ def collect(data: bytes, span: Span, columns: Columns) -> None:
             if position > stop:
                 raise Damaged(stop, f"{position - stop:,} bytes are missing")
             if number == 4 and kind == LENGTH:
-                columns.add(before, *_times(data, (start, position)))
-        if len(columns.raw[0]) >= CHUNK:
-            columns.flush()
+                columns.add(*_times(data, (start, position)))
+
+
+def find_places(data: bytes, span: Span) -> "array[int]":
+    """Walk the fields of a line once more and find where each event begins."""
+    places = array("Q")
+    position, stop = span
+    with contextlib.suppress(Damaged):
+        while position < stop - 1:
+            place = position
+            # Nearly all are shorter than 128 bytes.
+            if data[place] == _EVENT_TAG and (size := data[place + 1]) < 0x80:
+                position += 2 + size
+            else:
+                number, kind, _, position = field_at(data, place, stop)
+                if number != 4 or kind != LENGTH:
+                    continue
+            places.append(place)
+    return places
 
 
 def _collect_run(data: bytes, position: int, stop: int, columns: Columns) -> int:
-    """Collect up to a chunk of events that are written as all known profilers do; fast.
+    """Collect events that are written as all known profilers do; fast.
 
     Returns where the first thing begins that was not collected.
     """
-    frame, heads = _patterns()
-    run = frame.match(data, position, stop)
-    if not run:
-        return position
-    found = heads.findall(data, position, run.end())
-    lengths, *numbers = zip(*found, strict=True) if found else ((), ())
-    *places, end = itertools.accumulate(_sizes(lengths), initial=position)
-    if end != run.end():
-        _collect_singly(data, position, run.end(), columns)
-    else:
-        columns.places.extend(places)
-        for raw, more in zip(columns.raw, numbers, strict=True):
-            raw.extend(more)
-    return run.end()
-
-
-def _sizes(lengths: Sequence[bytes]) -> Iterable[int]:
-    """How long events are, tags and lengths included, from their lengths as written."""
-    joined = b"".join(lengths)
-    if len(joined) == len(lengths):
-        return map((2).__add__, joined)
-    tags_and_lengths = map((1).__add__, map(len, lengths))
-    return map(int.__add__, decode_varints(lengths, are_short=True), tags_and_lengths)
-
-
-def _collect_singly(data: bytes, position: int, stop: int, columns: Columns) -> None:
-    """Collect a run of events of which some are written in another way."""
-    _, heads = _patterns()
-    while position < stop:
-        *_, start, end = field_at(data, position, stop)
-        match = heads.match(data, position, stop)
-        columns.add(position, *(match.groups(b"")[1:] if match else _times(data, (start, end))))
-        position = end
+    limit = min(stop, position + _RUN_BYTES)
+    rows: list[Row] = _usual_events().findall(data, position, limit)
+    left = len(rows[-1][-1])
+    columns.extend(rows[:-1] if left else rows)
+    return limit - left
 
 
 @functools.cache
-def _patterns() -> tuple["re.Pattern[bytes]", "re.Pattern[bytes]"]:
-    """What a run of whole events looks like, and what stands at the head of each.
+def _usual_events() -> "re.Pattern[bytes]":
+    """The head of an event whose fields are in order, one after the other; else, all the rest.
 
     A regular expression cannot count, so there is an alternative for every length.
     """
     sizes = ((varint_bytes(size), size) for size in range(2, LONGEST_FAST + 1))
     body = b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in sizes)
-    times = rb"(?:\x08(%b))?(?:\x10(%b))?(?:\x18(%b))?" % ((SHORT_VARINT,) * 3)
+    times = rb"(?:\x08(%b)|)(?:\x10(%b)|)(?:\x18(%b)|)" % ((SHORT_VARINT,) * 3)
     # What may follow the times: statistics, occurrences, the next event, a later field of the line.
-    head = rb"([\x80-\xff]?[\x00-\x7f])%b(?:[\x22\x28\x48\x50\x5a]|\Z)" % times
-    return (
-        re.compile(rb"(?:\x22(?:%b)){1,%d}" % (body, CHUNK), re.DOTALL),
-        re.compile(rb"\x22(?=%b)(?:%b)" % (head, body), re.DOTALL),
-    )
+    head = rb"[\x80-\xff]?[\x00-\x7f]%b[\x22\x28\x48\x50\x5a]" % times
+    return re.compile(rb"\x22(?=%b)(?:%b)|(.+)" % (head, body), re.DOTALL)
 
 
-def _times(data: bytes, span: Span) -> list[bytes]:
+def _times(data: bytes, span: Span) -> list[int]:
     """The numbers of one event whose fields may stand in any order."""
-    numbers = {1: b"\0", 2: b"\0", 3: b"\0"}
+    numbers = {1: 0, 2: 0, 3: 0}
     for number, kind, value, _ in fields(data, *span):
         if kind == VARINT and number in numbers:
-            numbers[number] = varint_bytes(value)
+            numbers[number] = value
     return list(numbers.values())

@@ -4,11 +4,11 @@ import functools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from tpuctl.pipeline.trace.intervals import Intervals, intersect, merge_columns, union
+from tpuctl.pipeline.trace.intervals import Intervals, compact, intersect, union
 from tpuctl.pipeline.trace.xspace import Events, Line, Plane, Space
 
 OTHER, NOTHING = "other", "none"
@@ -82,19 +82,21 @@ def read_activity(space: Space, moments: Intervals) -> HostActivity:
             marker = _step_marker(line, events)
             if marker is not None:
                 steps += zip(*events.spans({marker}), strict=True)
-            for code, pairs in _by_class(events, codes, marker).items():
-                # A long line in a few idle moments leaves little to keep.
-                few = len(moments) <= len(pairs)
-                found[code] += intersect(pairs, moments) if few else pairs
+            for code, pairs in _by_class(events.rows_in(moments), codes, marker).items():
+                found[code] += compact(pairs)
     inside = {code: intersect(union(pairs), moments) for code, pairs in found.items()}
     return HostActivity({code: pairs for code, pairs in inside.items() if pairs}, sorted(steps))
 
 
-def _by_class(events: Events, codes: dict[int, str], marker: int | None) -> dict[str, Intervals]:
-    ids: dict[str, set[int]] = defaultdict(set)
-    for event_id in set(events.ids) - {marker}:
-        ids[codes.get(event_id, OTHER)].add(event_id)
-    return {code: merge_columns(*events.spans(ids[code])) for code in ids if code}
+def _by_class(
+    rows: Iterable[tuple[int, int, int]], codes: dict[int, str], marker: int | None
+) -> dict[str, Intervals]:
+    found: dict[str, Intervals] = defaultdict(list)
+    for event_id, start, end in rows:
+        if event_id != marker:
+            found[codes.get(event_id, OTHER)].append((start, end))
+    found.pop("", None)
+    return found
 
 
 def _step_marker(line: Line, events: Events) -> int | None:

@@ -55,9 +55,8 @@ def find_idle(devices: Sequence[Device], window: Interval | None = None) -> Idle
     start, end = window or (min(firsts), max(lasts))
     moments, busy_ps = [(start, end)], 0
     for device in devices:
-        gaps = complement(device.busy, start, end)
-        busy_ps += end - start - length(gaps)
-        moments = intersect(moments, gaps)
+        moments = subtract(moments, device.busy)
+        busy_ps += device.busy_ps(start, end)
     return Idle((start, end), moments, 1 - busy_ps / len(devices) / (end - start))
 
 

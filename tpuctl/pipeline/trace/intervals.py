@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
+# Against so many times more moments, few are looked up one by one.
+FEW = 32
 _START, _END = operator.itemgetter(0), operator.itemgetter(1)
 
 
@@ -77,13 +79,18 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Moments that are in the first and not in the second."""
+    if len(a) * FEW < len(b):
+        return [rest for moment in a for rest in complement(b, *moment)]
     return intersect(a, complement(b, a[0][0], a[-1][1])) if a else []
 
 
 def complement(a: Intervals, start: int, end: int) -> Intervals:
     """Moments between start and end that are not in `a`."""
-    edges = [(start, start), *clip(a, start, end), (end, end)]
-    return [(x[1], y[0]) for x, y in itertools.pairwise(edges) if x[1] < y[0]]
+    inside = clip(a, start, end)
+    begins, ends = [start, *map(_END, inside)], [*map(_START, inside), end]
+    # Moments of a set never touch: only before the first and after the last may nothing be left.
+    first, last = begins[0] >= ends[0], begins[-1] >= ends[-1]
+    return list(zip(begins, ends, strict=True))[first : len(ends) - last]
 
 
 def length(a: Sequence[Interval]) -> int:

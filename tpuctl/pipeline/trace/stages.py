@@ -127,7 +127,7 @@ class _Thread:
         self.line, self.events = line, events
         relevant = {each for each in set(events.ids) if _matters(line.plane.name_of(each))}
         self.wanted = [index for index, each in enumerate(events.ids) if each in relevant]
-        self.wanted.sort(key=lambda i: (events.starts_ps[i], -events.durations_ps[i]))
+        self.wanted.sort(key=lambda i: (events.starts_ps[i], -events.ends_ps[i]))
 
     def until(self, last: int) -> Iterator[Event]:
         starts, name_of = self.events.starts_ps, self.line.plane.name_of
@@ -136,7 +136,7 @@ class _Thread:
                 return
             name = name_of(self.events.ids[index])
             if _OPERATION.match(name):
-                yield Event(name, starts[index], self.events.durations_ps[index], {})
+                yield Event(name, starts[index], self.events.ends_ps[index] - starts[index], {})
             else:
                 yield from self.line.detail(self.events, [index])
 

@@ -3,16 +3,18 @@
 https://protobuf.dev/programming-guides/encoding
 """
 
+import functools
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
 # A varint of up to eight bytes as a regular expression, each but the last followed by another.
 SHORT_VARINT = rb"[\x80-\xff]{0,7}[\x00-\x7f]"
-_LANES = 4096
 LANE_BYTES = 8
+# What a varint that fills a lane holds.
+LANE_BITS = 56
 
 
 class Damaged(Exception):
@@ -95,39 +97,36 @@ def text(data: bytes, start: int, stop: int) -> str:
     return bytes(data[start:stop]).decode("utf-8", "replace")
 
 
-def decode_varints(encoded: Sequence[bytes], *, are_short: bool = False) -> "array[int]":
-    """Decode many varints at once, ten times as fast as one by one.
+def decode_lanes(lanes: bytes) -> "array[int]":
+    """Decode many varints at once, each in a lane of eight bytes that zeros fill up.
 
-    Thousands of them lie side by side in one huge integer, eight bytes each, and three masked
-    shifts squeeze the 7-bit groups of all together: 8 x 7 bits, 4 x 14, 2 x 28, 1 x 56. Longer
-    ones, which no time in a trace needs, are decoded singly. No bytes at all are a zero.
-    `are_short` promises that there are none of more than eight bytes.
+    Together they are one huge integer, and three masked shifts squeeze the 7-bit groups of all:
+    8 x 7 bits, 4 x 14, 2 x 28, 1 x 56. Ten times as fast as one by one.
     """
-    values = array("Q")
-    for first in range(0, len(encoded), _LANES):
-        chunk = encoded[first : first + _LANES]
-        if are_short or max(map(len, chunk)) <= LANE_BYTES:
-            values.frombytes(_squeeze(chunk))
-        else:
-            values.extend(varint(each or b"\0", 0, len(each) or 1)[0] for each in chunk)
-    return values
-
-
-def _lanes(pattern: int) -> int:
-    """Repeat a 64-bit pattern in all lanes."""
-    return int.from_bytes(pattern.to_bytes(LANE_BYTES, "little") * _LANES, "little")
-
-
-_PAYLOAD = _lanes(0x7F7F_7F7F_7F7F_7F7F)
-_LOW = (_lanes(0x007F_007F_007F_007F), _lanes(0x0000_3FFF_0000_3FFF), _lanes(0x0000_0000_0FFF_FFFF))
-_PACK = struct.Struct("8s" * _LANES)
-
-
-def _squeeze(chunk: Sequence[bytes]) -> bytes:
-    missing = _LANES - len(chunk)
-    packed = _PACK.pack(*chunk, *((b"",) * missing))
-    wide = int.from_bytes(packed, "little") & _PAYLOAD
-    for step, low in enumerate(_LOW):
+    payload, *lows = _masks(len(lanes))
+    wide = int.from_bytes(lanes, "little") & payload
+    for step, low in enumerate(lows):
         kept = wide & low
         wide = kept | ((wide ^ kept) >> (1 << step))
-    return wide.to_bytes(LANE_BYTES * _LANES, "little")[: LANE_BYTES * len(chunk)]
+    return array("Q", wide.to_bytes(len(lanes), "little"))
+
+
+@functools.lru_cache(maxsize=8)
+def _masks(size_bytes: int) -> tuple[int, ...]:
+    """What is kept of every lane at first, and by each shift."""
+    patterns = (
+        0x7F7F_7F7F_7F7F_7F7F,
+        0x007F_007F_007F_007F,
+        0x0000_3FFF_0000_3FFF,
+        0x0000_0000_0FFF_FFFF,
+    )
+    lanes = size_bytes // LANE_BYTES
+    return tuple(
+        int.from_bytes(each.to_bytes(LANE_BYTES, "little") * lanes, "little") for each in patterns
+    )
+
+
+def add_lanes(a: "array[int]", b: "array[int]") -> "array[int]":
+    """Add two columns of numbers, as two huge integers; no sum may reach the 63rd bit."""
+    total = int.from_bytes(a.tobytes(), "little") + int.from_bytes(b.tobytes(), "little")
+    return array("q", total.to_bytes(len(a) * LANE_BYTES, "little"))

@@ -6,16 +6,21 @@ damaged is left out and told, never guessed.
 """
 
 import itertools
+import operator
 import statistics
 from array import array
-from collections.abc import Container, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tpuctl.pipeline.trace.events import Columns, Span, collect
+from tpuctl.pipeline.trace.events import Columns, Span, collect, find_places
+from tpuctl.pipeline.trace.intervals import Intervals
 from tpuctl.pipeline.trace.wire import (
+    LANE_BITS,
     LENGTH,
     VARINT,
     Damaged,
+    add_lanes,
     double,
     field_at,
     fields,
@@ -28,8 +33,7 @@ PS_PER_S = 10**12
 LONGEST_PS = 30 * 86_400 * PS_PER_S
 # Times below are counted from the start of the capture, times above from 1970, in nanoseconds.
 EPOCH_NS = 10**15
-# Eight bytes of a varint hold 56 bits.
-LONGEST_SHORT = 1 << 56
+NEVER_PS = 1 << 63
 WHOLE_FILE = "the file"
 
 Value = int | float | str | bytes
@@ -52,31 +56,39 @@ class Event:
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a line in columns: which name each has, when it began, how long it took."""
+    """The events of a line in columns: which name each has, when it began and was over.
+
+    `recorded` is how many events of the line were written before each.
+    """
 
     ids: "array[int]"
     starts_ps: "array[int]"
-    durations_ps: "array[int]"
-    places: "array[int]"
+    ends_ps: "array[int]"
+    recorded: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
         """Every event as (name id, start, end)."""
-        return zip(self.ids, self.starts_ps, self.ends_ps(), strict=True)
+        return zip(self.ids, self.starts_ps, self.ends_ps, strict=True)
+
+    def rows_in(self, moments: Intervals) -> Iterator[tuple[int, int, int]]:
+        """The events that go on in one of some moments, each as in `rows`."""
+        starts = [*(start for start, _ in moments), NEVER_PS]
+        ends = [end for _, end in moments]
+        # The first moment that is not over when an event begins.
+        nearest = map(bisect_right, itertools.repeat(ends), self.starts_ps)
+        go_on = map(operator.lt, map(starts.__getitem__, nearest), self.ends_ps)
+        return itertools.compress(self.rows(), go_on)
 
     def spans(self, wanted: Container[int] | None = None) -> tuple[list[int], list[int]]:
         """The starts and the ends of the events with these name ids, or of all."""
         if wanted is None:
-            return list(self.starts_ps), list(self.ends_ps())
+            return list(self.starts_ps), list(self.ends_ps)
         chosen = list(map(wanted.__contains__, self.ids))
         starts = itertools.compress(self.starts_ps, chosen)
-        return list(starts), list(itertools.compress(self.ends_ps(), chosen))
-
-    def ends_ps(self) -> Iterator[int]:
-        """When each was over."""
-        return map(int.__add__, self.starts_ps, self.durations_ps)
+        return list(starts), list(itertools.compress(self.ends_ps, chosen))
 
 
 @dataclass
@@ -88,6 +100,7 @@ class Line:
     name: str = ""
     timestamp_ns: int = 0
     _events: Events | None = None
+    _places: "array[int] | None" = None
 
     def events(self) -> Events:
         """Decode the times of all events, once."""
@@ -97,11 +110,13 @@ class Line:
 
     def detail(self, events: Events, wanted: Iterable[int]) -> Iterator[Event]:
         """Decode whole events, statistics included, at these positions of `events`."""
-        plane = self.plane
+        if self._places is None:
+            self._places = find_places(self.plane.space.data, self.span)
         for index in wanted:
-            name = plane.name_of(events.ids[index])
-            stats = plane.read_stats(self._body(events.places[index]))
-            yield Event(name, events.starts_ps[index], events.durations_ps[index], stats)
+            start, end = events.starts_ps[index], events.ends_ps[index]
+            body = self._body(self._places[events.recorded[index]])
+            name = self.plane.name_of(events.ids[index])
+            yield Event(name, start, end - start, self.plane.read_stats(body))
 
     def _body(self, place: int) -> Span:
         _, _, start, stop = field_at(self.plane.space.data, place, self.span[1])
@@ -210,12 +225,12 @@ class Space:
         columns.flush()
         return self._timed((line.timestamp_ns - self.origin_ns) * 1000, columns)
 
-    def _timed(self, begin: int, columns: "Columns") -> Events:
+    def _timed(self, begin: int, columns: Columns) -> Events:
         """Count times from the start of the capture and leave out what cannot be."""
-        ids, offsets, durations = columns.decoded
-        if columns.are_short and abs(begin) + 2 * LONGEST_SHORT < LONGEST_PS:
-            starts = array("q", map(begin.__add__, offsets))
-            return Events(ids, starts, array("q", durations.tobytes()), columns.places)
+        ids, offsets, durations = columns.ids, columns.offsets, columns.durations
+        if columns.are_short and 0 <= begin < LONGEST_PS - (2 << LANE_BITS):
+            starts = add_lanes(offsets, array("Q", [begin]) * len(ids))
+            return Events(ids, starts, add_lanes(starts, durations), range(len(ids)))
         good = [
             index
             for index, (offset, duration) in enumerate(zip(offsets, durations, strict=True))
@@ -225,8 +240,8 @@ class Space:
         return Events(
             array("Q", [ids[index] for index in good]),
             array("q", [begin + offsets[index] for index in good]),
-            array("q", [durations[index] for index in good]),
-            array("Q", [columns.places[index] for index in good]),
+            array("q", [begin + offsets[index] + durations[index] for index in good]),
+            array("Q", good),
         )
 
 
@@ -243,10 +258,18 @@ def read_space(data: bytes) -> Space:
             space.hostnames.append(text(data, start, stop))
         else:
             space.said.append(text(data, start, stop))
-    stamps = [line.timestamp_ns for plane in space.planes for line in plane.lines]
-    middle = statistics.median_low(stamps) if stamps else 0
-    space.origin_ns = middle if middle > EPOCH_NS else 0
+    space.origin_ns = _origin_ns(
+        [line.timestamp_ns for each in space.planes for line in each.lines]
+    )
     return space
+
+
+def _origin_ns(stamps: Sequence[int]) -> int:
+    """When the capture began: with the first line that is not ages away from the others."""
+    middle = statistics.median_low(stamps) if stamps else 0
+    if middle <= EPOCH_NS:
+        return 0
+    return min(each for each in stamps if (middle - each) * 1000 < LONGEST_PS)
 
 
 def _read_plane(space: Space, span: Span) -> Plane:
