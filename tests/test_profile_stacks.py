@@ -40,7 +40,7 @@ def taken(iterator):
     sampler.start()
     for _ in range(5_000):
         next(iterator)
-        if sum(seen.samples for seen in sampler.seen.values()) > 20:
+        if sum(seen.samples for seen in list(sampler.seen.values())) > 20:
             break
     sampler.stop()
     cpu_s = {name: seen.cpu_s for (name, _), seen in sampler.seen.items()}

@@ -149,7 +149,9 @@ class StackSampler:
 
     def write(self) -> None:
         """Leave what was seen for whoever asks."""
-        rows = [[*key, s.samples, s.wall_s, s.cpu_s, s.depth] for key, s in self.seen.items()]
+        # A signal may come in between, with a function that was not seen before.
+        seen = list(self.seen.items())
+        rows = [[*key, s.samples, s.wall_s, s.cpu_s, s.depth] for key, s in seen]
         path = Path(self.folder, f"{os.getpid()}.stacks")
         try:
             path.with_suffix(".new").write_text(json.dumps(rows))
