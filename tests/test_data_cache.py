@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ PIPELINE = """
     def grows():
         for index in range(200):
             yield np.random.default_rng(index).bytes(100 if index < 64 else 40_000)
+
+    def endless():
+        while True:
+            yield np.zeros(10_000, np.uint8)
 
     def needs(path):
         return [path]
@@ -271,12 +276,29 @@ def test_too_little_space_is_said_before_the_first_byte_of_a_cache(
     assert not list((small_disk / "out").iterdir())
 
 
+def written_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.part"))
+
+
+def test_a_pipeline_that_never_ends_leaves_space_and_nothing_else(
+    small_disk: Path, pipeline: Path
+) -> None:
+    options = CacheOptions(shard_bytes=100_000)
+    with pytest.raises(WriteError, match=r"nobody knows how many .*:endless gives") as told:
+        cache(f"{pipeline}:endless", small_disk / "out", options)
+    assert "--elements" in (told.value.hint or "")
+    assert not written_bytes(small_disk)
+    kept = cache(f"{pipeline}:endless", small_disk / "out", replace(options, elements=12))
+    assert kept.elements == 12
+
+
 def test_a_disk_that_fills_up_during_a_cache_is_one_error_and_more_space_finishes(
     small_disk: Path, pipeline: Path
 ) -> None:
     with pytest.raises(WriteError, match="no space is left"):
         cache(f"{pipeline}:grows", small_disk / "out")
     assert not (small_disk / "out" / "manifest.json").exists()
+    assert not written_bytes(small_disk)
     subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
     cache(f"{pipeline}:grows", small_disk / "out")
     assert verify(small_disk / "out", deep=True).damage == ()

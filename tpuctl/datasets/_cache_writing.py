@@ -94,16 +94,23 @@ class Feed:
 
 
 def write_variant(
-    feed: Feed, work: Work, shard_bytes: int, tell: Callable[[int], None]
+    feed: Feed,
+    work: Work,
+    shard_bytes: int,
+    tell: Callable[[int], None],
+    may_go_on: Callable[[int], None],
 ) -> list[Finished]:
     """Write every record of a feed into shards of about that size, and finish them together.
 
-    Raises WriteError, and TargetError and InvalidInputError for what the pipeline does.
+    `tell` hears how many elements there are, `may_go_on` before each shard but the first. Raises
+    WriteError, and TargetError and InvalidInputError for what the pipeline does.
     """
     records = feed.records()
     parts: list[_Part] = []
     start = 0
     while (record := next(records, None)) is not None:
+        if parts:
+            may_go_on(start)
         path = work.part(f"v{feed.variant:03}-{len(parts):05}")
         with translated_write_errors(path), path.open("wb") as file:
             writer = RecordWriter(file)

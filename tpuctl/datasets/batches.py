@@ -143,5 +143,5 @@ def open_uniform(dst: str | Path, *, planes: bool) -> DataSet:
 def _another_count(data_set: DataSet, name: str, found: int, listed: int) -> InvalidInputError:
     return InvalidInputError(
         f"{data_set.folder / name} holds {found} records, the manifest lists {listed}.",
-        hint=f"See all that is wrong: tpuctl data verify {data_set.folder}",
+        hint=data_set.how_to_verify(),
     )

@@ -75,7 +75,7 @@ class Cache:
 
     def _read(self, shard: Shard) -> list[bytes]:
         path = self.data_set.folder / shard.name
-        hint = f"See all that is wrong: tpuctl data verify {self.data_set.folder}"
+        hint = self.data_set.how_to_verify()
         try:
             container = open_container(self.data_set.options)
             records = [record for _, record in container.read(path)]

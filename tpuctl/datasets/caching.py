@@ -30,7 +30,7 @@ from tpuctl.datasets.state import Finished, Work
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.settings import cache_dir
-from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
+from tpuctl.storage.local import disk_space, ensure_folder, free_bytes, locked, write_atomically
 from tpuctl.storage.port import Storage, open_storage
 from tpuctl.units import format_bytes
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from tpuctl.datasets._elements import Structure
 
 _LOCK_WAIT_S = 10.0
+
+# Of a disk, left to others by a pipeline that may never end.
+_RESERVE = 0.05
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,13 @@ def _make_missing(run: _Run, done: set[int]) -> tuple[list[Finished], Prediction
             prediction = _predict(feed.take_sample(), feed.count, len(missing))
             _check_space(run, prediction)
         tell = partial(_show, run, variant, feed.count)
-        shards = write_variant(feed, run.work, run.options.shard_bytes, tell)
+        may_go_on = partial(_check_reserve, run) if feed.count is None else _never_mind
+        try:
+            shards = write_variant(feed, run.work, run.options.shard_bytes, tell, may_go_on)
+        except WriteError:
+            # An unfinished variant is of no use, and takes what others on this disk need.
+            _forget_all_but(run.work, {shard.job for shard in run.work.finished()})
+            raise
         for shard in shards:
             run.work.record(shard)
         made += shards
@@ -234,6 +243,21 @@ def _check_space(run: _Run, prediction: Prediction) -> None:
             f"{format_bytes(int(prediction.bytes.high))}, from a sample of {prediction.sample}.",
             hint="Free some space, keep fewer --variants or --elements, or cache an earlier stage.",
         )
+
+
+def _check_reserve(run: _Run, at: int) -> None:
+    """Leave the disk some space where nobody knows how much is still to come."""
+    free, total = disk_space(run.target)
+    if free - run.options.shard_bytes < _RESERVE * total:
+        raise WriteError(
+            f"{run.target} has {format_bytes(free)} of {format_bytes(total)} free after {at} "
+            f"elements, and nobody knows how many {run.source.text} gives.",
+            hint="Say how many to keep with --elements N, or free some space.",
+        )
+
+
+def _never_mind(at: int) -> None:
+    """Go on: there is space for all that is to come."""
 
 
 def _kept(run: _Run) -> tuple[Finished, ...]:

@@ -126,5 +126,5 @@ def _all(data_set: DataSet) -> Iterator[Glance]:
         except (OSError, DamagedRecordError) as error:
             raise InvalidInputError(
                 f"Could not read {path}: {error}.",
-                hint=f"See all that is wrong: tpuctl data verify {data_set.folder}",
+                hint=data_set.how_to_verify(),
             ) from error

@@ -6,6 +6,7 @@ and whatever is hidden, is ignored and counted.
 """
 
 import os
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ def scan(folder: Path, target: Path | None = None) -> Inputs:
     if not folder.is_dir():
         raise InvalidInputError(
             f"{folder} is a file; presize reads a folder of pictures.",
-            hint=f"Try: tpuctl data presize {folder.parent} DST",
+            hint=f"Try: tpuctl data presize {shlex.quote(str(folder.parent))} DST",
         )
     walk = _Walk(folder, target)
     ignored = walk.ignored

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -131,7 +132,7 @@ def _not_a_data_set(folder: Path) -> NotFoundError:
         )
     return NotFoundError(
         f"{folder} is no data set: there is no {MANIFEST} in it.",
-        hint=f"Make one: tpuctl data presize SRC {folder}",
+        hint=f"Make one: tpuctl data presize SRC {shlex.quote(str(folder))}",
     )
 
 

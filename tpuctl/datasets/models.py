@@ -294,6 +294,11 @@ class DataSet:
     shards: tuple["Shard", ...]
     document: dict[str, object] = field(repr=False, default_factory=dict)
 
+    def how_to_verify(self, *, deep: bool = False) -> str:
+        """Say which command finds all that is wrong."""
+        options = "--deep " if deep else ""
+        return f"See all that is wrong: tpuctl data verify {options}{shlex.quote(str(self.folder))}"
+
 
 @dataclass(frozen=True)
 class Shard:

@@ -62,7 +62,7 @@ def read_shard(data_set: DataSet, shard: Shard) -> Iterator[Record]:
     except (OSError, DamagedRecordError) as error:
         raise InvalidInputError(
             f"Could not read {path}: {error}.",
-            hint=f"See all that is wrong: tpuctl data verify {data_set.folder}",
+            hint=data_set.how_to_verify(),
         ) from error
 
 
@@ -72,7 +72,7 @@ def to_record(features: Mapping[str, Feature], data_set: DataSet) -> Record:
     def damaged(lacks: str) -> InvalidInputError:
         return InvalidInputError(
             f"A record in {data_set.folder} has no {lacks}.",
-            hint=f"See all that is wrong: tpuctl data verify --deep {data_set.folder}",
+            hint=data_set.how_to_verify(deep=True),
         )
 
     def number(name: str) -> int:

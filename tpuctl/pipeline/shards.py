@@ -1,6 +1,7 @@
 """Read the manifest of a folder of shards that `tpuctl data presize` wrote."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def read_shards(folder: Path) -> ShardSet:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InvalidInputError(
             f"The manifest {place} is damaged: {type(error).__name__}: {error}.",
-            hint=f"tpuctl data verify {folder}",
+            hint=f"tpuctl data verify {shlex.quote(str(folder))}",
         ) from error
 
 
@@ -81,7 +82,7 @@ def _shard_set(folder: Path, options: dict[str, Any], listed: list[dict[str, Any
     if not sum(records for _, records, _ in good):
         raise InvalidInputError(
             f"No shard in {folder} is usable ({len(bad):,} of {len(listed):,} damaged or missing).",
-            hint=f"tpuctl data verify {folder}",
+            hint=f"tpuctl data verify {shlex.quote(str(folder))}",
         )
     return ShardSet(
         folder=folder,

@@ -1,5 +1,6 @@
 """Data sets as text: what a presize did, what is damaged, what is inside."""
 
+import shlex
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
@@ -31,7 +32,7 @@ def presize(result: PresizeResult) -> Group:
     parts += [Text(f"{one.manifest}: {format_bytes(one.bytes_out)}") for one in result.sizes]
     if not result.dry_run and not result.shards_missing:
         folder = result.manifest.rpartition("/")[0]
-        parts.append(Text(f"Next: tpuctl data verify {folder}", style="dim"))
+        parts.append(Text(f"Next: tpuctl data verify {shlex.quote(folder)}", style="dim"))
     return Group(*parts)
 
 

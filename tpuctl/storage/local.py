@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tpuctl.errors import TryAgainError, WriteError
 
@@ -156,8 +156,21 @@ def publish(part: Path, final: Path) -> None:
         sync_folder(final.parent)
 
 
-def free_bytes(path: Path) -> int:
-    """How much may still be written where `path` is or will be; raises WriteError."""
+class DiskSpace(NamedTuple):
+    """What a file system holds, in bytes."""
+
+    free: int
+    total: int
+
+
+def disk_space(path: Path) -> DiskSpace:
+    """Look at the file system where `path` is or will be; raises WriteError."""
     with translated_write_errors(path):
         place = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-        return shutil.disk_usage(place).free
+        usage = shutil.disk_usage(place)
+    return DiskSpace(usage.free, usage.total)
+
+
+def free_bytes(path: Path) -> int:
+    """How much may still be written where `path` is or will be; raises WriteError."""
+    return disk_space(path).free
