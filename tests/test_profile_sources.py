@@ -50,6 +50,9 @@ def leaves():
     yield np.zeros((4, 2))
     raise SystemExit(5)
 
+def asks():
+    yield np.full((4, 2), int(input("how many? ")))
+
 def nothing():
     return iter(())
 
@@ -147,6 +150,7 @@ def test_what_can_only_be_indexed_is_iterated_by_index(place: str) -> None:
     [
         ("breaks", TargetError, r"OSError: the disk is gone .*pipelines.py:\d+"),
         ("leaves", TargetError, r"SystemExit: 5 .*pipelines.py:\d+"),
+        ("asks", TargetError, r"EOFError: .*pipelines.py:\d+"),
         ("nothing", TargetError, "empty"),
         ("number", InvalidInputError, "cannot be iterated"),
     ],

@@ -20,6 +20,7 @@ class Channel:
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "w", encoding="utf-8")
+        self._questions = _take_over_stdin()
         self._lock = threading.Lock()
         self._asked: queue.Queue[dict[str, Any]] = queue.Queue()
         self._phase, self._since = "starting", time.perf_counter()
@@ -55,13 +56,22 @@ class Channel:
                 os._exit(1)
 
     def _listen(self) -> None:
-        # Not through sys.stdin, whose lock a process forked meanwhile would inherit as held.
+        # No file object, whose lock a process forked meanwhile would inherit as held.
         waiting = b""
-        while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+        while chunk := os.read(self._questions, 1 << 16):
             *lines, waiting = (waiting + chunk).split(b"\n")
             for line in lines:
                 self._asked.put(json.loads(line))
         os._exit(1)
+
+
+def _take_over_stdin() -> int:
+    """Keep stdin for the parent: the user's code, which may ask somebody, finds nobody there."""
+    questions = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return questions
 
 
 def where_python_is() -> str | None:
