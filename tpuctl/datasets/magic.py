@@ -1,6 +1,6 @@
 """What a file is, by its first bytes and never by its name."""
 
-from pathlib import PurePath
+import os
 
 HEAD_BYTES = 64
 
@@ -51,4 +51,4 @@ def sniff(head: bytes) -> str | None:
 
 def claims_to_be_an_image(name: str) -> bool:
     """Whether the name makes its owner expect a picture inside."""
-    return PurePath(name).suffix.lower() in PHOTOGRAPH_SUFFIXES
+    return os.path.splitext(name)[1].lower() in PHOTOGRAPH_SUFFIXES

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpuctl.datasets.inputs import UNREADABLE, Input
 from tpuctl.datasets.labels import assign_labels
@@ -23,9 +23,10 @@ _PICTURES_PER_PARALLEL_SHARD = 64
 _RECORD_OVERHEAD_BYTES = 300
 _JPEG_TABLES_BYTES = 700
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
-@dataclass(frozen=True)
-class Entry:
+
+class Entry(NamedTuple):
     """One picture of the plan with everything that decides about its record."""
 
     key: str
@@ -106,15 +107,13 @@ def plan_presize(
     count = count_shards(len(entries), largest * len(entries), options.shard_bytes)
     shuffled = sorted(entries, key=lambda entry: _rank(entry.key, options.seed))
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
+    lines = {entry.key: _line(entry) for entry in entries}
     jobs = tuple(
-        _job(base, index, count, shuffled[start:stop])
+        _job(base, index, count, shuffled[start:stop], lines)
         for index, (start, stop) in enumerate(split_evenly(len(entries), count))
     )
-    digest = hashlib.sha256(base)
-    for line in map(_line, entries):
-        digest.update(line)
     return Plan(
-        digest.hexdigest(),
+        hashlib.sha256(b"".join((base, *lines.values()))).hexdigest(),
         recipe,
         versions,
         classes,
@@ -190,15 +189,16 @@ def _rank(key: str, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}\0".encode() + os.fsencode(key)).digest()
 
 
-def _job(base: bytes, index: int, count: int, entries: Sequence[Entry]) -> ShardJob:
-    digest = hashlib.sha256(base + f"{index}/{count}\n".encode())
-    for line in map(_line, entries):
-        digest.update(line)
-    return ShardJob(digest.hexdigest()[:32], index, count, tuple(entries))
+def _job(
+    base: bytes, index: int, count: int, entries: Sequence[Entry], lines: Mapping[str, bytes]
+) -> ShardJob:
+    parts = (base, f"{index}/{count}\n".encode(), *(lines[entry.key] for entry in entries))
+    digest = hashlib.sha256(b"".join(parts)).hexdigest()
+    return ShardJob(digest[:32], index, count, tuple(entries))
 
 
 def _line(entry: Entry) -> bytes:
-    return _canonical([entry.key, entry.bytes, entry.version, entry.label])
+    return _canonical(entry)
 
 
 def digest_of(recipe: Mapping[str, Any]) -> str:
@@ -207,4 +207,4 @@ def digest_of(recipe: Mapping[str, Any]) -> str:
 
 
 def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    return _CANONICAL.encode(value).encode() + b"\n"

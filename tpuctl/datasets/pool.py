@@ -281,9 +281,10 @@ def _collect(
 
 
 def _to_json(job: ShardJob) -> dict[str, Any]:
-    entries = [astuple(entry) for entry in job.entries]
     twins = [astuple(twin) for twin in job.twins]
-    return {"id": job.id, "index": job.index, "of": job.of, "entries": entries, "twins": twins}
+    return {
+        "id": job.id, "index": job.index, "of": job.of, "entries": job.entries, "twins": twins,
+    }  # fmt: skip
 
 
 def _environment() -> dict[str, str]:
