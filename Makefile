@@ -45,7 +45,7 @@ test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants 
 	$(PYTHON) -m venv $(VENV)-beam
 	$(VENV)-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam,images]' -c constraints-beam.txt \
 		scikit-image scikit-learn pytest pytest-timeout hypothesis
-	$(VENV)-beam/bin/python -m pytest -m beam
+	$(VENV)-beam/bin/python -m pytest -m beam tests/test_data_beam.py
 
 test-torch: $(READY)  ## The reader for PyTorch, in an environment of its own (gigabytes).
 	$(PYTHON) -m venv $(VENV)-torch

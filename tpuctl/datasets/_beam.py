@@ -47,7 +47,7 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
 def build_shard(text: str, shared: dict[str, Any]) -> str:
     """Build one shard, in every size, and put it in its place; gives the id of its job."""
     document = json.loads(text)
-    entries = tuple(Entry(**entry) for entry in document.pop("entries"))
+    entries = tuple(Entry(*fields) for fields in document.pop("entries"))
     with tempfile.TemporaryDirectory(prefix="tpuctl-beam-") as folder:
         works = [Work(Path(folder) / str(number)) for number in range(len(shared["targets"]))]
         for work in works:
