@@ -1,7 +1,6 @@
 """Photographs that lie in a bucket: found, read in their order, and noticed when they change."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,5 +184,5 @@ def test_no_more_is_read_ahead_than_the_budget(bucket: Bucket, tmp_path: Path) -
         assert ahead.read(entry) == (tmp_path / "p" / entry.key).read_bytes()
         assert len(ahead._running) <= 1, number
     ahead.begin(entries[3:])
-    assert ahead.read(replace(entries[0])) == (tmp_path / "p" / entries[0].key).read_bytes()
+    assert ahead.read(entries[0]._replace()) == (tmp_path / "p" / entries[0].key).read_bytes()
     assert ahead.read(entries[3]) == (tmp_path / "p" / entries[3].key).read_bytes()
