@@ -5,6 +5,7 @@ every epoch. A finished variant survives any interruption; an unfinished one is 
 nobody promises that a pipeline gives its elements in the same order twice.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -206,8 +207,10 @@ def _make_missing(run: _Run, done: set[int]) -> tuple[list[Finished], Prediction
         try:
             shards = write_variant(feed, run.work, run.options.shard_bytes, tell, may_go_on)
         except WriteError:
-            # An unfinished variant is of no use, and takes what others on this disk need.
-            _forget_all_but(run.work, {shard.job for shard in run.work.finished()})
+            # An unfinished variant is of no use, and takes what others on this disk need. Where it
+            # cannot be removed either, the first error is the one to tell.
+            with contextlib.suppress(OSError):
+                _forget_all_but(run.work, {shard.job for shard in run.work.finished()})
             raise
         for shard in shards:
             run.work.record(shard)
