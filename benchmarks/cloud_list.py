@@ -12,7 +12,7 @@ from typing import Any
 
 from tpuctl.clock import ManualClock, WallClock
 from tpuctl.cloud._google import connect_google
-from tpuctl.cloud.listing import list_tpus
+from tpuctl.cloud.list import list_tpus
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.emulator.server import Emulator, serve
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from tpuctl.diagnosis import diagnose
-from tpuctl.launch.plan import LaunchPlan
-from tpuctl.launch.run import Training, run_training
-from tpuctl.runtime import live_machine
-from tpuctl.training.planning import plan_training
+from tpuctl.diagnosis.diagnose import diagnose
+from tpuctl.runtime.live import live_machine
+from tpuctl.training.plan import LaunchPlan
+from tpuctl.training.run import Training, run_training
+from tpuctl.training.strategies import plan_training
 from tpuctl.training.watched import watch_training
 
 TURNS = 30

@@ -7,10 +7,10 @@ training. CPU per example is what to compare; the rest follows from it and from 
 import tempfile
 from pathlib import Path
 
-from tpuctl.datasets import PresizeOptions, presize
-from tpuctl.datasets.models import Encode
+from tpuctl.datasets.models import Encode, PresizeOptions
+from tpuctl.datasets.presize import presize
 from tpuctl.demo.photographs import assemble_photographs
-from tpuctl.pipeline import Profile, profile_target, reference_step_ms
+from tpuctl.profiling import Profile, profile_target, reference_step_ms
 
 BATCH_SIZE = 32
 SECONDS = 6.0

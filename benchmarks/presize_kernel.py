@@ -27,11 +27,11 @@ import simplejpeg
 from PIL import Image
 
 from benchmarks.peers import Peer, make_environment
-from tpuctl.datasets._encoding import encode_jpeg
-from tpuctl.datasets._images import prepare_decoders, shrink, shrink_all
-from tpuctl.datasets.geometry import Mode, choose_denominator, plan_fit
+from tpuctl.datasets.images._encoding import encode_jpeg
+from tpuctl.datasets.images._shrink import prepare_decoders, shrink, shrink_all
+from tpuctl.datasets.images.geometry import Mode, choose_denominator, plan_fit
 from tpuctl.demo._photographs import make_photographs
-from tpuctl.demo.recipe import list_pictures
+from tpuctl.demo.photographs import list_pictures
 from tpuctl.progress import silent
 
 SIDE = 224

@@ -16,10 +16,12 @@ import tensorflow as tf
 from PIL import Image
 
 from benchmarks.presize_kernel import photographs
-from tpuctl.datasets import PresizeOptions, open_tf_dataset, presize
-from tpuctl.datasets._encoding import encode_picture
-from tpuctl.datasets._tfrecord import RecordWriter
-from tpuctl.datasets.example import Feature, encode_pieces
+from tpuctl.datasets.formats._tfrecord import RecordWriter
+from tpuctl.datasets.formats.example import Feature, encode_pieces
+from tpuctl.datasets.images._encoding import encode_picture
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.readers import open_tf_dataset
 
 ROUNDS = 7
 RECORDS = 1000

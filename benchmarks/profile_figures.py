@@ -25,8 +25,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.pipeline.models import Signals
-from tpuctl.pipeline.whatif import Scaling, WhatIf, what_if
+from tpuctl.profiling.models import Signals
+from tpuctl.profiling.whatif import Scaling, WhatIf, what_if
 
 PARTS = ("live", "deep", "stall")
 PIPELINES = ("jpeg", "heavy")
@@ -188,7 +188,7 @@ def running_on(cpus: list[int]) -> Iterator[None]:
 
 
 def take(name: str, seconds: float, step_ms: float | None, *, deep: bool = False) -> Any:
-    from tpuctl.pipeline import profile_target
+    from tpuctl.profiling import profile_target
 
     return profile_target(f"{OLDER}:{name}", seconds=seconds, device_step_ms=step_ms, deep=deep)
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.pipeline.consume import Feed, Limit, Recorder
-from tpuctl.pipeline.deep.capturing import Profiler, Running, Window, capture
-from tpuctl.pipeline.deep.slowdown import pooled
-from tpuctl.pipeline.probe import Sampler
+from tpuctl.profiling.deep.capture import Profiler, Running, Window, capture, pooled
+from tpuctl.profiling.measure.loop import Feed, Limit, Recorder
+from tpuctl.profiling.measure.probe import Sampler
 
 BATCH = 16
 
@@ -63,7 +62,7 @@ def photographs() -> Iterator[None]:
 
 def print_both(name: str, repeats: int) -> None:
     """Trace in turns with a profiler that records nothing."""
-    from tpuctl.pipeline.deep._tf import TensorFlowProfiler
+    from tpuctl.profiling.deep._tf import TensorFlowProfiler
 
     running = run(name)
     profilers: dict[str, Profiler] = {"nothing": Nothing(), "TensorFlow's": TensorFlowProfiler()}
@@ -85,7 +84,7 @@ def run(name: str) -> Running:
     sys.path.insert(0, str(OLDER.parent))
     import profile_pipelines
 
-    from tpuctl.pipeline._tf import open_dataset
+    from tpuctl.profiling.frameworks._tf import open_dataset
 
     source = open_dataset(getattr(profile_pipelines, name)(), batch_size=BATCH)
     feed = Feed(source, batch_size=BATCH)

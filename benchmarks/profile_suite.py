@@ -21,10 +21,9 @@ from pathlib import Path
 from benchmarks.profile_labels import LABELS, QUIET, Label, disturbance, grade, summary
 from benchmarks.profile_records import conclude, keep
 from tpuctl.errors import TpuctlError
-from tpuctl.pipeline.measure import measure
-from tpuctl.pipeline.models import Measurement
-from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.targets import parse_target
+from tpuctl.profiling.models import Measurement
+from tpuctl.profiling.profile import measure
+from tpuctl.profiling.request import Request, parse_target
 from tpuctl.progress import silent
 
 MODULE = Path(__file__).with_name("labelled_pipelines.py")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.profile_labels import LABELS, Label, grade, summary
 from benchmarks.profile_records import RECORDS, read_records
-from tpuctl.pipeline.analyze import Case
-from tpuctl.pipeline.conclude import case_of
-from tpuctl.pipeline.reference import Thresholds, thresholds
-from tpuctl.pipeline.verdict import judge
+from tpuctl.profiling.conclude import case_of
+from tpuctl.profiling.reference import Thresholds, thresholds
+from tpuctl.profiling.rule_inputs import Case
+from tpuctl.profiling.verdict import judge
 
 # A wrong verdict sends somebody the wrong way; an abstention only does not help.
 LOSSES = {"right": 0.0, "unknown": 1.0, "wrong": 10.0}

@@ -14,9 +14,9 @@ import pytest
 from tpuctl.clock import Clock, ManualClock
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
-from tpuctl.emulator.clock import ScaledClock
 from tpuctl.emulator.scenario import parse_scenario
 from tpuctl.emulator.server import Emulator, serve
+from tpuctl.emulator.service import ScaledClock
 
 MORNING = datetime(2026, 11, 20, 9, 0, tzinfo=timezone.utc)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tpuctl.diagnosis import Diagnosis, diagnose
-from tpuctl.runtime.recorded import RecordedMachine
+from tpuctl.diagnosis.diagnose import diagnose
+from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.runtime.replay import RecordedMachine
 
 # Read on import: later every TPUCTL_ variable is hidden from the tests.
 _SHARED = Path(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tpuctl.datasets import PresizeOptions
+from tpuctl.datasets.models import PresizeOptions
 
 FILES = {
     "china": "sklearn/datasets/images/china.jpg",

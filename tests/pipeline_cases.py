@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tpuctl.pipeline.conclude import build_profile
-from tpuctl.pipeline.consume import Feed
-from tpuctl.pipeline.models import (
+from tpuctl.profiling.conclude import build_profile
+from tpuctl.profiling.measure.loop import Feed
+from tpuctl.profiling.measure.sources import open_source
+from tpuctl.profiling.models import (
     ChainNode,
     Device,
     Host,
@@ -23,9 +24,7 @@ from tpuctl.pipeline.models import (
     Signals,
     Spread,
 )
-from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.sources import open_source
-from tpuctl.pipeline.targets import parse_target
+from tpuctl.profiling.request import Request, parse_target
 
 BATCH = 32
 HOST = Host("testhost", 2, 16 << 30, 12 << 30, "Test CPU", "3.11.0", "2.21.0")

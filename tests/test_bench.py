@@ -11,13 +11,20 @@ from rich.console import Console
 
 from tests import contract
 from tests.machines import diagnosed, environment
-from tpuctl.bench.compare import compare, load
-from tpuctl.bench.models import Bench, Row
-from tpuctl.bench.sweep import draw, parse_batches, plan_variants, run_bench
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
-from tpuctl.launch.plan import find_script
 from tpuctl.progress import silent
 from tpuctl.reporters import bench as report
+from tpuctl.training.bench import (
+    Bench,
+    Row,
+    compare,
+    draw,
+    load,
+    parse_batches,
+    plan_variants,
+    run_bench,
+)
+from tpuctl.training.plan import find_script
 
 CPU = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}
 # Seed A: seconds of an epoch of 60,000 images on a GPU and on a TPU, by batch size.

@@ -14,7 +14,7 @@ from tpuctl.cli import app as program
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
 
-SOME_NEED = {"pydantic", "rich.console", "tpuctl.cloud.opening"}
+SOME_NEED = {"pydantic", "rich.console", "tpuctl.cloud.connect"}
 HEAVY = ("tensorflow", "google.cloud", "grpc", "jax", "torch", "keras", "numpy", "cv2", "PIL")
 
 

@@ -18,8 +18,7 @@ from tpuctl.cloud import models
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud._google_api import GoogleTpuApi
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.labels import CREATE_ID
-from tpuctl.cloud.models import ALL_ZONES, DataDisk, Endpoint, NodeRequest
+from tpuctl.cloud.models import ALL_ZONES, CREATE_ID, DataDisk, Endpoint, NodeRequest
 from tpuctl.errors import (
     InvalidInputError,
     NoCapacityError,
@@ -334,7 +333,7 @@ def test_a_delete_over_the_rate_is_given_back_to_its_caller(
 def test_a_service_that_hangs_is_left_at_the_deadline(service: TpuService, api: TpuApi) -> None:
     from tpuctl.cloud._google_channel import Connection
     from tpuctl.cloud.endpoint import parse_endpoint
-    from tpuctl.cloud.patience import Patience
+    from tpuctl.cloud.retry import Patience
     from tpuctl.cloud.service_clock import ServiceClock
 
     hasty = Patience(0.2, 0.2, 0.1, 0.1, 0.1, 0.1)

@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_world import Worlds
-from tpuctl.cloud._google_login import log_in
-from tpuctl.cloud.api import connect
+from tpuctl.cloud._google_api import log_in
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.endpoint import Endpoint, parse_endpoint
-from tpuctl.errors import (
-    InvalidInputError,
-    NotFoundError,
-    NotLoggedInError,
-    UnavailableError,
-)
+from tpuctl.errors import InvalidInputError, NotFoundError, NotLoggedInError, UnavailableError
 
 ANSWER_NOWHERE = "127.0.0.1:9"
 SECRET = "1//0secret-refresh-token"
@@ -199,7 +194,7 @@ def run(code: str, *, warnings: str = "ignore") -> subprocess.CompletedProcess[s
 def test_without_googles_library_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['google.cloud.tpu_v2'] = None\n"
-        "from tpuctl.cloud.api import connect\n"
+        "from tpuctl.cloud.connect import connect\n"
         "try: connect('p')\n"
         "except Exception as error: print(error.code, '|', error.hint)"
     )
@@ -209,18 +204,18 @@ def test_without_googles_library_the_extra_is_named() -> None:
 @pytest.mark.slow
 def test_the_port_loads_nothing_of_googles_before_it_is_opened() -> None:
     code = (
-        "import sys, tpuctl.cloud.api, tpuctl.cloud._google, tpuctl.cloud.patience\n"
+        "import sys, tpuctl.cloud.api, tpuctl.cloud._google, tpuctl.cloud.retry\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('google', 'grpc')])"
     )
     assert run(code).stdout.strip() == "[]"
-    twin = run(code.replace("tpuctl.cloud.patience", "tpuctl.cloud._google_api"))
+    twin = run(code.replace("tpuctl.cloud.retry", "tpuctl.cloud._google_api"))
     assert "'grpc'" in twin.stdout
 
 
 @pytest.mark.slow
 def test_googles_warnings_about_old_pythons_are_not_for_our_users() -> None:
     write_login(well_known())
-    code = "from tpuctl.cloud.api import connect; print(connect('p').endpoint)"
+    code = "from tpuctl.cloud.connect import connect; print(connect('p').endpoint)"
     done = run(code, warnings="error")
     assert (done.stdout.strip(), done.stderr) == ("tpu.googleapis.com:443", "")
 

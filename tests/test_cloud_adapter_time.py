@@ -14,7 +14,7 @@ from tests.tpu_service import TpuService
 from tpuctl.clock import ManualClock
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.patience import Pace, PatientTpuApi, load_patience
+from tpuctl.cloud.retry import Pace, PatientTpuApi, load_patience
 from tpuctl.cloud.service_clock import (
     EMULATED_SCALE,
     EMULATED_TIME,

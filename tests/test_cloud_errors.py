@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuctl.cloud.faults import (
+from tpuctl.cloud.error_table import (
     LONGEST_MESSAGE,
     Asked,
     Fault,

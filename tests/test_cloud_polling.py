@@ -3,7 +3,7 @@
 from datetime import datetime, timezone
 
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.polling import Polling
+from tpuctl.cloud.retry import Polling
 from tpuctl.errors import DeadlineError
 
 

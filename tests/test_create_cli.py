@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+import tpuctl
 from tests import contract
 from tests.cloud_world import CloudWorld, Worlds
 from tests.conftest import Tpuctl
 from tests.fit_cases import too_large
-from tpuctl import cloud
-from tpuctl.cloud.creating import Created
+from tpuctl.cloud.create import Created
 from tpuctl.compile.cache import open_cache
 from tpuctl.compile.models import Question, Target
 from tpuctl.compile.slices import find_slice
@@ -117,19 +117,19 @@ def test_a_bucket_far_away_is_a_warning_before_the_question(
 
 
 def test_the_same_in_python(here: CloudWorld) -> None:
-    result = cloud.create("t1", "v5e-8", zone=A, ttl_s=3600, labels={"team": "vision"})
+    result = tpuctl.create("t1", "v5e-8", zone=A, ttl_s=3600, labels={"team": "vision"})
     assert isinstance(result, Created)
     assert (result.state, result.labels["team"]) == ("READY", "vision")
-    assert [tpu.name for tpu in cloud.list(all_zones=True).tpus] == ["t1"]
+    assert [tpu.name for tpu in tpuctl.list(all_zones=True).tpus] == ["t1"]
 
 
 def test_in_python_what_went_wrong_is_raised(here: CloudWorld) -> None:
     with pytest.raises(NoCapacityError, match="no more capacity"):
-        cloud.create("t1", "v5e-8", zone=B)
+        tpuctl.create("t1", "v5e-8", zone=B)
 
 
 def test_in_python_zones_are_tried_in_order(here: CloudWorld) -> None:
-    result: Any = cloud.create("t1", "v5e-8", zone=(A, B), wait=False)
+    result: Any = tpuctl.create("t1", "v5e-8", zone=(A, B), wait=False)
     assert [(attempt.zone, attempt.outcome) for attempt in result.attempts] == [(A, "accepted")]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
 from tests.conftest import Tpuctl
-from tpuctl.cloud import labels
+from tpuctl.cloud import models
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 
@@ -26,10 +26,10 @@ NURSERY = """
 import json, os, signal, sys
 from pathlib import Path
 from tpuctl.cloud import _google, _google_api
-from tpuctl.cloud.creating import Created, create
+from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.searching import plan_with_service
+from tpuctl.cloud.zones import plan_with_service
 
 def live(n, endpoint, folder, options, timeout_s):
     left = n
@@ -109,7 +109,7 @@ def things(here: CloudWorld) -> list[Any]:
 def unknown(here: CloudWorld, journal: Journal) -> list[str]:
     """What exists, and so may be billed, without an entry that leads to it."""
     known = {e.create_id for e in journal.entries(here.api) if e.phase != "closed"}
-    return [thing.name for thing in things(here) if thing.labels[labels.CREATE_ID] not in known]
+    return [thing.name for thing in things(here) if thing.labels[models.CREATE_ID] not in known]
 
 
 def test_the_check_would_find_what_nobody_knows_of(world: Worlds, tmp_path: Path) -> None:

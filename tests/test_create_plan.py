@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from tpuctl.cloud.disks import read_disk
-from tpuctl.cloud.labels import CREATE_ID, MAX_USD_CENTS, TTL_S
-from tpuctl.cloud.models import DataDisk, Quota
-from tpuctl.cloud.placement import Source, egress_usd_per_gib, is_far, traffic_notes
+from tpuctl.cloud.models import CREATE_ID, MAX_USD_CENTS, TTL_S, DataDisk, Quota
+from tpuctl.cloud.placement import Source, egress_usd_per_gib, is_far, read_disk, traffic_notes
 from tpuctl.cloud.plan import CreateOptions, Offer, plan_create, request_for
-from tpuctl.cloud.searching import rank, with_quota
+from tpuctl.cloud.zones import rank, with_quota
 from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
 from tpuctl.hardware.types import describe
 

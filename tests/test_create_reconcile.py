@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
+from tpuctl.cloud.gc import find_leftovers
 from tpuctl.cloud.journal import KEEP_CLOSED, Entry, Journal, new_create_id
-from tpuctl.cloud.leftovers import find_leftovers
 from tpuctl.cloud.models import NodeRequest
-from tpuctl.cloud.reconcile import FOUND, SURELY_MISSING, reconcile
+from tpuctl.cloud.requests import FOUND, SURELY_MISSING, reconcile
 
 A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}

@@ -12,17 +12,12 @@ import pytest
 from tests.cloud_world import CloudWorld, CrowdClock, Worlds
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.creating import Created, NotCreated, create
+from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
 from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.searching import plan_with_service
-from tpuctl.errors import (
-    InvalidInputError,
-    PermissionDeniedError,
-    QuotaExceededError,
-    WriteError,
-)
+from tpuctl.cloud.zones import plan_with_service
+from tpuctl.errors import InvalidInputError, PermissionDeniedError, QuotaExceededError, WriteError
 from tpuctl.progress import Progress
 from tpuctl.reporters import create as report
 
@@ -488,7 +483,7 @@ def test_where_the_journal_cannot_be_written_nothing_is_asked_for(
 EMULATOR = """
 import json, sys
 from pathlib import Path
-from tpuctl.emulator.clock import ScaledClock
+from tpuctl.emulator.service import ScaledClock
 from tpuctl.emulator.server import serve
 from tests.cloud_world import MORNING
 scenario, folder, port = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

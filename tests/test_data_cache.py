@@ -18,10 +18,14 @@ from hypothesis import strategies as st
 from tests.conftest import Result
 from tests.pictures import contents
 from tests.test_presize_kill import DIES_AT, check_nothing_torn, small_disk, start
-from tpuctl.datasets import CacheOptions, cache, open_batches, open_cache, verify
 from tpuctl.datasets._elements import rebuild, structure_of, take_apart
+from tpuctl.datasets.batches import open_batches
+from tpuctl.datasets.cache import cache
+from tpuctl.datasets.cache_models import CacheOptions
+from tpuctl.datasets.cache_reader import open_cache
 from tpuctl.datasets.manifest import WORK
-from tpuctl.datasets.prediction import predict_total
+from tpuctl.datasets.plan import predict_total
+from tpuctl.datasets.verify import verify
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -258,7 +262,7 @@ def test_pictures_and_elements_are_not_mistaken_for_one_another(
     pipeline: Path, tmp_path: Path, photos: Path
 ) -> None:
     from tests.pictures import small
-    from tpuctl.datasets import presize
+    from tpuctl.datasets.presize import presize
 
     cache(f"{pipeline}:images", tmp_path / "out")
     with pytest.raises(InvalidInputError, match="not pictures"):

@@ -14,9 +14,13 @@ import pytest
 from tests.conftest import Result
 from tests.pictures import contents, fill, small
 from tests.test_presize_kill import check_nothing_torn, command, start, wait_for
-from tpuctl.datasets import PresizeOptions, describe, presize, read_records, verify
-from tpuctl.datasets.containers import DamagedRecordError, open_container
+from tpuctl.datasets.describe import describe
+from tpuctl.datasets.formats.container import DamagedRecordError, open_container
 from tpuctl.datasets.manifest import WORK
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +141,7 @@ def test_pictures_without_labels_have_no_class_file(tmp_path: Path) -> None:
 def test_array_record_reads_it_at_random(photos: Path, tmp_path: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    from tpuctl.datasets.example import decode_example
+    from tpuctl.datasets.formats.example import decode_example
 
     presize(photos, tmp_path / "out", small(format="arrayrecord"))
     keys = [record.key for record in read_records(tmp_path / "out")]

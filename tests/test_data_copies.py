@@ -18,15 +18,13 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tests.waiting import wait_until
-from tpuctl.datasets import (
-    PresizeOptions,
-    copy_data_set,
-    open_batches,
-    presize,
-    read_records,
-    verify,
-)
-from tpuctl.datasets.fetching import PIECE_BYTES
+from tpuctl.datasets.batches import open_batches
+from tpuctl.datasets.fetch import PIECE_BYTES
+from tpuctl.datasets.local_copies import copy_data_set
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import Progress
 from tpuctl.storage.port import Storage, open_storage
@@ -189,9 +187,7 @@ def test_the_least_recently_used_copy_makes_room_unless_it_is_read(
     addresses = [f"gs://shelf/set-{number}" for number in range(4)]
     bucket(*addresses)
     size = sum(len(data) for data in contents(made).values())
-    script = (
-        "import sys; from tpuctl.datasets import copy_data_set as c; print(c(sys.argv[1]).path)"
-    )
+    script = "import sys; from tpuctl.data import copy_data_set as c; print(c(sys.argv[1]).path)"
 
     def elsewhere(address: str) -> Path:
         words = [sys.executable, "-c", script, address]

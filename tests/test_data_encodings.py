@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.pictures import photograph, psnr, small
-from tpuctl.datasets import presize, read_records, verify
-from tpuctl.datasets._encoding import decode_picture, encode_picture
-from tpuctl.datasets.planes import yuv420_bytes, yuv420_to_rgb
+from tpuctl.datasets.images._encoding import decode_picture, encode_picture
+from tpuctl.datasets.images.geometry import yuv420_bytes, yuv420_to_rgb
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,10 @@ import pytest
 
 from tests.conftest import Result
 from tests.pictures import fill, small
-from tpuctl.datasets import presize, read_records
 from tpuctl.datasets.inputs import Input
 from tpuctl.datasets.labels import Labelling, assign_labels
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
 from tpuctl.errors import InvalidInputError, NotFoundError
 
 KEYS = ("cats/1.jpg", "cats/2.jpg", "dogs/3.jpg")

@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pictures import fill, psnr, small
-from tpuctl.datasets import open_batches, open_tf_dataset, presize, read_records, yuv420_to_rgb
+from tpuctl.datasets.batches import open_batches
+from tpuctl.datasets.images.geometry import yuv420_to_rgb
 from tpuctl.datasets.order import Order
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.readers import open_tf_dataset
+from tpuctl.datasets.reading import read_records
 from tpuctl.errors import InvalidInputError, UsageError
 
 pytestmark = pytest.mark.slow

@@ -8,15 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pictures import fill
-from tpuctl.datasets import PresizeOptions, presize, read_records
-from tpuctl.datasets._tfrecord import (
-    RecordWriter,
-    digest_file,
-    frame,
-    read_frames,
-)
-from tpuctl.datasets.containers import DamagedRecordError
-from tpuctl.datasets.example import decode_example, decode_leading_features, encode_example
+from tpuctl.datasets.formats._tfrecord import RecordWriter, digest_file, frame, read_frames
+from tpuctl.datasets.formats.container import DamagedRecordError
+from tpuctl.datasets.formats.example import decode_example, decode_leading_features, encode_example
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
 from tpuctl.errors import InvalidInputError, NotFoundError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -10,10 +10,13 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents, encoded, photograph, psnr
-from tpuctl.datasets import PresizeOptions, presize, read_records, verify
-from tpuctl.datasets._images import shrink, shrink_all
+from tpuctl.datasets.images._shrink import shrink, shrink_all
 from tpuctl.datasets.inputs import scan
+from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.plan import plan_presize
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, UsageError
 
 BOTH = PresizeOptions(size=(32, 48), sizes=((32, 48), (64, 64)), workers=1, shard_bytes=4000)

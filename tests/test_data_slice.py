@@ -15,7 +15,9 @@ from tests.pictures import contents
 from tests.test_remote_tpu import SCENARIO, ZONE, Practice
 from tpuctl.clock import ManualClock
 from tpuctl.cloud._google import connect_google
-from tpuctl.datasets import PresizeOptions, presize, verify
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.verify import verify
 from tpuctl.emulator.server import serve
 from tpuctl.storage.port import open_storage
 

@@ -10,15 +10,16 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
-from tpuctl.datasets import PresizeOptions, presize, read_records, verify
-from tpuctl.datasets.bucket_inputs import scan_bucket
-from tpuctl.datasets.inputs import scan
+from tpuctl.datasets.inputs import scan, scan_bucket
+from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.originals import BucketOriginals, SourceChangedError
 from tpuctl.datasets.plan import Entry
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.verify import verify
 from tpuctl.errors import NotFoundError, PermissionDeniedError
 from tpuctl.progress import TOLD, Progress
-from tpuctl.storage.location import Location, warning_of
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage.port import Location, Storage, open_storage, warning_of
 
 pytestmark = pytest.mark.slow
 

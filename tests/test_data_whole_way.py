@@ -16,11 +16,10 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import fill, small
 from tpuctl.clock import WallClock
-from tpuctl.datasets import presize
 from tpuctl.datasets.models import Encode
-from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.sources import open_source
-from tpuctl.pipeline.targets import parse_target
+from tpuctl.datasets.presize import presize
+from tpuctl.profiling.measure.sources import open_source
+from tpuctl.profiling.request import Request, parse_target
 
 pytestmark = [pytest.mark.slow, pytest.mark.tf]
 

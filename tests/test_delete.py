@@ -13,11 +13,10 @@ import pytest
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
 from tests.waiting import wait_until
-from tpuctl.cloud.deleting import Deletion, delete, plan_deletion
-from tpuctl.cloud.groups import Group
+from tpuctl.cloud.delete import Deletion, Removal, delete, plan_deletion, plan_removal
 from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.lookup import Group
 from tpuctl.cloud.models import DataDisk
-from tpuctl.cloud.removing import Removal, plan_removal
 from tpuctl.errors import NotFoundError, PermissionDeniedError, UsageError
 from tpuctl.reporters import deletions as report
 

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.demo.photographs import assemble_photographs
-from tpuctl.demo.recipe import SUBJECTS, list_pictures
+from tpuctl.demo.photographs import SUBJECTS, assemble_photographs, list_pictures
 from tpuctl.progress import Progress
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from tests.conftest import Tpuctl
-from tpuctl.pipeline.models import Verdict
+from tpuctl.profiling.models import Verdict
 
 PAGE = (Path(__file__).parents[1] / "docs" / "profile.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.launch.catalog import list_templates
+from tpuctl.training.catalog import list_templates
 
 PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
 

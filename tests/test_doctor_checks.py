@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.machines import chips, codes, diagnosed
-from tpuctl.diagnosis.checks import CHECKS
+from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.reporters import doctor as report
 from tpuctl.reporters.doctor_html import card
 

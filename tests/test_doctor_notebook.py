@@ -77,7 +77,7 @@ def test_a_notebook_shows_the_card_and_the_magic_shows_the_same(
 
 BUSY = """
 import os
-from tpuctl.diagnosis import diagnose
+from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.machine import LockFile, PciDevice
 

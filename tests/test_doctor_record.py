@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import chips, environment, environments
-from tpuctl.diagnosis import Diagnosis, diagnose
+from tpuctl.diagnosis.diagnose import diagnose
+from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.machine import Machine
 from tpuctl.runtime.record import RecordingMachine, to_json
-from tpuctl.runtime.recorded import RecordedMachine, open_recorded
+from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
 
 def recorded(machine: Machine) -> dict[str, Any]:

@@ -14,10 +14,11 @@ import pytest
 
 from tests.machines import chips, codes, diagnosed
 from tests.test_doctor_checks import FIRES, THP, tpu_vm
-from tpuctl.diagnosis import Diagnosis, examine, repair, trial
-from tpuctl.diagnosis.deep import judge_devices, try_devices
+from tpuctl.diagnosis import deep, repair
+from tpuctl.diagnosis.deep import Trial, judge_devices, try_devices, try_out
+from tpuctl.diagnosis.diagnose import examine
 from tpuctl.diagnosis.numerics import judge, matrices, reference, try_numerics
-from tpuctl.diagnosis.trial import Trial, try_out
+from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import UsageError
 from tpuctl.runtime.live import LiveMachine
 
@@ -29,11 +30,11 @@ def child(code: str, *, deadline_s: float = 30) -> Trial:
 
 
 def test_a_child_answers_on_a_marked_line_among_whatever_else_it_prints() -> None:
-    code = f"print('noise'); print('{trial.MARK}{{\"a\": 1}}'); print('more noise')"
+    code = f"print('noise'); print('{deep.MARK}{{\"a\": 1}}'); print('more noise')"
     assert child(code).answer == {"a": 1}
 
 
-@pytest.mark.parametrize("code", ["", f"print('{trial.MARK}{{')", f"print('{trial.MARK}[]')"])
+@pytest.mark.parametrize("code", ["", f"print('{deep.MARK}{{')", f"print('{deep.MARK}[]')"])
 def test_a_child_without_a_proper_answer_has_failed(code: str) -> None:
     result = child(code)
     assert result.answer is None
@@ -78,7 +79,7 @@ def test_the_lock_of_a_killed_child_is_removed_and_an_older_one_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "libtpu_lockfile"
-    monkeypatch.setattr(trial, "LOCKFILE", str(lock))
+    monkeypatch.setattr(deep, "LOCKFILE", str(lock))
     die = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
     code = f"open({str(lock)!r}, 'w').close(); {die}"
     assert child(code).answer is None
@@ -250,7 +251,7 @@ def test_a_lock_file_is_moved_aside_only_when_nobody_can_hold_it() -> None:
         from tpuctl.diagnosis.diagnose import find_problems
         from tpuctl.diagnosis.finding import View
         from tpuctl.runtime.detect import detect
-        from tpuctl.runtime.recorded import RecordedMachine
+        from tpuctl.runtime.replay import RecordedMachine
 
         machine = RecordedMachine(tpu_vm(proc={"lockfile_inode": 77, "lockfile_uid": 0, **more}))
         view = View(machine, detect(machine))

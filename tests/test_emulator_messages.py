@@ -11,8 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
-from tpuctl.emulator._messages import to_message
-from tpuctl.emulator._wire import wires
+from tpuctl.emulator._grpc import to_message, wires
 
 
 def fill(message: Message) -> Message:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.machines import shared
 from tpuctl.diagnosis.catalogue import failures
-from tpuctl.diagnosis.checks import CHECKS
+from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.diagnosis.explain import explain
 from tpuctl.errors import InvalidInputError
 from tpuctl.reporters.failures_page import page

@@ -7,7 +7,9 @@ import pytest
 
 from tests import contract
 from tests.fit_cases import a_session, compiles, write_programs
-from tpuctl.compile import Comparison, Fit, answer, fit, warn_before_create
+from tpuctl.compile.conclude import warn_before_create
+from tpuctl.compile.fit import answer, fit
+from tpuctl.compile.models import Comparison, Fit
 from tpuctl.compile.session import Session
 from tpuctl.units import GIB, MIB
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.fit_cases import a_session, compiles, write_programs
-from tpuctl.compile import Comparison, answer, fit
+from tpuctl.compile.fit import answer, fit
+from tpuctl.compile.models import Comparison
 from tpuctl.compile.session import Session
 
 pytestmark = [*compiles, pytest.mark.tf, pytest.mark.slow]

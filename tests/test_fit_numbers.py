@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fit_cases import compilation, product
-from tpuctl.compile import hlo, mxu, products, program, search, slices
-from tpuctl.compile.conclude import build_fit
+from tpuctl.compile import batch_search, hlo, matmuls, program, slices
+from tpuctl.compile.conclude import build_fit, roofline
 from tpuctl.compile.models import Compilation, Kernel, Program, Question, Target
-from tpuctl.compile.report import read_out_of_memory, read_report
-from tpuctl.compile.roofline import roofline
+from tpuctl.compile.program import read_out_of_memory, read_report
 from tpuctl.errors import InvalidInputError
 from tpuctl.units import GIB
 
@@ -32,19 +31,19 @@ from tpuctl.units import GIB
     ],
 )
 def test_the_waste_of_one_product_agrees_with_a_hand_count(sizes, unit, filled) -> None:
-    padding = mxu.measure_padding([product(*sizes)], unit)
+    padding = matmuls.measure_padding([product(*sizes)], unit)
     assert padding.wasted_fraction == pytest.approx(1 - filled)
 
 
 def test_waste_is_weighed_by_flops_and_by_how_often_a_product_runs() -> None:
     good, bad = product(8, 128, 128), product(8, 64, 128)
-    padding = mxu.measure_padding([good, replace(bad, times=3)], 128)
+    padding = matmuls.measure_padding([good, replace(bad, times=3)], 128)
     useful, spent = 1 + 3 / 2, 1 + 3
     assert padding.wasted_fraction == pytest.approx(1 - useful / spent)
 
 
 def test_a_wasteful_dimension_is_named_with_its_layer_and_the_nearest_better_size() -> None:
-    [waste] = mxu.measure_padding([product(8, 128, 100, "head")], 128).layers
+    [waste] = matmuls.measure_padding([product(8, 128, 100, "head")], 128).layers
     assert (waste.layer, waste.dimension, waste.size) == ("head", "output", 100)
     assert waste.better_size == 128
     assert waste.wasted_fraction == pytest.approx(28 / 128)
@@ -52,11 +51,11 @@ def test_a_wasteful_dimension_is_named_with_its_layer_and_the_nearest_better_siz
 
 @pytest.mark.parametrize(("size", "better"), [(3, 128), (100, 128), (130, 128), (200, 256)])
 def test_the_better_size_is_the_nearest_multiple_and_never_nothing(size: int, better: int) -> None:
-    assert mxu.nearest(size, 128) == better
+    assert matmuls.nearest(size, 128) == better
 
 
 def test_a_program_without_products_wastes_nothing_that_is_known() -> None:
-    assert mxu.measure_padding([], 128).wasted_fraction is None
+    assert matmuls.measure_padding([], 128).wasted_fraction is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +187,7 @@ def test_a_text_that_is_no_program_is_refused() -> None:
     ],
 )
 def test_the_name_of_a_layer_is_what_the_user_called_it(name: str, layer: str) -> None:
-    assert products.layer_of(f'metadata={{op_name="{name}"}}') == layer
+    assert matmuls.layer_of(f'metadata={{op_name="{name}"}}') == layer
 
 
 @pytest.mark.parametrize(
@@ -226,10 +225,10 @@ def test_the_largest_tensors_come_from_the_compilers_report() -> None:
 # ---- The search ----------------------------------------------------------------------------------
 
 
-def memory(limit: int, base: float, each: float) -> Callable[[int], search.Tried]:
-    def attempt(size: int) -> search.Tried:
+def memory(limit: int, base: float, each: float) -> Callable[[int], batch_search.Tried]:
+    def attempt(size: int) -> batch_search.Tried:
         needed = int(1e6 * (base + each * size))
-        return search.Tried(size, size <= limit, needed, int(1e6 * (base + each * limit)))
+        return batch_search.Tried(size, size <= limit, needed, int(1e6 * (base + each * limit)))
 
     return attempt
 
@@ -240,12 +239,12 @@ def memory(limit: int, base: float, each: float) -> Callable[[int], search.Tried
     each=st.floats(0.01, 10),
 )
 def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None:
-    found = search.find_largest(memory(limit, base, each))
+    found = batch_search.find_largest(memory(limit, base, each))
     assert len(found.tried) <= 12
     if found.best is None:
         assert limit == 0
     elif found.next_too_large is None:
-        assert found.best.per_device == search.LARGEST <= limit
+        assert found.best.per_device == batch_search.LARGEST <= limit
     else:
         step = found.next_too_large.per_device - found.best.per_device
         assert found.best.per_device <= limit < found.next_too_large.per_device
@@ -254,11 +253,11 @@ def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None
 
 
 def test_a_search_that_found_no_limit_says_so() -> None:
-    tried = search.find_largest(memory(2**21, 1.0, 0.01))
+    tried = batch_search.find_largest(memory(2**21, 1.0, 0.01))
     question = Question(
         Target("file", "step.mlir"), slices.find_slice("v5e-4"), 8, dtype=None, training=True
     )
     fit = build_fit(question, compilation(), tried, (), 1)
-    assert f"no limit up to a batch of {4 * search.LARGEST:,}" in " ".join(fit.notes)
-    limited = build_fit(question, compilation(), search.find_largest(memory(64, 1, 1)), (), 1)
+    assert f"no limit up to a batch of {4 * batch_search.LARGEST:,}" in " ".join(fit.notes)
+    limited = build_fit(question, compilation(), batch_search.find_largest(memory(64, 1, 1)), (), 1)
     assert "no limit" not in " ".join(limited.notes)

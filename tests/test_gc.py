@@ -11,15 +11,10 @@ import pytest
 from tests import contract
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
-from tpuctl.cloud.groups import Group
+from tpuctl.cloud.gc import Leftovers, find_leftovers, remove_leftovers, why_unneeded
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.labels import TTL_S
-from tpuctl.cloud.leftovers import (
-    Leftovers,
-    find_leftovers,
-    remove_leftovers,
-    why_unneeded,
-)
+from tpuctl.cloud.lookup import Group
+from tpuctl.cloud.models import TTL_S
 from tpuctl.reporters import deletions as report
 
 Worlds = Callable[..., CloudWorld]

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 import tpuctl.hardware
 from tpuctl.errors import UsageError
-from tpuctl.hardware.generations import generation_of_type, generations, load_data
-from tpuctl.hardware.types import all_types, describe, parse_type, usd_per_hour
+from tpuctl.hardware.types import (
+    all_types,
+    describe,
+    generation_of_type,
+    generations,
+    load_data,
+    parse_type,
+    usd_per_hour,
+)
 from tpuctl.reporters import types as report
 
 CONTRACT = {

@@ -17,11 +17,21 @@ VENDORS = {
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
     "array_record", "pathspec", "matplotlib", "urllib3", "requests",
 }  # fmt: skip
-FOUNDATION = {"errors", "lazy", "outcome", "progress", "units", "settings", "clock"}
+FOUNDATION = {
+    "errors",
+    "lazy",
+    "outcome",
+    "progress",
+    "units",
+    "settings",
+    "clock",
+    "codec",
+    "protobuf_wire",
+}
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
-    "storage", "hardware", "runtime", "launch", "diagnosis", "pipeline", "datasets",
-    "training", "bench", "cloud", "emulator", "compile", "demo", "remote", "watch",
+    "storage", "hardware", "runtime", "diagnosis", "profiling", "datasets",
+    "training", "cloud", "emulator", "compile", "demo", "remote", "supervise",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -29,37 +39,37 @@ ARROWS: dict[str, set[str]] = {
     "outcome": set(),
     "progress": set(),
     "clock": set(),
+    "codec": set(),
+    "protobuf_wire": set(),
     "units": set(),
     "settings": set(),
     "storage": set(),
     "hardware": set(),
     "usercode": set(),
-    "compile": {"diagnosis", "hardware", "launch", "storage", "usercode"},
+    "compile": {"diagnosis", "hardware", "training", "storage", "usercode"},
     "runtime": {"hardware", "storage"},
-    "launch": {"storage"},
-    "diagnosis": {"runtime", "hardware", "launch", "storage"},
-    "pipeline": {"compile", "datasets", "hardware", "launch", "storage", "usercode"},
+    "diagnosis": {"runtime", "hardware", "training", "storage"},
+    "profiling": {"compile", "datasets", "hardware", "training", "storage", "usercode"},
     "datasets": {"remote", "storage"},
     "training": {
         "cloud",
         "diagnosis",
         "hardware",
-        "launch",
-        "pipeline",
+        "profiling",
         "remote",
         "runtime",
         "storage",
     },
-    "bench": {"diagnosis", "launch", "runtime", "storage", "training"},
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
-    "watch": {"cloud", "hardware", "remote", "storage"},
-    "demo": SERVICES
-    - {"demo", "bench", "hardware", "cloud", "emulator", "compile", "remote", "watch"},
+    "supervise": {"cloud", "hardware", "remote", "storage"},
+    "demo": {"data"} | SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "supervise"},
+    "api": SERVICES,
+    "data": {"datasets"},
     "reporters": SERVICES,
-    "cli": SERVICES | {"reporters"},
-    "notebook": {"cli", "reporters", "datasets", "diagnosis", "pipeline", "runtime"},
+    "cli": SERVICES | {"api", "data", "reporters"},
+    "notebook": {"cli", "reporters", "datasets", "diagnosis", "profiling", "runtime"},
 }
 
 
@@ -112,9 +122,9 @@ def test_a_module_imports_only_what_lies_below_it() -> None:
     [
         ("storage", "from tpuctl.cli import output", False),
         ("storage", "def f():\n    import tpuctl.reporters.html", False),
-        ("launch", "from tpuctl import cli", False),
-        ("launch", "import numpy as np", False),
-        ("launch", "def f():\n    from google.cloud import storage", False),
+        ("training", "from tpuctl import cli", False),
+        ("training", "import numpy as np", False),
+        ("training", "def f():\n    from google.cloud import storage", False),
     ],
 )
 def test_the_rules_can_fail(part: str, source: str, adapter: bool) -> None:
@@ -122,7 +132,7 @@ def test_the_rules_can_fail(part: str, source: str, adapter: bool) -> None:
 
 
 def test_an_adapter_may_touch_its_vendor() -> None:
-    assert forbidden("launch", "import numpy", adapter=True) == []
+    assert forbidden("training", "import numpy", adapter=True) == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "templates").glob("*.py")), ids=lambda p: p.name)

@@ -7,9 +7,9 @@ import pytest
 
 from tests.waiting import wait_until
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
-from tpuctl.launch import catalog
-from tpuctl.launch.plan import find_script, plan_launch
-from tpuctl.launch.run import run_training
+from tpuctl.training import catalog
+from tpuctl.training.plan import find_script, plan_launch
+from tpuctl.training.run import run_training
 
 SCRIPT = '''"""Train nothing."""
 import argparse, json, sys

@@ -19,10 +19,10 @@ from tests.cloud_world import MORNING
 from tests.waiting import wait_until
 from tests.workers import Slice, alive, running_slice
 from tpuctl.cloud.models import Node
-from tpuctl.launch.snippets import install_line
-from tpuctl.launch.strategy import Choice, choose
 from tpuctl.remote.barrier import Probe
-from tpuctl.training.abroad import Surroundings, changes_for, situation_of
+from tpuctl.training.remote_launch import Surroundings, changes_for, situation_of
+from tpuctl.training.snippets import install_line
+from tpuctl.training.strategy import Choice, choose
 
 SCRIPT = '''"""Train nothing."""
 import argparse, os, sys, time

@@ -7,10 +7,10 @@ import pytest
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
-from tpuctl.launch.catalog import list_templates
-from tpuctl.launch.source import Source, read_source
 from tpuctl.reporters.launch import command_line
-from tpuctl.training.planning import plan_training
+from tpuctl.training.catalog import list_templates
+from tpuctl.training.source import Source, read_source
+from tpuctl.training.strategies import plan_training
 
 PLAIN = "import argparse, keras\nargparse.ArgumentParser().add_argument('--epochs', type=int)\n"
 HERE = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}

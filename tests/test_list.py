@@ -9,8 +9,8 @@ import pytest
 from tests import contract
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, printed, queue, sent
-from tpuctl.cloud.labels import TTL_S
-from tpuctl.cloud.listing import list_tpus, show_tpu
+from tpuctl.cloud.list import list_tpus, show_tpu
+from tpuctl.cloud.models import TTL_S
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.errors import NotFoundError, RateLimitedError, UnavailableError, UsageError
 from tpuctl.reporters import tpus as report

@@ -6,8 +6,8 @@ import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
-from tpuctl.pipeline.conclude import build_profile
-from tpuctl.pipeline.models import ChainNode, Device, Input, Profile
+from tpuctl.profiling.conclude import build_profile
+from tpuctl.profiling.models import ChainNode, Device, Input, Profile
 
 
 def codes(result: Profile) -> list[str]:

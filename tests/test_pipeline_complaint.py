@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tpuctl.cli.contents import CONTENTS
-from tpuctl.pipeline.targets import Target, try_alone
-from tpuctl.usercode.complaint import describe, last_words
+from tpuctl.profiling.request import Target, try_alone
+from tpuctl.usercode.error_summary import describe, last_words
 
 PACKAGE = Path(__file__).resolve().parents[1] / "tpuctl"
-OURS = [*(PACKAGE / "pipeline").glob("*.py"), *(PACKAGE / "reporters").glob("profile*.py")]
+OURS = [*(PACKAGE / "profiling").rglob("*.py"), *(PACKAGE / "reporters").glob("profile*.py")]
 START_UP = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 I0000 00:00:1795213314.074240   22765 cudart_stub.cc:31] Could not find cuda drivers

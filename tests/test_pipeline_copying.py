@@ -8,9 +8,9 @@ import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, nodes, phase, profile
 from tests.test_profile_deep import traced_as
-from tpuctl.pipeline.attribution import COPYING
-from tpuctl.pipeline.models import CopyingStage, Measurement, NodeCost, Stage
-from tpuctl.pipeline.program.copying import with_copying
+from tpuctl.profiling.attribution import COPYING
+from tpuctl.profiling.models import CopyingStage, Measurement, NodeCost, Stage
+from tpuctl.profiling.program.copying import with_copying
 
 WAITING = {**JPEG, "batch": 3.0}
 PATH = nodes(JPEG, 320)[2].path
@@ -70,7 +70,7 @@ def test_a_trace_counts_the_waiting_of_a_batch_too() -> None:
 def test_what_copying_costs_is_measured_for_batches_alone() -> None:
     import tensorflow as tf
 
-    from tpuctl.pipeline._copying_tf import copying_stages
+    from tpuctl.profiling.frameworks._tf_changes import copying_stages
 
     def cost_s(op: str, size_bytes: int, share: float = 0.5) -> list[float]:
         batch = NodeCost(("Root", op), share, 10, 10 * 16 * size_bytes, None, 16.0)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.pipeline.images import find_photos, sniff
-from tpuctl.pipeline.shards import is_shard_folder, read_shards
-from tpuctl.pipeline.targets import parse_target
+from tpuctl.profiling.inputs import find_photos, is_shard_folder, read_shards, sniff
+from tpuctl.profiling.request import parse_target
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(50)
 WHOLE = JPEG + b"\xff\xd9"

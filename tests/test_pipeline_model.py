@@ -8,10 +8,10 @@ import pytest
 
 from tests.pipeline_cases import chain, nodes
 from tpuctl.errors import TargetError
-from tpuctl.pipeline.align import align, grow_tree, merge_labelled
-from tpuctl.pipeline.consume import Feed, Limit, is_warming_up, spread
-from tpuctl.pipeline.ledger import Ledger, ModelNode, Snapshot
-from tpuctl.pipeline.models import ChainNode, NodeCost, StageCost
+from tpuctl.profiling.align import align, grow_tree, merge_labelled
+from tpuctl.profiling.measure.loop import Feed, Limit, is_warming_up, spread
+from tpuctl.profiling.models import ChainNode, NodeCost, StageCost
+from tpuctl.profiling.runtime_model import Ledger, ModelNode, Snapshot
 
 
 def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
-from tpuctl.pipeline.models import (
-    IsolatedStage,
-    Measurement,
-    Phase,
-    Spread,
-    StageCost,
-    Verdict,
-)
+from tpuctl.profiling.models import IsolatedStage, Measurement, Phase, Spread, StageCost, Verdict
 
 SLOW_READ = {**JPEG, "read": 25.0}
 WAITING: dict[str, Any] = {

@@ -8,11 +8,10 @@ import pytest
 
 from tests.pipeline_cases import measurement, phase, profile
 from tpuctl.errors import TargetError
-from tpuctl.pipeline.changes import Change
-from tpuctl.pipeline.models import Advice, Measurement, Profile
-from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.targets import Target
-from tpuctl.pipeline.verify import verify
+from tpuctl.profiling.models import Advice, Measurement, Profile
+from tpuctl.profiling.request import Request, Target
+from tpuctl.profiling.verify import verify
+from tpuctl.profiling.whatif import Change
 from tpuctl.progress import silent
 
 REQUEST = Request(Target("function", "a", "b"), 32, 224, 2.0, None, 5.0, 10.0)

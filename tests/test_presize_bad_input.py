@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from tests.pictures import encoded, photograph
-from tpuctl.datasets import jpeg
-from tpuctl.datasets._images import MAX_PIXELS, shrink
-from tpuctl.datasets.flags import Flag
-from tpuctl.datasets.memory import Admission, memory_budget_bytes
+from tpuctl.datasets.images import jpeg
+from tpuctl.datasets.images._shrink import MAX_PIXELS, shrink
+from tpuctl.datasets.images.geometry import Flag
+from tpuctl.datasets.images.memory import Admission, memory_budget_bytes
 from tpuctl.datasets.quarantine import BadImageError
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tests.pictures import encoded, photograph
-from tpuctl.datasets import PresizeOptions, presize, verify
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.verify import verify
 
 MIB = 1 << 20
 

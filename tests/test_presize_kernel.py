@@ -7,10 +7,16 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 
 from tests.pictures import SUBJECTS, encoded, exif, photograph, pixels_of, psnr
-from tpuctl.datasets import jpeg
-from tpuctl.datasets._images import shrink
-from tpuctl.datasets.flags import Flag, orientation_in
-from tpuctl.datasets.geometry import Fidelity, Mode, choose_denominator, plan_fit
+from tpuctl.datasets.images import jpeg
+from tpuctl.datasets.images._shrink import shrink
+from tpuctl.datasets.images.geometry import (
+    Fidelity,
+    Flag,
+    Mode,
+    choose_denominator,
+    orientation_in,
+    plan_fit,
+)
 
 HAMMING, BICUBIC = Image.Resampling.HAMMING, Image.Resampling.BICUBIC
 SIZES = ((640, 427), (1201, 803), (1999, 1333), (803, 1201), (3001, 2003), (301, 299))

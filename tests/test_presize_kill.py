@@ -18,8 +18,10 @@ import pytest
 from PIL import Image
 
 from tests.pictures import contents, encoded, fill
-from tpuctl.datasets import PresizeOptions, presize, verify
 from tpuctl.datasets.manifest import MANIFEST, WORK
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.verify import verify
 from tpuctl.errors import WriteError
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Result
-from tpuctl.datasets import PresizeOptions, presize
+from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.presize import presize
 from tpuctl.errors import UsageError, WriteError
 
 SMALL = PresizeOptions(size=(48, 64), workers=1)

@@ -9,16 +9,13 @@ import pytest
 from tests.conftest import Result
 from tests.contract import PRESIZE, problems
 from tests.pictures import contents, encoded, fill, photograph, small
-from tpuctl.datasets import presize, read_records, verify
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.manifest import WORK
 from tpuctl.datasets.plan import plan_presize
-from tpuctl.errors import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    TryAgainError,
-)
+from tpuctl.datasets.presize import presize
+from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.verify import verify
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, TryAgainError
 from tpuctl.progress import Progress
 from tpuctl.storage.local import locked
 

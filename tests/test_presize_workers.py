@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from tests.pictures import contents, fill, small
-from tpuctl.datasets import presize
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.plan import plan_presize
 from tpuctl.datasets.pool import WORKER, Setup, build_shards
+from tpuctl.datasets.presize import presize
 from tpuctl.datasets.state import Work
 from tpuctl.errors import TpuctlError
 from tpuctl.progress import Progress
@@ -41,7 +41,8 @@ def test_a_killed_worker_costs_a_retry_and_not_the_run(tmp_path: Path) -> None:
 # A worker as it is, but a picture of 344 pixels' width ends or stalls its process.
 POISONED = """
 import os, signal, time
-from tpuctl.datasets import _images, worker
+from tpuctl.datasets import worker
+from tpuctl.datasets.images import _shrink as _images
 shrink_all = _images.shrink_all
 def poisoned(data, *args, **options):
     smalls = shrink_all(data, *args, **options)

@@ -12,21 +12,21 @@ import pytest
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
 from tpuctl.errors import TargetError
-from tpuctl.pipeline import Profile, profile_target
-from tpuctl.pipeline.attribution import TRACED
-from tpuctl.pipeline.deep.capturing import (
+from tpuctl.profiling import Profile, profile_target
+from tpuctl.profiling.attribution import TRACED
+from tpuctl.profiling.deep.capture import (
     MOST_BYTES,
     MOST_S,
     ProfilerError,
     Running,
     Window,
     capture,
+    pooled,
 )
-from tpuctl.pipeline.deep.linking import link, merge, read_files
-from tpuctl.pipeline.deep.models import Deep, TracedNode
-from tpuctl.pipeline.deep.slowdown import pooled
-from tpuctl.pipeline.models import Measurement, NodeCost
-from tpuctl.pipeline.trace.stages import InputPipeline, StageWork
+from tpuctl.profiling.deep.linking import link, merge, read_files
+from tpuctl.profiling.deep.models import Deep, TracedNode
+from tpuctl.profiling.models import Measurement, NodeCost
+from tpuctl.profiling.trace.stages import InputPipeline, StageWork
 from tpuctl.reporters.profile import csv
 from tpuctl.reporters.profile_deep import inside, taken
 from tpuctl.reporters.profile_html import page

@@ -7,10 +7,9 @@ import pytest
 
 from tests.pipeline_cases import take_two_batches, write_target
 from tpuctl.errors import InvalidInputError, TargetError
-from tpuctl.pipeline import profile_target
-from tpuctl.pipeline.measure import measure
-from tpuctl.pipeline.request import Request
-from tpuctl.pipeline.targets import parse_target
+from tpuctl.profiling import profile_target
+from tpuctl.profiling.profile import measure
+from tpuctl.profiling.request import Request, parse_target
 from tpuctl.progress import silent
 
 pytestmark = pytest.mark.tf

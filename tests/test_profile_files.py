@@ -18,9 +18,9 @@ from tests import contract
 from tests.pipeline_cases import HOST, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, WriteError
-from tpuctl.pipeline import diff, load, reference_step_ms, save
-from tpuctl.pipeline.models import Input, Profile
-from tpuctl.pipeline.train import measure_training_step
+from tpuctl.profiling import diff, load, reference_step_ms, save
+from tpuctl.profiling.device_step import measure_training_step
+from tpuctl.profiling.models import Input, Profile
 from tpuctl.progress import silent
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html

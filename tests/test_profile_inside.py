@@ -127,7 +127,7 @@ def test_every_epoch_of_grain_is_seen_and_those_after_the_block_go_on(tmp_path: 
 
 CELL = """
 import time
-from tpuctl.pipeline.program.inside import current
+from tpuctl.profiling.program.inside import current
 def batches():
     for _ in range(40):
         time.sleep(0.02)

@@ -14,9 +14,9 @@ from benchmarks.profile_records import conclude, keep, read_records
 from benchmarks.profile_suite import take
 from benchmarks.profile_thresholds import Record, fit
 from tests.pipeline_cases import measurement, phase, profile, starving
-from tpuctl.pipeline.conclude import case_of
-from tpuctl.pipeline.models import Measurement, Signals
-from tpuctl.pipeline.reference import thresholds
+from tpuctl.profiling.conclude import case_of
+from tpuctl.profiling.models import Measurement, Signals
+from tpuctl.profiling.reference import thresholds
 
 BY_NAME = {label.name: label for label in LABELS}
 VCPU = Label("made", 20, ("vcpu",), None, "fit")

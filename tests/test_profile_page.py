@@ -11,7 +11,7 @@ from tests.browser import Page, chromium
 from tests.pipeline_cases import measurement, profile, starving
 from tests.test_pipeline_verdicts import CASES
 from tests.test_profile_files import hostile_page
-from tpuctl.pipeline.whatif import what_if
+from tpuctl.profiling.whatif import what_if
 from tpuctl.reporters import profile_html
 from tpuctl.reporters.profile_whatif import SCALE
 

@@ -14,11 +14,11 @@ from tests import contract
 from tests.conftest import Result
 from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
-from tpuctl.pipeline.models import ChainNode
-from tpuctl.pipeline.program._graphs_tf import Find, collect
-from tpuctl.pipeline.program.finder import AfterImport
-from tpuctl.pipeline.program.run import is_program, profile_program
-from tpuctl.pipeline.program.watching import Origin, Watch
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.program._tf_graphs import Find, collect
+from tpuctl.profiling.program.run import is_program, profile_program
+from tpuctl.profiling.program.start import AfterImport
+from tpuctl.profiling.program.watching import Origin, Watch
 
 Program = Callable[[str], list[str]]
 

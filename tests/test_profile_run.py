@@ -18,7 +18,7 @@ from tests.conftest import Result
 from tests.pipeline_cases import take_two_batches, write_target
 from tpuctl.cli.app import app
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.pipeline import Profile, profile_target, save
+from tpuctl.profiling import Profile, profile_target, save
 from tpuctl.progress import Progress
 
 pytestmark = pytest.mark.tf

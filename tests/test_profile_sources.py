@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from tpuctl.errors import InvalidInputError, TargetError
-from tpuctl.pipeline import Profile, profile_target
-from tpuctl.pipeline.consume import Feed
-from tpuctl.pipeline.python.elements import count_examples, holds_a_batch
-from tpuctl.pipeline.python.iterables import open_iterable
-from tpuctl.pipeline.python.meter import FEW, Meter, Metered
-from tpuctl.pipeline.sources import frameworks_of, kind_of
+from tpuctl.profiling import Profile, profile_target
+from tpuctl.profiling.frameworks.iterables import count_examples, holds_a_batch, open_iterable
+from tpuctl.profiling.frameworks.meter import FEW, Meter, Metered
+from tpuctl.profiling.measure.loop import Feed
+from tpuctl.profiling.measure.sources import frameworks_of, kind_of
 
 BODY = """
 import time

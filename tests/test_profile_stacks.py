@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.pipeline.python.stacks import giver
+from tpuctl.profiling.frameworks.stacks import giver
 
 # A process of its own: the timer of a test's time limit has the signal here.
 PROGRAM = """
 import json, sys
 import numpy as np
-from tpuctl.pipeline.python.iterables import iterate
-from tpuctl.pipeline.python.stacks import StackSampler, giving
+from tpuctl.profiling.frameworks.iterables import iterate
+from tpuctl.profiling.frameworks.stacks import StackSampler, giving
 
 PICTURES = np.ones((4, 512, 512, 3), np.float32)
 

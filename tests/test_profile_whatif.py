@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.pipeline_cases import measurement, phase, profile, starving
-from tpuctl.pipeline.conclude import build_profile
-from tpuctl.pipeline.consume import steps_to_fill, unevenness
-from tpuctl.pipeline.models import Device
-from tpuctl.pipeline.whatif import Scaling, WhatIf, what_if
+from tpuctl.profiling.conclude import build_profile
+from tpuctl.profiling.measure.loop import steps_to_fill, unevenness
+from tpuctl.profiling.models import Device
+from tpuctl.profiling.whatif import Scaling, WhatIf, what_if
 
 PLAIN = Scaling(busy_vcpus=1.0)
 

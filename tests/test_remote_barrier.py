@@ -13,9 +13,9 @@ pytest.importorskip("asyncssh")
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent.chips import DEVICES
 from tpuctl.remote.barrier import Probe, check_workers, judge
-from tpuctl.remote.ends import summarize
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job
+from tpuctl.remote.results import summarize
 from tpuctl.remote.run import plan_command
 
 GOOD = Probe(0, "h", 0.0, 50 << 30, "3.11.2", {"jax": "0.10.2", "numpy": "2.4.6"}, 4, ())

@@ -22,9 +22,8 @@ from tpuctl.progress import Progress
 from tpuctl.remote.agent.tree import CHANGED, RECORD, WHOLE, Entry, pack, read_entries, scan
 from tpuctl.remote.agent.unpack import Receiver
 from tpuctl.remote.agent.wire import Refusal, WireError
-from tpuctl.remote.copies import Copied, plan_copy
 from tpuctl.remote.copy import copy
-from tpuctl.remote.tree import read_tree
+from tpuctl.remote.copy_plan import Copied, plan_copy, read_tree
 
 pytestmark = pytest.mark.slow
 

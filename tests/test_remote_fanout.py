@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tpuctl.remote.ends import end_of
-from tpuctl.remote.fanout import (
+from tpuctl.remote.hosts import Host
+from tpuctl.remote.output_lines import (
     LONGEST_LINE_BYTES,
     WINDOW_S,
     Folder,
@@ -15,7 +15,7 @@ from tpuctl.remote.fanout import (
     LineSplitter,
     Prefixes,
 )
-from tpuctl.remote.hosts import Host
+from tpuctl.remote.results import end_of
 
 
 def shown(lines: list[Line], workers: int = 4) -> list[str]:

@@ -24,9 +24,8 @@ from tpuctl.remote.fleet import drive, open_fleet
 from tpuctl.remote.free import Held, HeldWorker, find_holders, free_chips
 from tpuctl.remote.payload import COMMAND, opening
 from tpuctl.reporters import chips as report
-from tpuctl.runtime.here import Here
+from tpuctl.runtime.here import Here, nodes_of_chips
 from tpuctl.runtime.machine import PciDevice
-from tpuctl.runtime.nodes import nodes_of_chips
 
 pytestmark = pytest.mark.slow
 

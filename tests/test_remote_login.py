@@ -15,10 +15,8 @@ from tests.test_remote_tpu import ZONE, Practice, a_node, practising
 from tests.workers import Heard, new_key, running_slice
 from tpuctl.cloud.models import Endpoint
 from tpuctl.errors import WorkerAuthError
-from tpuctl.remote.access import learn_host_keys
-from tpuctl.remote.host_keys import HostKeys, published_key
-from tpuctl.remote.keys import key_for_tpus
-from tpuctl.remote.os_login import login_user, os_login_user, user_of_email
+from tpuctl.remote.access import HostKeys, learn_host_keys, published_key
+from tpuctl.remote.keys import key_for_tpus, login_user, os_login_user, user_of_email
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.settings import state_dir
 

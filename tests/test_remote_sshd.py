@@ -21,20 +21,19 @@ from tests.waiting import wait_until
 from tests.workers import IMPATIENT, Heard, alive, new_key
 from tpuctl.errors import UsageError
 from tpuctl.remote import agent
-from tpuctl.remote.access import Access
+from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.agent import wire
 from tpuctl.remote.agent.chips import DEVICES
 from tpuctl.remote.agent.metrics import DUTY_CYCLE, HBM_USED
 from tpuctl.remote.agent.top import PORTS
-from tpuctl.remote.copies import plan_copy
 from tpuctl.remote.copy import copy
-from tpuctl.remote.host_keys import HostKeys
+from tpuctl.remote.copy_plan import plan_copy
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.payload import COMMAND, opening, shared_modules
 from tpuctl.remote.run import plan_command, run_command
-from tpuctl.remote.shell import plan_shell
+from tpuctl.remote.ssh import plan_shell
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +241,7 @@ def test_a_watch_keeps_a_job_alive_on_a_plain_sshd(tmp_path: Path) -> None:
     from tpuctl.emulator.machines import Machines
     from tpuctl.emulator.server import serve
     from tpuctl.emulator.world import World
-    from tpuctl.watch.edge import Login
+    from tpuctl.supervise.act import Login
 
     class Behind(Machines):
         """One machine is every worker, and lives on when a TPU is taken away."""

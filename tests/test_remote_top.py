@@ -100,7 +100,8 @@ def top(tpuctl: Callable[..., Any], workers: Slice, *more: str) -> Any:
 
 @pytest.mark.slow
 def test_a_program_that_uses_the_chips_is_seen_with_its_numbers(tpuctl, own: Slice) -> None:
-    busy = [sys.executable, "-m", "tpuctl.emulator.busy", "--duty-cycle-percent", "87.5"]
+    module = "tpuctl.emulator.worker_processes"
+    busy = [sys.executable, "-m", module, "--duty-cycle-percent", "87.5"]
     env = {**os.environ, **environment(own, 1), "TPUCTL_EMULATED_HBM_BYTES": str(16 * GIB)}
     with subprocess.Popen(busy, env=env) as program:
         wait_until(lambda: can_connect(port_of(own, 1)))

@@ -19,10 +19,10 @@ from tpuctl.clock import Clock, ManualClock
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Endpoint, Node, NodeRequest
-from tpuctl.emulator.clock import ScaledClock
 from tpuctl.emulator.server import serve
+from tpuctl.emulator.service import ScaledClock
 from tpuctl.errors import TpuctlError, UnavailableError, UsageError, WrongStateError
-from tpuctl.remote.find import find_node, split_user, workers_of
+from tpuctl.remote.hosts import find_node, split_user, workers_of
 from tpuctl.remote.keys import KeyPair, ensure_key, key_for_tpus
 from tpuctl.settings import state_dir
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.machines import chips, diagnosed
-from tpuctl.diagnosis import Diagnosis
+from tpuctl.diagnosis.report import Diagnosis
 
 KAGGLE = {"KAGGLE_KERNEL_RUN_TYPE": "Interactive", "KAGGLE_DATA_PROXY_URL": "https://dp"}
 COLAB = {"COLAB_RELEASE_TAG": "release-colab_x", "COLAB_JUPYTER_IP": "172.28.0.12"}

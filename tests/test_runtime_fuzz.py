@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.machines import environments
-from tpuctl.diagnosis import diagnose
+from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.errors import InvalidInputError
 from tpuctl.reporters import doctor, doctor_html, envelope
 from tpuctl.runtime.live import LiveMachine
-from tpuctl.runtime.recorded import RecordedMachine, open_recorded
+from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.machines import codes
-from tpuctl.diagnosis import diagnose
+from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.runtime.chips import find_chips
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.metadata_server import MetadataServer
@@ -275,7 +275,7 @@ def spy(event, arguments):
 sys.addaudithook(spy)
 {before}
 from pathlib import Path
-from tpuctl.diagnosis import diagnose
+from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.runtime.live import LiveMachine
 diagnose(LiveMachine(root=Path({root!r}), env={{"TPU_SKIP_MDS_QUERY": "1"}}))
 heavy = {{"tensorflow", "jax", "torch", "torch_xla", "libtpu", "keras", "numpy"}}

@@ -22,7 +22,7 @@ from tpuctl.errors import (
     TpuctlError,
     UnavailableError,
 )
-from tpuctl.storage.faults import TRANSIENT, Asked, translate
+from tpuctl.storage.errors import TRANSIENT, Asked, translate
 from tpuctl.storage.port import Patience, Storage, open_storage
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.training_runs import compiled_once
-from tpuctl.launch.catalog import find_template, list_templates
+from tpuctl.training.catalog import find_template, list_templates
 
 TEMPLATES = list_templates().templates
 # Where Keras templates have to differ: what they read, what they train, how right is judged.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.training_runs import different, interrupt, refused, train, weights, write_digits
-from tpuctl import datasets
+from tpuctl import data
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, the last 360 as the test."""
-    datasets = pytest.importorskip("sklearn.datasets")
-    bunch = datasets.load_digits()
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    bunch = sklearn_datasets.load_digits()
     x, y = (bunch.images * 15.9).astype(np.uint8), bunch.target
     path = tmp_path_factory.mktemp("digits") / "digits.npz"
     np.savez(path, x_train=x[:1437], y_train=y[:1437], x_test=x[1437:], y_test=y[1437:])
@@ -117,7 +117,7 @@ def test_the_images_template_reads_what_data_cache_kept_another_variant_in_each_
 ) -> None:
     (tmp_path / "input.py").write_text(PIPELINE)
     kept = tmp_path / "kept"
-    datasets.cache(f"{tmp_path}/input.py:pictures", kept, datasets.CacheOptions(variants=2))
+    data.cache(f"{tmp_path}/input.py:pictures", kept, data.CacheOptions(variants=2))
     options = ("--data", kept, "--batch-size", 16, "--epochs", 6, "--learning-rate", 0.01)
     assert "--classes" in refused("images", "jax", tmp_path / "out", *options)
     result = train("images", "jax", tmp_path / "out", *options, "--classes", 2)

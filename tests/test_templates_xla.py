@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.training_runs import interrupt, refused, said, train, write_digits
-from tpuctl.launch.catalog import find_template
+from tpuctl.training.catalog import find_template
 
 pytestmark = [
     pytest.mark.xla,

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from tests import xspaces
 from tests.xspaces import Event, Line, Plane, chip, host, pipeline, session, training
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
-from tpuctl.pipeline.models import Verdict
-from tpuctl.pipeline.trace.capture import find_capture, open_trace
-from tpuctl.pipeline.trace.events import LONGEST_FAST
-from tpuctl.pipeline.trace.intervals import FEW, Intervals, subtract, union
-from tpuctl.pipeline.trace.profile import profile_trace
-from tpuctl.pipeline.trace.wire import (
+from tpuctl.profiling.models import Verdict
+from tpuctl.profiling.trace.capture import find_capture, open_trace
+from tpuctl.profiling.trace.events import LONGEST_FAST
+from tpuctl.profiling.trace.intervals import FEW, Intervals, subtract, union
+from tpuctl.profiling.trace.profile import profile_trace
+from tpuctl.profiling.trace.xspace import Events, read_space
+from tpuctl.protobuf_wire import (
     LANE_BITS,
     LANE_BYTES,
     Damaged,
@@ -30,7 +31,6 @@ from tpuctl.pipeline.trace.wire import (
     varint,
     varint_bytes,
 )
-from tpuctl.pipeline.trace.xspace import Events, read_space
 
 TRAINING = xspaces.space(training(6, wait_ms=30) + pipeline(16) + [session(10**18, 2 * 10**18)])
 

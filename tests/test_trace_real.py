@@ -8,9 +8,9 @@ import pytest
 
 from tests import contract
 from tpuctl.errors import InvalidInputError
-from tpuctl.pipeline import diff, load, save
-from tpuctl.pipeline.models import Profile
-from tpuctl.pipeline.trace.profile import profile_trace
+from tpuctl.profiling import diff, load, save
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.trace.profile import profile_trace
 
 SHARED = Path(os.environ.get("TPUCTL_SHARED") or Path(__file__).parents[2] / "shared")
 TPU_V6E = "tpu_inference_2.xplane.pb"

@@ -7,10 +7,10 @@ import pytest
 
 from tests import xspaces
 from tests.xspaces import Event, Line, Plane, Stat, chip, host, iterator, pipeline, training
-from tpuctl.pipeline.models import Profile
-from tpuctl.pipeline.trace.hosts import host_classes
-from tpuctl.pipeline.trace.profile import profile_trace
-from tpuctl.pipeline.trace.steps import drop_partial
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.trace.devices import drop_partial
+from tpuctl.profiling.trace.idle import host_classes
+from tpuctl.profiling.trace.profile import profile_trace
 
 SECOND = 10**12
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, queue, sent
-from tpuctl.cloud.waiting import wait_until_gone, wait_until_ready
+from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
 from tpuctl.errors import DeadlineError, NotFoundError, UnavailableError, WrongStateError
 from tpuctl.progress import Progress
 from tpuctl.reporters import tpus as report

@@ -23,35 +23,32 @@ from tpuctl.errors import (
     WorkerUnfitError,
     WorkerUnreachableError,
 )
-from tpuctl.watch.attending import SETTLE_S
-from tpuctl.watch.deciding import MOST_REPLACED, POLL_S, REPAIR_S, decide
-from tpuctl.watch.models import (
+from tpuctl.supervise.decide import MOST_REPLACED, POLL_S, REPAIR_S, SETTLE_S, decide
+from tpuctl.supervise.memory import remember
+from tpuctl.supervise.models import (
+    Ask,
     Attempt,
     Cause,
-    JobSight,
-    Known,
-    Memory,
-    Order,
-    Removing,
-    Running,
-    Sight,
-    Silence,
-    TpuSight,
-    WorkersSight,
-)
-from tpuctl.watch.remembering import remember
-from tpuctl.watch.steps import (
-    Ask,
     Close,
     Create,
     Delete,
     End,
     Follow,
     Forget,
+    JobSight,
+    Known,
     Launch,
+    Memory,
+    Order,
+    Removing,
+    Running,
+    Sight,
+    Silence,
     Step,
     StopJobs,
+    TpuSight,
     Wait,
+    WorkersSight,
 )
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)

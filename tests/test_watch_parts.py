@@ -18,18 +18,16 @@ from hypothesis import strategies as st
 
 from tests.workers import running_slice
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.likeness import options_like
 from tpuctl.cloud.models import DataDisk, Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TryAgainError
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.run import plan_command
-from tpuctl.watch.asking import ask_workers
-from tpuctl.watch.lasting import Awake, Since
-from tpuctl.watch.models import Attempt, Known, Memory, Order, Removing, Running, Silence
-from tpuctl.watch.seeing import see
-from tpuctl.watch.silence import Talk
-from tpuctl.watch.store import Kept, Store, digest, document_of, read_memory
+from tpuctl.supervise.follow import Awake, Since, Talk
+from tpuctl.supervise.memory import Kept, Store, digest, document_of, read_memory
+from tpuctl.supervise.models import Attempt, Known, Memory, Order, Removing, Running, Silence
+from tpuctl.supervise.observe import ask_workers, see
+from tpuctl.supervise.plan import options_like
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)
 ZONE = "us-central1-a"

@@ -20,16 +20,15 @@ from tests import contract
 from tests.waiting import wait_until
 from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive
-from tpuctl.cloud.creating import create
-from tpuctl.cloud.deleting import delete, plan_deletion
-from tpuctl.cloud.likeness import options_like
+from tpuctl.api.cloud import watch
+from tpuctl.cloud.create import create
+from tpuctl.cloud.delete import delete, plan_deletion
 from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.settings import state_dir
-from tpuctl.watch.starting import Wishes
-from tpuctl.watch.verbs import watch
+from tpuctl.supervise.plan import Wishes, options_like
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpuctl import datasets
-from tpuctl.launch.catalog import find_template
+from tpuctl import data
+from tpuctl.training.catalog import find_template
 
 
 def command(template: str, out: Path, *options: object) -> list[str]:
@@ -55,8 +55,8 @@ def write_digits(folder: Path) -> Path:
         for number, pixels in enumerate(bunch.images[bunch.target == label][:80]):
             picture = Image.fromarray((pixels * 15.9).astype(np.uint8)).resize((32, 32))
             picture.convert("RGB").save(folder / "photos" / f"digit-{label}" / f"{number:03}.png")
-    options = datasets.PresizeOptions(size=(32, 32), shard_bytes=100_000)
-    datasets.presize(folder / "photos", folder / "shards", options)
+    options = data.PresizeOptions(size=(32, 32), shard_bytes=100_000)
+    data.presize(folder / "photos", folder / "shards", options)
     return folder / "shards"
 
 

@@ -13,18 +13,17 @@ from tests.cloud_world import MORNING
 from tests.workers import Heard
 from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import Cloud
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.opening import Cloud
-from tpuctl.emulator.clock import ScaledClock
 from tpuctl.emulator.server import Emulator, serve
-from tpuctl.watch.edge import Edge, Login
-from tpuctl.watch.following import Followed
-from tpuctl.watch.models import Memory, Order, WorkersSight
-from tpuctl.watch.starting import Wishes, plan_order, plan_watch
-from tpuctl.watch.steps import Launch
-from tpuctl.watch.store import Store
-from tpuctl.watch.telling import Watched
-from tpuctl.watch.watching import watch
+from tpuctl.emulator.service import ScaledClock
+from tpuctl.supervise.act import Edge, Login
+from tpuctl.supervise.follow import Followed
+from tpuctl.supervise.loop import watch
+from tpuctl.supervise.memory import Store
+from tpuctl.supervise.messages import Watched
+from tpuctl.supervise.models import Launch, Memory, Order, WorkersSight
+from tpuctl.supervise.plan import Wishes, plan_order, plan_watch
 
 ZONE, OTHER = "us-central1-a", "us-east5-a"
 SCALE = 300.0

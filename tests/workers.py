@@ -11,9 +11,8 @@ from typing import Any
 import asyncssh
 
 from tpuctl.emulator._ssh_server import EmulatedWorker, WorkerServers
-from tpuctl.remote.access import Access
+from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.connection import Patience
-from tpuctl.remote.host_keys import HostKeys
 from tpuctl.remote.hosts import Host, parse_hosts
 
 IMPATIENT = Patience(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)

@@ -44,6 +44,15 @@ Ctrl-C that leaves nothing to say is Python's own KeyboardInterrupt, and 130 as 
 EXIT_INTERRUPTED = 130
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an exception says, or the name of its type if it says nothing.
+
+    Exceptions of Google's libraries keep the message in `args[0]` and add details to `str()`.
+    """
+    text = str(error.args[0] if error.args else error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
 class TpuctlError(Exception):
     """Base of everything tpuctl raises on purpose. `hint` names the next command."""
 

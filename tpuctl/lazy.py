@@ -6,23 +6,25 @@ from typing import Any
 
 
 def lazy(
-    package: str, modules: Mapping[str, str]
+    name: str, modules: Mapping[str, str], package: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make `__getattr__` and `__dir__` of a package from the modules below it that have the names.
+    """Make `__getattr__` and `__dir__` for the module `name` from the modules that have its names.
 
-    A name that was asked for stays in the package.
+    The modules are named relative to `package`, by default `name` itself. A name that was asked for
+    stays in the module.
     """
+    below = package or name
 
-    def load(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    def load(wanted: str) -> Any:
+        if wanted not in modules:
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
         import importlib
 
-        found = getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
-        setattr(sys.modules[package], name, found)
+        found = getattr(importlib.import_module(f"{below}.{modules[wanted]}"), wanted)
+        setattr(sys.modules[name], wanted, found)
         return found
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted({*vars(sys.modules[name]), *modules})
 
     return load, names

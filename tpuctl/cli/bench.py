@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.bench import compare as comparing
-from tpuctl.bench.sweep import draw, parse_batches, run_bench
 from tpuctl.cli import output, progress
-from tpuctl.diagnosis import diagnose
+from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.reporters import bench as report
-from tpuctl.runtime import live_machine
+from tpuctl.runtime.live import live_machine
+from tpuctl.training import bench as comparing
+from tpuctl.training.bench import draw, parse_batches, run_bench
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 

@@ -7,8 +7,8 @@ import typer
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import Project, Zone
 from tpuctl.cli.progress import bars
-from tpuctl.remote.copies import plan_copy
 from tpuctl.remote.copy import copy
+from tpuctl.remote.copy_plan import plan_copy
 from tpuctl.reporters import workers as report
 
 app = typer.Typer(add_completion=False)

@@ -12,16 +12,16 @@ from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
-from tpuctl.cloud.creating import Choice, Created, NotCreated
-from tpuctl.cloud.creating import create as create_planned
-from tpuctl.cloud.disks import read_disk
-from tpuctl.cloud.guard import MOST_BYTES
-from tpuctl.cloud.opening import Cloud
+from tpuctl.cloud.connect import Cloud
+from tpuctl.cloud.create import Choice, Created, NotCreated
+from tpuctl.cloud.create import create as create_planned
+from tpuctl.cloud.placement import read_disk
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
-from tpuctl.cloud.searching import plan_with_service, with_traffic, zones_to_try
-from tpuctl.compile.warning import warn_before_create
+from tpuctl.cloud.ttl import MOST_BYTES
+from tpuctl.cloud.zones import plan_with_service, with_traffic, zones_to_try
+from tpuctl.compile.conclude import warn_before_create
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.remote.find import split_user
+from tpuctl.remote.hosts import split_user
 from tpuctl.remote.keys import first_key
 from tpuctl.reporters import create as report
 from tpuctl.settings import state_dir

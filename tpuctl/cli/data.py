@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpuctl import datasets
+from tpuctl import data as data_sets
 from tpuctl.cli import output
 from tpuctl.cli.presizing import presize
 from tpuctl.cli.progress import bars
@@ -60,18 +60,18 @@ def cache(
     if address := bucket_of(target):
         limit_bytes = parse_size_of("--limit", limit) if limit else None
         with bars() as on_progress:
-            copied = datasets.copy_data_set(
+            copied = data_sets.copy_data_set(
                 address, dst, limit_bytes=limit_bytes, overwrite=overwrite, on_progress=on_progress
             )
         output.show(copied, report.copied)
         return
     if dst is None:
         raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
-    options = datasets.CacheOptions(
+    options = data_sets.CacheOptions(
         variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
     )
     with bars() as on_progress:
-        result = datasets.cache(target, dst, options, on_progress=on_progress)
+        result = data_sets.cache(target, dst, options, on_progress=on_progress)
     output.show(result, report.cache)
 
 
@@ -82,7 +82,7 @@ def verify(
 ) -> None:
     """Compare a data set with its manifest, every byte of it; exit 1 on damage."""
     with bars() as on_progress:
-        result = datasets.verify(dst, deep=deep, on_progress=on_progress)
+        result = data_sets.verify(dst, deep=deep, on_progress=on_progress)
     output.show(result, report.verify)
 
 
@@ -94,8 +94,8 @@ def show(
     ] = None,
 ) -> None:
     """Show what a data set holds: totals, labels, sizes, what was left out."""
-    drawn = None if sheet is None else str(datasets.write_sheet(dst, sheet))
-    output.show(replace(datasets.describe(dst), sheet=drawn), report.show)
+    drawn = None if sheet is None else str(data_sets.write_sheet(dst, sheet))
+    output.show(replace(data_sets.describe(dst), sheet=drawn), report.show)
 
 
 app.command()(serve)

@@ -8,10 +8,9 @@ from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Timeout, Yes, Zone
 from tpuctl.cli.progress import bars
-from tpuctl.cloud.deleting import delete as delete_planned
-from tpuctl.cloud.deleting import plan_deletion
-from tpuctl.cloud.opening import chosen_zone
-from tpuctl.cloud.removing import TIMEOUT_S
+from tpuctl.cloud.connect import chosen_zone
+from tpuctl.cloud.delete import TIMEOUT_S, plan_deletion
+from tpuctl.cloud.delete import delete as delete_planned
 from tpuctl.errors import UsageError
 from tpuctl.reporters import deletions as report
 from tpuctl.units import parse_duration_s

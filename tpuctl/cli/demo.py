@@ -7,7 +7,7 @@ import typer
 
 from tpuctl.cli import output
 from tpuctl.cli.progress import bars
-from tpuctl.demo.day import Watcher, run_day
+from tpuctl.demo.demo import Watcher, run_day
 from tpuctl.reporters import day as report
 
 app = typer.Typer(add_completion=False)

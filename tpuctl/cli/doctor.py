@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output
-from tpuctl.diagnosis import examine
+from tpuctl.diagnosis.diagnose import examine
 from tpuctl.reporters import doctor as report
 
 app = typer.Typer(add_completion=False)

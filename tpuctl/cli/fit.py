@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output, progress
-from tpuctl.compile.fitting import TIMEOUT_S, answer
+from tpuctl.compile.fit import TIMEOUT_S, answer
 from tpuctl.reporters import fit as report
 
 app = typer.Typer(add_completion=False)

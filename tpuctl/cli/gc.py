@@ -7,8 +7,8 @@ import typer
 from tpuctl.cli import output
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import bars
-from tpuctl.cloud.leftovers import find_leftovers, remove_leftovers
-from tpuctl.cloud.opening import open_cloud
+from tpuctl.cloud.connect import open_cloud
+from tpuctl.cloud.gc import find_leftovers, remove_leftovers
 from tpuctl.reporters import deletions as report
 
 app = typer.Typer(add_completion=False)

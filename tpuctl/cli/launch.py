@@ -8,16 +8,16 @@ import typer
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import Project, Zone
 from tpuctl.cli.progress import bars
-from tpuctl.datasets import copy_data_set
+from tpuctl.datasets.local_copies import copy_data_set
 from tpuctl.datasets.places import bucket_of
-from tpuctl.diagnosis import diagnose
+from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.errors import UsageError
-from tpuctl.launch.plan import find_script
 from tpuctl.progress import OnProgress
 from tpuctl.remote.run import plan_command
 from tpuctl.reporters import launch as report
-from tpuctl.runtime import live_machine
-from tpuctl.training.planning import plan_training
+from tpuctl.runtime.live import live_machine
+from tpuctl.training.plan import find_script
+from tpuctl.training.strategies import plan_training
 from tpuctl.training.watched import watch_training
 
 app = typer.Typer(add_completion=False)
@@ -121,7 +121,7 @@ def _with_copy(setting: str, on_progress: OnProgress) -> str:
 def _train_there(
     script: str, where: workers.Where, what: dict[str, Any], how: dict[str, Any], dry_run: bool
 ) -> None:
-    from tpuctl.training.abroad import plan_on_workers, train_on_workers
+    from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
 
     hosts, access, node = where.reach_of_node()
     plan = plan_on_workers(script, hosts, access, node=node, **what)

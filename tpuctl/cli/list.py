@@ -7,8 +7,8 @@ import typer
 from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cli.options import Project, Zone
-from tpuctl.cloud.listing import list_tpus
-from tpuctl.cloud.opening import chosen_zone
+from tpuctl.cloud.connect import chosen_zone
+from tpuctl.cloud.list import list_tpus
 from tpuctl.reporters import tpus as report
 
 app = typer.Typer(add_completion=False)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from tpuctl.cli import output
 
 if TYPE_CHECKING:
-    from tpuctl.cloud.opening import Cloud
+    from tpuctl.cloud.connect import Cloud
 
 
 def opened(project: str | None) -> "Cloud":
     """Connect, and pass on what the journal warns of."""
     # Loaded here, for --host needs no cloud.
-    from tpuctl.cloud.opening import open_cloud
+    from tpuctl.cloud.connect import open_cloud
 
     cloud = open_cloud(project)
     for warning in cloud.warnings:

@@ -4,10 +4,11 @@ from typing import Annotated, cast
 
 import typer
 
-from tpuctl import datasets
+from tpuctl import data as data_sets
 from tpuctl.cli import here, output
 from tpuctl.cli.progress import bars
-from tpuctl.datasets import geometry, models
+from tpuctl.datasets import models
+from tpuctl.datasets.images import geometry
 from tpuctl.datasets.models import parse_shard_bytes, parse_sizes
 from tpuctl.reporters import data as report
 
@@ -104,7 +105,7 @@ def presize(
 ) -> None:
     """Decode and shrink pictures once into shards with a manifest and checksums."""
     sizes = parse_sizes(size)
-    options = datasets.PresizeOptions(
+    options = data_sets.PresizeOptions(
         sizes[0],
         sizes=sizes if len(sizes) > 1 else (),
         mode=cast(geometry.Mode, mode),
@@ -127,5 +128,5 @@ def presize(
     )
     part = here.part(hosts, dst)
     with bars() as on_progress:
-        result = datasets.presize(src, dst, options, part=part, on_progress=on_progress)
+        result = data_sets.presize(src, dst, options, part=part, on_progress=on_progress)
     output.show(result, report.presize)

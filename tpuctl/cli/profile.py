@@ -6,14 +6,19 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output, progress
-from tpuctl.pipeline.compare import diff as compare
-from tpuctl.pipeline.limits import check, parse_limits
-from tpuctl.pipeline.models import Profile
-from tpuctl.pipeline.profile import profile_target
-from tpuctl.pipeline.program.live import follow, last_of
-from tpuctl.pipeline.program.run import is_program, profile_program, refuse_for_programs
-from tpuctl.pipeline.tpuprof import check_place, load, save
-from tpuctl.pipeline.trace.profile import profile_trace
+from tpuctl.profiling.compare import check, parse_limits
+from tpuctl.profiling.compare import diff as compare
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.program.run import (
+    follow,
+    is_program,
+    last_of,
+    profile_program,
+    refuse_for_programs,
+)
+from tpuctl.profiling.tpuprof import check_place, load, save
+from tpuctl.profiling.trace.profile import profile_trace
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html, profile_live, profile_png
 from tpuctl.storage.local import write_atomically

@@ -5,8 +5,8 @@ import typer
 from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cli.options import Name, Project, Zone
-from tpuctl.cloud.opening import chosen_zone
-from tpuctl.remote.showing import show_with_jobs
+from tpuctl.cloud.connect import chosen_zone
+from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.reporters import tpus as report
 
 app = typer.Typer(add_completion=False)

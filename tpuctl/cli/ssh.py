@@ -6,7 +6,7 @@ import typer
 
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import Project, Zone
-from tpuctl.remote.shell import open_shell, plan_shell
+from tpuctl.remote.ssh import open_shell, plan_shell
 from tpuctl.reporters import workers as report
 
 app = typer.Typer(add_completion=False)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output
-from tpuctl.launch import catalog
 from tpuctl.reporters import templates as report
+from tpuctl.training import catalog
 
 Name = Annotated[str, typer.Argument(help="A template, as templates list names it.")]
 

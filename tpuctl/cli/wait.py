@@ -8,8 +8,8 @@ from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cli.options import Name, Project, Timeout, Zone
 from tpuctl.cli.progress import states
-from tpuctl.cloud.opening import chosen_zone
-from tpuctl.cloud.waiting import wait_until_gone, wait_until_ready
+from tpuctl.cloud.connect import chosen_zone
+from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
 from tpuctl.errors import UsageError
 from tpuctl.reporters import tpus as report
 from tpuctl.units import parse_duration_s

@@ -10,18 +10,17 @@ from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
 from tpuctl.cli.run import Chdir, Env
-from tpuctl.cloud.opening import chosen_zone
-from tpuctl.cloud.searching import AUTO
+from tpuctl.cloud.connect import chosen_zone
+from tpuctl.cloud.zones import AUTO
 from tpuctl.errors import UsageError
-from tpuctl.remote.find import split_user
-from tpuctl.remote.hosts import parse_hosts
+from tpuctl.remote.hosts import parse_hosts, split_user
 from tpuctl.reporters import watch as report
+from tpuctl.supervise.act import Edge, Login
+from tpuctl.supervise.loop import watch as watch_planned
+from tpuctl.supervise.memory import Store
+from tpuctl.supervise.messages import Watched
+from tpuctl.supervise.plan import WatchPlan, Wishes, plan_order, plan_watch
 from tpuctl.units import parse_duration_s
-from tpuctl.watch.edge import Edge, Login
-from tpuctl.watch.starting import WatchPlan, Wishes, plan_order, plan_watch
-from tpuctl.watch.store import Store
-from tpuctl.watch.telling import Watched
-from tpuctl.watch.watching import watch as watch_planned
 
 app = typer.Typer(add_completion=False)
 

@@ -14,9 +14,17 @@ from tpuctl.cli.opening import opened
 from tpuctl.cloud.models import Node
 from tpuctl.errors import UsageError
 from tpuctl.remote.access import Access, open_access, open_access_to
-from tpuctl.remote.find import find_node, split_user, workers_of
-from tpuctl.remote.hosts import LOCAL, Host, parse_hosts, pick_workers, this_machine
-from tpuctl.remote.os_login import login_user
+from tpuctl.remote.hosts import (
+    LOCAL,
+    Host,
+    find_node,
+    parse_hosts,
+    pick_workers,
+    split_user,
+    this_machine,
+    workers_of,
+)
+from tpuctl.remote.keys import login_user
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")
@@ -79,7 +87,7 @@ class Where:
     def _reach_tpu(
         self, target: str, jump: Host | None
     ) -> tuple[tuple[Host, ...], Access, Node | None]:
-        from tpuctl.cloud.opening import chosen_zone
+        from tpuctl.cloud.connect import chosen_zone
 
         user, name = split_user(target)
         api = opened(self.project).api

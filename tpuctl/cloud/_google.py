@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import Clock, SteadyClock
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.endpoint import PRACTICE_PROJECT, Endpoint, parse_endpoint
-from tpuctl.cloud.patience import PatientTpuApi, load_patience
 from tpuctl.cloud.quiet import quietly
+from tpuctl.cloud.retry import PatientTpuApi, load_patience
 from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.errors import MissingExtraError, UnavailableError
 from tpuctl.settings import load_settings
@@ -39,8 +39,8 @@ def connect_google(
 
 
 def _connect(where: Endpoint, project: str | None, clock: Clock | None) -> "tuple[str, Connection]":
+    from tpuctl.cloud._google_api import log_in
     from tpuctl.cloud._google_channel import Connection
-    from tpuctl.cloud._google_login import log_in
 
     service_clock = ServiceClock(clock or SteadyClock())
     is_paced = clock is not None

@@ -1,6 +1,8 @@
-"""The port over Google's own, unmodified clients: one request each, with a deadline of its own."""
+"""Who we are for Google, and for which project."""
 
+import os
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from google.cloud import tpu_v2
@@ -10,9 +12,8 @@ from google.longrunning import operations_pb2
 
 from tpuctl.clock import Clock
 from tpuctl.cloud import _google_protos as protos
-from tpuctl.cloud._google_channel import Connection
-from tpuctl.cloud._google_errors import translated_errors
-from tpuctl.cloud.faults import Asked
+from tpuctl.cloud._google_channel import Connection, translated_errors
+from tpuctl.cloud.error_table import Asked
 from tpuctl.cloud.models import (
     ALL_ZONES,
     Listing,
@@ -22,8 +23,42 @@ from tpuctl.cloud.models import (
     QueuedResource,
     Quota,
 )
-from tpuctl.cloud.patience import Patience
 from tpuctl.cloud.quiet import quietly
+from tpuctl.cloud.retry import Patience
+from tpuctl.errors import InvalidInputError
+from tpuctl.runtime.metadata_server import MetadataServer
+from tpuctl.storage._credentials import find_credentials
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Credentials, and the project that they are used for."""
+
+    credentials: Any
+    project: str
+
+
+def log_in(project: str | None) -> Login:
+    """Find the credentials of this machine, and the project where none is given.
+
+    Raises NotLoggedInError, and InvalidInputError for a project that cannot be told.
+    """
+    credentials, found = find_credentials(
+        SCOPES,
+        is_on_google=lambda: MetadataServer(os.environ).answers,
+        with_project=not project,
+    )
+    project = project or found or getattr(credentials, "quota_project_id", None)
+    if not project:
+        raise InvalidInputError(
+            "No Google Cloud project is set, and the login on this machine does not name one.",
+            hint="export TPUCTL_PROJECT=YOUR_PROJECT (or --project; `gcloud projects list` "
+            "names yours)",
+        )
+    return Login(credentials, project)
+
 
 PAGE_SIZE = 500
 
@@ -179,7 +214,7 @@ class GoogleTpuApi:
     def bucket_location(self, bucket: str) -> str:
         """Where a storage bucket is: a region, a dual region or a multi-region, in lower case."""
         with quietly():
-            from tpuctl.cloud._google_storage import read_bucket_location
+            from tpuctl.cloud._google_quotas import read_bucket_location
 
         with self._doing("read the location of bucket", protos.segment("bucket", bucket)):
             return read_bucket_location(

@@ -15,9 +15,9 @@ from google.longrunning import operations_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from tpuctl.cloud import models
-from tpuctl.cloud._google_errors import error_of_status
-from tpuctl.cloud.faults import Asked
-from tpuctl.cloud.labels import CREATE_ID
+from tpuctl.cloud._google_channel import error_of_status
+from tpuctl.cloud.error_table import Asked
+from tpuctl.cloud.models import CREATE_ID
 from tpuctl.errors import InvalidInputError
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"

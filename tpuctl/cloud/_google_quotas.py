@@ -1,14 +1,18 @@
 """TPU quotas, through Google's Cloud Quotas API."""
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import google.cloud.storage as storage
+from google.auth.credentials import AnonymousCredentials
 from google.cloud import cloudquotas_v1
 from google.cloud.cloudquotas_v1.services.cloud_quotas.transports import CloudQuotasGrpcTransport
 
 from tpuctl.cloud._google_channel import Connection
 from tpuctl.cloud.models import Quota
+from tpuctl.errors import InvalidInputError
 
 ADDRESS = "cloudquotas.googleapis.com:443"
 PAGE_SIZE = 500
@@ -71,3 +75,26 @@ def _generation(quota_id: str) -> str | None:
     if not re.search(r"PerProjectPer(Region|Zone)", quota_id):
         return None
     return next((name for start, name in _GENERATIONS.items() if quota_id.startswith(start)), None)
+
+
+EMULATOR = "STORAGE_EMULATOR_HOST"
+
+
+def read_bucket_location(
+    bucket: str, project: str, connection: Connection, *, deadline_s: float
+) -> str:
+    """Read a bucket's location, in lower case."""
+    practising = bool(os.environ.get(EMULATOR))
+    if connection.endpoint.is_local and not practising:
+        raise InvalidInputError(
+            f"Could not read the location of bucket {bucket}: the TPUs are an emulator's, "
+            f"but {EMULATOR} is not set.",
+            hint="Export all the lines that `tpuctl emulator start` prints.",
+        )
+    credentials = AnonymousCredentials() if practising else connection.credentials
+    client = storage.Client(project=project, credentials=credentials)
+    try:
+        location = client.get_bucket(bucket, timeout=deadline_s, retry=None).location
+    finally:
+        client.close()
+    return str(location).lower()

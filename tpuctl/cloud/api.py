@@ -73,15 +73,3 @@ class TpuApi(Protocol):
 
     def bucket_location(self, bucket: str) -> str:
         """Where a storage bucket is: a region, a dual region or a multi-region, in lower case."""
-
-
-def connect(project: str | None = None, *, endpoint: str | None = None) -> TpuApi:
-    """Open the Cloud TPU API, with deadlines, retries and a rate limit of its own.
-
-    `project` and `endpoint` come from the settings when not given. Raises MissingExtraError,
-    NotLoggedInError, and InvalidInputError for a project that cannot be told or an endpoint that is
-    neither Google's nor on this machine.
-    """
-    from tpuctl.cloud._google import connect_google
-
-    return connect_google(project, endpoint=endpoint)

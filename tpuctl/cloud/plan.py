@@ -5,13 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tpuctl.cloud import guard, labels
-from tpuctl.cloud.disks import why_not_in
+from tpuctl.cloud import models, ttl
 from tpuctl.cloud.models import DataDisk, NodeRequest
-from tpuctl.cloud.placement import region_of
+from tpuctl.cloud.placement import region_of, why_not_in
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.hardware.generations import load_data
-from tpuctl.hardware.types import AcceleratorType, describe, usd_per_hour
+from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
 from tpuctl.outcome import Outcome
 from tpuctl.units import format_duration
 
@@ -192,12 +190,12 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
     options = plan.options
     limits: dict[str, str] = {}
     if offer.ttl_s is not None:
-        limits[labels.TTL_S] = str(offer.ttl_s)
+        limits[models.TTL_S] = str(offer.ttl_s)
     if plan.max_usd is not None:
-        limits[labels.MAX_USD_CENTS] = str(round(plan.max_usd * 100))
-    watched = {labels.WATCH: options.watch} if options.watch else {}
-    script = guard.startup_script(
-        guard.Guarded(project, offer.zone, plan.name, create_id) if limits else None,
+        limits[models.MAX_USD_CENTS] = str(round(plan.max_usd * 100))
+    watched = {models.WATCH: options.watch} if options.watch else {}
+    script = ttl.startup_script(
+        ttl.Guarded(project, offer.zone, plan.name, create_id) if limits else None,
         options.startup_script,
     )
     return NodeRequest(
@@ -212,7 +210,7 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         subnetwork=options.subnetwork,
         external_ips=not options.internal_ip,
         service_account=options.service_account,
-        labels={**options.labels, **limits, **watched, labels.CREATE_ID: create_id},
+        labels={**options.labels, **limits, **watched, models.CREATE_ID: create_id},
         metadata={**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
         tags=options.tags,
         data_disks=options.data_disks,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Quota
-from tpuctl.hardware.generations import generation as find_generation
 from tpuctl.hardware.types import AcceleratorType, describe, zones_of
+from tpuctl.hardware.types import generation as find_generation
 from tpuctl.outcome import Outcome
 
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuctl.compile.models import Dtype
-from tpuctl.compile.work import Work, refuse_uneven
+from tpuctl.compile.models import Dtype, Work, refuse_uneven
 
 NARROW = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from tpuctl.compile.models import Dtype
-from tpuctl.compile.work import Work
+from tpuctl.compile.models import Dtype, Work
 from tpuctl.errors import InvalidInputError
 
 POLICIES = {"bf16": "mixed_bfloat16", "f32": "float32"}

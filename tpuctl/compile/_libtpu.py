@@ -23,11 +23,9 @@ from jax.experimental import topologies
 from jaxlib.mlir import ir
 
 from tpuctl.compile.hlo import parse
-from tpuctl.compile.models import Compilation, Program, Tensor
-from tpuctl.compile.program import name_layers, summarise
-from tpuctl.compile.report import read_out_of_memory, read_report
+from tpuctl.compile.models import Compilation, Program, Tensor, Work
+from tpuctl.compile.program import name_layers, read_out_of_memory, read_report, summarise
 from tpuctl.compile.slices import Slice, load_facts
-from tpuctl.compile.work import Work
 from tpuctl.errors import TpuctlError
 
 Options = dict[str, str]

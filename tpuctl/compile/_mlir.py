@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from tpuctl.compile._libtpu import compile_module, module_context
-from tpuctl.compile.work import Work, refuse_uneven
+from tpuctl.compile.models import Work, refuse_uneven
 from tpuctl.errors import InvalidInputError
 
 MAGIC = b"ML\xefR"

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.compile._mlir import batched_by_size, read_file, work_of
-from tpuctl.compile.models import Question
-from tpuctl.compile.work import Work
+from tpuctl.compile.models import Question, Work
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.usercode.function import Function
-from tpuctl.usercode.loading import load_function, parameters, users_errors
+from tpuctl.usercode.function import Function, load_function, parameters, users_errors
 
 EXAMPLES_PER_DEVICE = 32
 BATCH_NAMES = ("batch", "batch_size")

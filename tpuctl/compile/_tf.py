@@ -7,8 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpuctl.compile._mlir import work_of
-from tpuctl.compile.models import Dtype
-from tpuctl.compile.work import Work
+from tpuctl.compile.models import Dtype, Work
 
 NARROW = {"bf16": tf.bfloat16, "f32": tf.float32}
 

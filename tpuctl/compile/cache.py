@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import from_plain, to_plain
 from tpuctl.compile.models import Compilation, Question
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import MIB
-from tpuctl.usercode.records import from_plain, to_plain
 
 SCHEMA = "tpuctl.compilation/1"
 MOST_KEPT = 500

@@ -11,10 +11,10 @@ import time
 import traceback
 from typing import Any
 
+from tpuctl.codec import from_plain, to_plain
 from tpuctl.compile.models import Question
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
-from tpuctl.usercode.channel import Channel
-from tpuctl.usercode.records import from_plain, to_plain
+from tpuctl.usercode.child import Channel
 
 BEAT_S = 0.5
 COMPILING = "compiling"

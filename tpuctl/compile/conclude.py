@@ -1,12 +1,126 @@
-"""From the compiler's answer to ours: roofline, padding, prices, vCPUs. Pure."""
+"""How fast a step can be, from below and from above. Pure.
 
+From below: everything overlaps perfectly, so the slower of arithmetic at the peak rate and memory
+traffic at the peak rate decides (Williams et al. 2009). From above: nothing overlaps; the pieces of
+the program run one after the other, each in the compiler's own estimate of its cycles or the time
+of its memory traffic, whichever is longer, and exchanges between devices go round one link. Neither
+knows the input pipeline or the host.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tpuctl.compile.batch_search import Largest
+from tpuctl.compile.cache import Cache, open_cache
+from tpuctl.compile.matmuls import Padding, measure_padding
 from tpuctl.compile.models import Compilation, Compiler, Fit, Mode, Question, Range, Try
-from tpuctl.compile.mxu import Padding, measure_padding
-from tpuctl.compile.roofline import Roofline, roofline
-from tpuctl.compile.search import Largest
-from tpuctl.compile.slices import load_facts
+from tpuctl.compile.slices import Slice, load_facts
 from tpuctl.hardware.types import AcceleratorType, describe
 from tpuctl.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The times of one step on one device, which all run at the same time."""
+
+    compute_ms: float
+    memory_ms: float
+    communication_ms: float
+    step_ms: Range
+
+    @property
+    def bound(self) -> Literal["compute", "memory"]:
+        """What the fastest possible step waits for."""
+        return "compute" if self.compute_ms >= self.memory_ms else "memory"
+
+
+def roofline(compilation: Compilation, slice_: Slice) -> Roofline:
+    """Bound the time of a step."""
+    program = compilation.program
+    compute_s = compilation.flops / slice_.flops_per_s
+    memory_s = program.hbm_bytes / slice_.hbm_bytes_per_s
+    # A ring passes every byte twice, but for the share of the device itself.
+    ring = 2 * (slice_.devices - 1) / slice_.devices
+    communication_s = ring * program.collective_bytes / slice_.ici_bytes_per_s
+    one_by_one_s = sum(
+        kernel.times * max(kernel.cycles / slice_.clock_hz, kernel.bytes / slice_.hbm_bytes_per_s)
+        for kernel in program.kernels
+    )
+    if not any(kernel.cycles for kernel in program.kernels):
+        # Of a program that does not fit the compiler estimates no cycles.
+        one_by_one_s = compute_s + memory_s
+    low_s = max(compute_s, memory_s)
+    high_s = max(low_s, one_by_one_s) + communication_s
+    return Roofline(
+        compute_ms=compute_s * 1e3,
+        memory_ms=memory_s * 1e3,
+        communication_ms=communication_s * 1e3,
+        step_ms=Range(low_s * 1e3, high_s * 1e3),
+    )
+
+
+# The program itself lies in the same memory.
+KEEP_FREE = 0.98
+REMAT_KERAS = "build the model in `with keras.RematScope(mode='full'):`"
+# In a step of the user's own nobody but them can do it.
+REMAT = {
+    "jax": "wrap each layer in jax.checkpoint, and ask again",
+    "tensorflow": "wrap each layer in tf.recompute_grad, and ask again",
+}
+
+
+def advise(question: Question, compilation: Compilation) -> Iterator[Try]:
+    """Ways to need less memory, the cheapest first."""
+    smaller = _smaller_batch(question, compilation)
+    if smaller:
+        yield Try(
+            "smaller-batch",
+            f"a batch of {smaller:,}, if memory grows with the batch",
+            f"--batch {smaller}",
+        )
+    if question.dtype != "bf16" and question.target.kind == "function":
+        yield Try("bf16", "activations in bfloat16 take half the memory", "--dtype bf16")
+    if question.training and compilation.framework != "MLIR":
+        yield Try(
+            "remat",
+            "compute activations again in the backward pass instead of keeping them",
+            REMAT.get(compilation.framework, REMAT_KERAS),
+        )
+
+
+def _smaller_batch(question: Question, compilation: Compilation) -> int | None:
+    """The batch at which memory should suffice, a multiple of 8 for each device where possible."""
+    examples, available = compilation.examples, compilation.hbm_available_bytes
+    grows = compilation.hbm_needed_bytes - compilation.fixed_bytes
+    if not examples or not available or question.target.kind == "file" or grows <= 0:
+        return None
+    devices = question.slice.devices
+    share = (KEEP_FREE * available - compilation.fixed_bytes) / grows
+    per_device = int(examples / devices * share)
+    per_device = per_device // 8 * 8 or per_device
+    return per_device * devices if 0 < per_device * devices < examples else None
+
+
+def warn_before_create(accelerator_type: str, cache: Cache | None = None) -> tuple[str, ...]:
+    """A sentence for every program that cannot fit the type, as `fit` last said in this folder.
+
+    A program that has changed since is not spoken of; nothing is compiled. `accelerator_type` is
+    the full name.
+    """
+    answers = (cache or open_cache()).recall(accelerator_type)
+    fits = (build_fit(question, found, None, (), 0) for question, found in answers)
+    return tuple(_say(fit) for fit in fits if not fit.fits)
+
+
+def _say(fit: Fit) -> str:
+    batch = f" with a batch of {fit.batch_size:,}" if fit.batch_size else ""
+    needed, there = format_bytes(fit.hbm_needed_bytes), format_bytes(fit.hbm_available_bytes)
+    return (
+        f"{fit.target} does not fit a {fit.accelerator_type}{batch}: each device needs {needed} "
+        f"and has {there}. See: tpuctl fit {fit.target} --type {fit.accelerator_type} --verify"
+    )
+
 
 PER_MILLION = 1e6
 

@@ -1,9 +1,11 @@
 """What is asked of the compiler, what it answers, and what follows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tpuctl.compile.slices import Slice
+from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.usercode.function import Function
 
@@ -238,3 +240,31 @@ class Comparison(Outcome):
     def reasons(self) -> tuple[str, ...]:
         """Those of every type."""
         return tuple(f"{f.accelerator_type}: {reason}" for f in self.types for reason in f.why)
+
+
+def refuse_uneven(examples: int, devices: int) -> None:
+    """Raise InvalidInputError where a batch does not divide among the devices."""
+    if examples % devices:
+        below, above = examples // devices * devices, -(-examples // devices) * devices
+        near = f"--batch {below} or --batch {above}" if below else f"--batch {above}"
+        raise InvalidInputError(
+            f"A batch of {examples:,} does not divide among {devices} devices.", hint=near
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """A lowered program: `compile` takes the compiler's options, `text` is the program itself.
+
+    `examples` is the global batch where it is known; `fixed_bytes` are those of the arguments that
+    do not grow with it, on one device. `layers` are the names that the user gave, where they are
+    known apart from the program.
+    """
+
+    framework: str
+    compile: Callable[[dict[str, str] | None], Any]
+    text: str
+    examples: int | None
+    fixed_bytes: int
+    notes: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()

@@ -1,18 +1,133 @@
-"""What the compiler's final program does in one step: products, memory traffic, loops. Pure.
-
-XLA's own analysis counts the body of a loop once and does not tell HBM from the core's vector
-memory; both matter here, so both are counted from the program itself.
-"""
+"""The compiler's own words about memory: what was missing, and what took it. Pure."""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from tpuctl.compile.hlo import Computation, Instruction, Module
-from tpuctl.compile.models import Kernel, Matmul, Program
-from tpuctl.compile.products import read_matmul
-from tpuctl.compile.traffic import count_bytes
+from tpuctl.compile.hlo import Array, Computation, Instruction, Module
+from tpuctl.compile.matmuls import read_matmul
+from tpuctl.compile.models import Kernel, Matmul, Program, Tensor
+from tpuctl.units import GIB, KIB, MIB
+
+MOST_TENSORS = 8
+# libtpu 0.0.42.1: "... the total memory required for HLO temporaries (45.72G) exceeds available HBM
+# (15.75G)". Earlier ones: "Used 45.72G of 15.75G hbm".
+_MISSING = (
+    re.compile(r"required for HLO temporaries \(([\d.]+)([BKMGT]?)\) exceeds available HBM "
+               r"\(([\d.]+)([BKMGT]?)\)"),
+    re.compile(r"Used ([\d.]+)([BKMGT]?) of ([\d.]+)([BKMGT]?) hbm"),
+)  # fmt: skip
+_UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
+_LINE = re.compile(r"^\s*\S+\(\s*\d+%\);\s*([\d.]+)([KMGT]?)i?B?;\s*\d+;\s*\d+; (.+)$", re.M)
+
+
+def read_out_of_memory(message: str) -> tuple[int, int] | None:
+    """Bytes needed and bytes there are; None for another error."""
+    for pattern in _MISSING:
+        if found := pattern.search(message):
+            needed, needed_unit, there, there_unit = found.groups()
+            return _bytes(needed, needed_unit), _bytes(there, there_unit)
+    return None
+
+
+def read_report(text: str) -> tuple[Tensor, ...]:
+    """The largest allocations of the memory space `default` (HBM), largest first."""
+    start = text.find("Memory Space: default")
+    end = text.find("Memory Space:", start + 1)
+    part = text[start : end if end > 0 else None] if start >= 0 else ""
+    tensors = [Tensor(_bytes(size, unit), shapes) for size, unit, shapes in _LINE.findall(part)]
+    return tuple(sorted(tensors, key=lambda t: -t.size_bytes)[:MOST_TENSORS])
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * _UNITS[unit])
+
+
+SLICES = ("dynamic-slice", "slice", "gather")
+# They give a name to memory that is there already, or wait for what was counted at its start.
+FREE = (
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
+    "replica-id", "while", "conditional", "call", "opt-barrier", "iota",
+)  # fmt: skip
+
+
+def count_bytes(module: Module, within: Computation, instruction: Instruction) -> int:
+    """The bytes that one run of an instruction reads from HBM and writes to it."""
+    operation = instruction.operation
+    if operation in FREE or operation.endswith("-done"):
+        return 0
+    if operation.endswith("-start"):
+        return _started(instruction)
+    fused = module.computations.get(instruction.called("calls") or "")
+    if fused is None:
+        return _alone(within, instruction)
+    read = sum(
+        _read_inside(module, fused, position)
+        for position, name in enumerate(instruction.operands)
+        if _is_in_hbm(within, name)
+    )
+    return read + _written(fused.root, instruction)
+
+
+def _started(instruction: Instruction) -> int:
+    """A copy that runs beside the core: its value is (to, from, ...), a slice's (from, to, ...)."""
+    if instruction.operation not in ("copy-start", "slice-start"):
+        return 0
+    first, second = instruction.arrays[:2]
+    to, source = (first, second) if instruction.operation == "copy-start" else (second, first)
+    return to.bytes * ((to.space == 0) + (source.space == 0))
+
+
+def _alone(within: Computation, instruction: Instruction) -> int:
+    if instruction.operation == "dynamic-update-slice":
+        return 2 * _bytes_of(within, instruction.operands[1])
+    written = _in_hbm(instruction.arrays)
+    if instruction.operation in SLICES:
+        return 2 * written
+    return written + sum(
+        _bytes_of(within, name) for name in instruction.operands if _is_in_hbm(within, name)
+    )
+
+
+def _written(root: Instruction, instruction: Instruction) -> int:
+    """An update in place writes only the slice, which is counted where its target is read."""
+    return 0 if root.operation == "dynamic-update-slice" else _in_hbm(instruction.arrays)
+
+
+def _read_inside(module: Module, fused: Computation, position: int) -> int:
+    """What a fused computation reads of its operand at a position."""
+    parameter = fused.parameter(position)
+    if parameter is None:
+        return 0
+    read = 0
+    for user in fused.users(parameter.name):
+        inner = module.computations.get(user.called("calls") or "")
+        if user.operation in SLICES:
+            read += user.bytes
+        elif user.operation == "dynamic-update-slice" and user.operands[0] == parameter.name:
+            read += 2 * _bytes_of(fused, user.operands[1])
+        elif inner:
+            read += _read_inside(module, inner, user.operands.index(parameter.name))
+        else:
+            return parameter.bytes
+    return min(read, parameter.bytes)
+
+
+def _in_hbm(arrays: tuple[Array, ...]) -> int:
+    return sum(array.bytes for array in arrays if array.space == 0)
+
+
+def _bytes_of(within: Computation, name: str) -> int:
+    found = within.by_name.get(name)
+    return found.bytes if found else 0
+
+
+def _is_in_hbm(within: Computation, name: str) -> bool:
+    """Whether a value is one array in HBM; tuples only pass on what was counted elsewhere."""
+    found = within.by_name.get(name)
+    return found is not None and len(found.arrays) == 1 and found.arrays[0].space == 0
+
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _AGAIN = re.compile(r"_\d+$")

@@ -6,14 +6,14 @@ import sys
 from contextlib import ExitStack
 from types import TracebackType
 
+from tpuctl.codec import from_plain, to_plain
 from tpuctl.compile.cache import Cache
 from tpuctl.compile.models import Compilation, Question
 from tpuctl.diagnosis.explain import explain
 from tpuctl.errors import MissingExtraError, TpuctlError
 from tpuctl.progress import OnProgress, Progress
+from tpuctl.usercode.child import Child, start_child
 from tpuctl.usercode.function import try_alone
-from tpuctl.usercode.process import Child, start_child
-from tpuctl.usercode.records import from_plain, to_plain
 
 NO_LIMIT_S = float("inf")
 OLDEST_PYTHON = (3, 11)

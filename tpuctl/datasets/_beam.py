@@ -16,7 +16,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from tpuctl.datasets.commits import commit
-from tpuctl.datasets.memory import memory_budget_bytes
+from tpuctl.datasets.images.memory import memory_budget_bytes
 from tpuctl.datasets.plan import Entry, ShardJob, Twin
 from tpuctl.datasets.pool import Setup, build_shards
 from tpuctl.datasets.preparing import Prepared

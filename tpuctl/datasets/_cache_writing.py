@@ -7,10 +7,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tpuctl.datasets._elements import Structure, structure_of, take_apart
-from tpuctl.datasets._tfrecord import RecordWriter
 from tpuctl.datasets.cache_models import CacheOptions
-from tpuctl.datasets.containers import Digest
-from tpuctl.datasets.example import encode_example
+from tpuctl.datasets.formats._tfrecord import RecordWriter
+from tpuctl.datasets.formats.container import Digest
+from tpuctl.datasets.formats.example import encode_example
 from tpuctl.datasets.sources import Source, count_elements
 from tpuctl.datasets.state import Finished, Work
 from tpuctl.errors import InvalidInputError, TpuctlError

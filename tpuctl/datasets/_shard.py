@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tpuctl.datasets import _images
-from tpuctl.datasets._encoding import encode_picture
-from tpuctl.datasets._images import Shrunk
-from tpuctl.datasets._tfrecord import RecordWriter, frame, read_frames
-from tpuctl.datasets.containers import DamagedRecordError, open_container, suffix_of
-from tpuctl.datasets.example import Feature, decode_example, encode_pieces
-from tpuctl.datasets.flags import Flag
-from tpuctl.datasets.geometry import Fidelity, Mode
-from tpuctl.datasets.memory import Admit
+from tpuctl.datasets.formats._tfrecord import RecordWriter, frame, read_frames
+from tpuctl.datasets.formats.container import DamagedRecordError, open_container, suffix_of
+from tpuctl.datasets.formats.example import Feature, decode_example, encode_pieces
+from tpuctl.datasets.images import _shrink
+from tpuctl.datasets.images._encoding import encode_picture
+from tpuctl.datasets.images._shrink import Shrunk
+from tpuctl.datasets.images.geometry import Fidelity, Flag, Mode
+from tpuctl.datasets.images.memory import Admit
 from tpuctl.datasets.originals import Originals
 from tpuctl.datasets.plan import Entry, ShardJob
 from tpuctl.datasets.quarantine import BadImageError, Quarantined
@@ -215,7 +214,7 @@ def _add(
         if crash is not None:
             raise BadImageError("crashed_worker", crash)
         data = originals.read(builders[0].job.entries[index])
-        smalls = _images.shrink_all(
+        smalls = _shrink.shrink_all(
             data,
             [builder.recipe.size for builder in builders],
             mode=recipe.mode,

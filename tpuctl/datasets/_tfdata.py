@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from tpuctl.datasets.images.geometry import yuv420_bytes, yuv420_to_rgb
 from tpuctl.datasets.models import DataSet
 from tpuctl.datasets.order import Order
-from tpuctl.datasets.planes import yuv420_bytes, yuv420_to_rgb
 from tpuctl.errors import InvalidInputError
 
 _FEATURES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.copies import local_data_set
+from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.order import Order
 from tpuctl.datasets.reading import Record, need_images_extra, read_shard
@@ -15,7 +15,7 @@ from tpuctl.errors import InvalidInputError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.datasets._decoding import Labels
-    from tpuctl.datasets._resample import Pixels
+    from tpuctl.datasets.images._resample import Pixels
 
 
 @dataclass(frozen=True)

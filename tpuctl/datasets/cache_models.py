@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tpuctl.datasets.prediction import Interval
+from tpuctl.datasets.plan import Interval
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.units import MIB

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from tpuctl.datasets.geometry import Fidelity, Mode
+from tpuctl.datasets.images.geometry import Fidelity, Mode
 from tpuctl.datasets.quarantine import Quarantined
 from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tpuctl.datasets.bucket_inputs import scan_bucket
-from tpuctl.datasets.containers import need_array_record
-from tpuctl.datasets.inputs import Inputs, scan
+from tpuctl.datasets.formats.container import need_array_record
+from tpuctl.datasets.inputs import Inputs, scan, scan_bucket
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.places import bucket_of, check_places
 from tpuctl.datasets.plan import Plan, plan_presize
 from tpuctl.errors import InvalidInputError, MissingExtraError
-from tpuctl.storage.location import warning_of
-from tpuctl.storage.port import open_storage
+from tpuctl.storage.port import open_storage, warning_of
 
 _MODULES = {
     "numpy": ("numpy",),

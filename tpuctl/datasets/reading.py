@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.containers import DamagedRecordError, open_container
-from tpuctl.datasets.copies import local_data_set
-from tpuctl.datasets.example import Feature, decode_example
+from tpuctl.datasets.formats.container import DamagedRecordError, open_container
+from tpuctl.datasets.formats.example import Feature, decode_example
+from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from tpuctl.datasets._resample import Pixels
+    from tpuctl.datasets.images._resample import Pixels
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Record:
 
     def array(self) -> "Pixels":
         """Decode to height x width x 3 of uint8; raises InvalidInputError for damaged bytes."""
-        from tpuctl.datasets._encoding import decode_picture
+        from tpuctl.datasets.images._encoding import decode_picture
 
         try:
             return decode_picture(self.image, self.encode, (self.height, self.width, 3))

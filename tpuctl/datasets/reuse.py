@@ -71,7 +71,7 @@ def usable(work: Work, jobs: Sequence[ShardJob], *, retry: bool) -> tuple[Finish
 
 def is_whole(folder: Path, work: Work, shard: Finished | Shard) -> bool:
     """Whether a shard is there, published or not, with the bytes that it had."""
-    from tpuctl.datasets._tfrecord import digest_file
+    from tpuctl.datasets.formats._tfrecord import digest_file
 
     for path in (work.shard(shard.job), folder / shard.name):
         try:

@@ -16,7 +16,7 @@ from tpuctl.datasets.plan import Entry, ShardJob
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
-    from tpuctl.datasets.memory import Admit
+    from tpuctl.datasets.images.memory import Admit
     from tpuctl.datasets.originals import Originals
 
 
@@ -28,11 +28,11 @@ def main() -> None:
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     setup = jobs.get()
 
-    from tpuctl.datasets import _images
-    from tpuctl.datasets.memory import Admission
+    from tpuctl.datasets.images import _shrink
+    from tpuctl.datasets.images.memory import Admission
     from tpuctl.datasets.originals import open_originals
 
-    _images.prepare_decoders()
+    _shrink.prepare_decoders()
     admit = Admission(
         Path(setup["work"]), budget_bytes=setup["budget_bytes"], workers=setup["workers"]
     )

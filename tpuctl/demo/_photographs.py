@@ -10,7 +10,7 @@ import numpy as np
 import skimage.data
 import sklearn.datasets
 
-from tpuctl.demo.recipe import Picture
+from tpuctl.demo.photographs import Picture
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.storage.local import write_atomically
 

@@ -1,14 +1,28 @@
-"""From a machine to a diagnosis: detection, checks, strategies."""
+"""Every check there is, by the code of the failure that it sees."""
 
 import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
+from tpuctl.diagnosis import check_environment as environment
+from tpuctl.diagnosis import check_hardware as devices
+from tpuctl.diagnosis import check_hardware as state
+from tpuctl.diagnosis import check_packages as packages
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.check_environment import stray_addresses
 from tpuctl.diagnosis.check_packages import libtpu_differences
-from tpuctl.diagnosis.checks import CHECKS
 from tpuctl.diagnosis.finding import Finding, View
 from tpuctl.diagnosis.report import Answers, Diagnosis, HolderLine, Problem, Recommended
-from tpuctl.launch.strategy import (
+from tpuctl.errors import UsageError, WriteError
+from tpuctl.runtime.detect import detect
+from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
+from tpuctl.runtime.holders import Holder
+from tpuctl.runtime.live import LiveMachine, live_machine
+from tpuctl.runtime.machine import Machine, variable
+from tpuctl.runtime.redact import redact
+from tpuctl.training.strategy import (
     Choice,
     Situation,
     choose,
@@ -17,11 +31,61 @@ from tpuctl.launch.strategy import (
     choose_tensorflow,
     choose_torch,
 )
-from tpuctl.runtime.detect import detect
-from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
-from tpuctl.runtime.holders import Holder
-from tpuctl.runtime.machine import Machine, variable
-from tpuctl.runtime.redact import redact
+
+CHECKS: dict[str, Callable[[View], Finding | None]] = {
+    "F01": state.lock_held,
+    "F02": state.foreign_lockfile,
+    "F03": state.unseen_lock,
+    "F04": state.accel_owned,
+    "F05": state.vfio_busy,
+    "F07": state.own_notebook,
+    "F08": devices.no_chip_to_open,
+    "F09": devices.v6e_without_driver,
+    "F10": devices.v5e_without_nodes,
+    "F11": devices.vbar_out_of_reach,
+    "F12": devices.chips_kept_from_container,
+    "F13": devices.hugepages_off,
+    "F14": devices.mixed_chips,
+    "F15": packages.jax_without_libtpu,
+    "F16": environment.platforms_contradict,
+    "F17": packages.tpu_demanded_without_libtpu,
+    "F18": packages.ancient_jaxlib,
+    "F19": packages.jaxlib_mismatch,
+    "F20": packages.libtpu_of_tensorflow,
+    "F21": packages.empty_accelerator_type,
+    "F22": packages.libtpu_nobody_asked_for,
+    "F24": packages.torch_xla_mismatch,
+    "F25": packages.tensorflow_beside_torch_xla,
+    "F26": packages.two_libtpus,
+    "F27": packages.colab_without_tensorflow,
+    "F29": packages.tensorflow_without_tpu,
+    "F30": packages.pjrt_variables_missing,
+    "F32": packages.several_tensorflows,
+    "F33": packages.protobuf_out_of_range,
+    "F34": packages.keras_of_another_time,
+    "F35": environment.keras_on_cpu,
+    "F36": environment.library_path_missing,
+    "F37": packages.lightning_without_xla,
+    "F38": packages.libtpu_sdk_unusable,
+    "F42": environment.old_tpu_driver,
+    "F43": environment.metadata_silent,
+    "F44": environment.torch_xla_without_metadata,
+    "F45": environment.bounds_missing,
+    "F46": environment.type_unreadable,
+    "F47": environment.hostnames_are_a_sentence,
+    "F48": environment.no_google_client,
+    "F49": environment.preempted,
+    "F50": environment.name_is_local,
+    "F53": environment.too_few_addresses,
+    "F54": environment.addresses_without_port,
+    "F55": environment.several_hosts,
+    "F61": environment.accelerate_told_otherwise,
+    "F64": environment.bucket_scope_missing,
+    "F69": environment.precision_variables,
+    "F72": devices.p100_without_kernels,
+    "F74": state.busy_and_unseen,
+}
+
 
 _ORDER = ("blocking", "warning", "note")
 _SHOWN = (
@@ -176,3 +240,84 @@ def _tensorflow_workers(machine: Machine) -> int:
         return max(1, sum(len(cluster.get(job, [])) for job in ("chief", "worker")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 1
+
+
+Approve = Callable[[str], None]
+
+
+def examine(
+    *,
+    record: Path | None = None,
+    replay: Path | None = None,
+    deep: bool = False,
+    numerics: bool = False,
+    approve: Approve | None = None,
+    machine: LiveMachine | None = None,
+) -> Diagnosis:
+    """Diagnose this machine, or the recorded one in `replay`.
+
+    `approve` allows repairs: it is called with each one and stops the program on a no. `deep` and
+    `numerics` use the accelerator, in a child process. Raises UsageError for options that exclude
+    each other, WriteError for a record in a folder that does not exist, and what `open_recorded`
+    raises.
+    """
+    if replay is not None:
+        if record or deep or numerics or approve:
+            raise UsageError("--replay looks at another machine: it excludes the other options.")
+        return _replayed(replay)
+    live = machine or live_machine()
+    diagnosis = _recorded(live, record) if record else diagnose(live)
+    if approve:
+        diagnosis = _repaired(live, diagnosis, approve)
+    if deep or numerics:
+        diagnosis = _tried(diagnosis, deep=deep, numerics=numerics)
+    return diagnosis
+
+
+def _replayed(path: Path) -> Diagnosis:
+    from tpuctl.runtime.replay import open_recorded
+
+    return replace(diagnose(open_recorded(path)), is_replay=True)
+
+
+def _recorded(machine: Machine, path: Path) -> Diagnosis:
+    from tpuctl.runtime.record import RecordingMachine, to_json
+    from tpuctl.storage.local import write_atomically
+
+    if not path.parent.is_dir():
+        raise WriteError(
+            f"Could not write {path}: the folder {path.parent} does not exist.",
+            hint=f"mkdir -p {shlex.quote(str(path.parent))}",
+        )
+    recording = RecordingMachine(machine)
+    diagnosis = diagnose(recording)
+    write_atomically(path, to_json(recording.document()))
+    return replace(diagnosis, recorded_to=str(path))
+
+
+def _repaired(machine: LiveMachine, diagnosis: Diagnosis, approve: Approve) -> Diagnosis:
+    from tpuctl.diagnosis.repair import carry_out, plan_repairs, verify
+
+    view = View(machine, detect(machine))
+    plans = plan_repairs(view, find_problems(view), root=machine.root)
+    repairs = []
+    for plan in plans:
+        approve(f"{plan.repair.code}: {plan.repair.what}? (undo: {plan.repair.undo})")
+        repairs.append(carry_out(plan))
+    if not repairs:
+        return replace(diagnosis, repairs=())
+    after = diagnose(machine.again())
+    return replace(
+        after, repairs=verify(tuple(repairs), after.problems), recorded_to=diagnosis.recorded_to
+    )
+
+
+def _tried(diagnosis: Diagnosis, *, deep: bool, numerics: bool) -> Diagnosis:
+    from tpuctl.diagnosis.deep import try_devices
+    from tpuctl.diagnosis.numerics import try_numerics
+
+    if deep:
+        diagnosis = replace(diagnosis, deep=try_devices(diagnosis))
+    if numerics:
+        diagnosis = replace(diagnosis, numerics=try_numerics(diagnosis))
+    return diagnosis

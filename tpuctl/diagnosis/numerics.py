@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.diagnosis.trial import MARK, Trial, try_out
+from tpuctl.diagnosis.deep import MARK, Trial, try_out
 
 if TYPE_CHECKING:
     from tpuctl.diagnosis.report import Diagnosis

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpuctl.launch.strategy import Choice
 from tpuctl.outcome import Outcome, Status
 from tpuctl.runtime.machine import HostFacts
+from tpuctl.training.strategy import Choice
 
 if TYPE_CHECKING:
     from tpuctl.diagnosis.deep import Deep

@@ -11,15 +11,12 @@ from urllib.parse import parse_qsl, unquote
 
 from google.protobuf import json_format
 
-from tpuctl.emulator._wire import wires
-from tpuctl.emulator.desk import FrontDesk
-from tpuctl.emulator.metadata import find, listing
-from tpuctl.emulator.methods import Document
+from tpuctl.emulator._grpc import wires
+from tpuctl.emulator.metadata import FrontDesk, find, listing
+from tpuctl.emulator.methods import Document, match_route
 from tpuctl.emulator.refusals import CODES, Refusal, bad_request, not_found, refusal
-from tpuctl.emulator.routes import match_route
 from tpuctl.emulator.storage.face import StorageFace
-from tpuctl.emulator.storage.refusals import StorageRefusal
-from tpuctl.emulator.storage.requests import Body, Cut, Disturbance, Reply
+from tpuctl.emulator.storage.requests import Body, Cut, Disturbance, Reply, StorageRefusal
 
 _LARGEST_BODY = 16 << 20
 _HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")

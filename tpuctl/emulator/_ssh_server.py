@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-from tpuctl.emulator.remains import MARK, kill_everything
+from tpuctl.emulator.worker_processes import MARK, kill_everything
 
 T = TypeVar("T")
 

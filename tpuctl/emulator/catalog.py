@@ -1,8 +1,7 @@
 """What the service lists without having made it: zones, types, versions, quotas."""
 
-from tpuctl.emulator.documents import accelerator_config
+from tpuctl.emulator.documents import accelerator_config, page
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.pages import page
 from tpuctl.emulator.refusals import load_data, not_found, project_number
 from tpuctl.emulator.scenario import ZonePlan, known_type, quota_id
 from tpuctl.emulator.world import World, per_chip

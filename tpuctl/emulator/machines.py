@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tpuctl.emulator.busy import DEVICES, HBM_BYTES, PORTS
 from tpuctl.emulator.records import Node
-from tpuctl.emulator.remains import MARK, kill_everything
+from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.emulator.world import World
 from tpuctl.errors import UnavailableError
 from tpuctl.storage.local import write_atomically
@@ -106,7 +105,7 @@ class Machines:
         """
         place = self._place(machine)
         if duty_cycle_percent is not None:
-            module = [sys.executable, "-m", "tpuctl.emulator.busy"]
+            module = [sys.executable, "-m", "tpuctl.emulator.worker_processes"]
             self._busy[machine] = subprocess.Popen(
                 [*module, "--duty-cycle-percent", str(duty_cycle_percent)],
                 env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},

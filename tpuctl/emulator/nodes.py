@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tpuctl.emulator import operations
-from tpuctl.emulator.admission import check_fields, check_node_id, read_node
 from tpuctl.emulator.documents import node_document
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.records import DEAD, Key, Node, NodeSpec
 from tpuctl.emulator.refusals import bad_request, not_found, refusal
 from tpuctl.emulator.scenario import NodeEvent
+from tpuctl.emulator.validate import check_fields, check_node_id, read_node
 from tpuctl.emulator.world import World, timestamp
 
 # Capacity errors were seen up to half a minute after the request (facts of 2026-11-20).

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.clock import WallClock
-from tpuctl.emulator.clock import ScaledClock
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, serve_world
+from tpuctl.emulator.service import ScaledClock
 from tpuctl.emulator.state import advance
 from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World, timestamp

@@ -3,13 +3,13 @@
 from datetime import timedelta
 
 from tpuctl.emulator import nodes, operations
-from tpuctl.emulator.admission import check_node_id, check_queued_id, read_node, read_window
 from tpuctl.emulator.documents import operation_document, queued_document
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.records import DEAD, Key, NodeSpec, Queued
 from tpuctl.emulator.refusals import Refusal, bad_request, refusal
 from tpuctl.emulator.scenario import ZonePlan
+from tpuctl.emulator.validate import check_node_id, check_queued_id, read_node, read_window
 from tpuctl.emulator.world import World, timestamp
 
 ADMISSION_S = 5.0

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tpuctl.clock import Clock
-from tpuctl.emulator.desk import FrontDesk
 from tpuctl.emulator.machines import Machines, ticking
+from tpuctl.emulator.metadata import FrontDesk
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store

@@ -1,21 +1,69 @@
-"""One running emulator: its world, its clock, its memory, and who may ask."""
+"""A clock that runs faster than this machine's, so that two minutes of waiting take two seconds."""
 
+import math
 import threading
 import time
-from collections.abc import Callable
-from datetime import datetime
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 
 from tpuctl.clock import Clock
-from tpuctl.emulator.limits import RateLimits
 from tpuctl.emulator.machines import Machines
-from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.refusals import Refusal
+from tpuctl.emulator.methods import METHODS, Call, Document
+from tpuctl.emulator.refusals import Refusal, project_number, refusal
 from tpuctl.emulator.scenario import Scenario
 from tpuctl.emulator.state import advance, apply
 from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World, timestamp
 from tpuctl.errors import WriteError
+
+
+class ScaledClock:
+    """Emulated time: `scale` seconds pass in every real one, from `start` on."""
+
+    def __init__(self, start: datetime, scale: float) -> None:
+        self._start, self._scale = start, scale
+        self._began_s = time.monotonic()
+
+    def now(self) -> datetime:
+        """The emulated time, in UTC."""
+        return self._start + timedelta(seconds=(time.monotonic() - self._began_s) * self._scale)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait until that much emulated time has passed."""
+        time.sleep(max(0.0, seconds) / self._scale)
+
+
+_WINDOW = timedelta(minutes=1)
+
+
+class RateLimits:
+    """What was asked in the last emulated minute, by project and method."""
+
+    def __init__(self, per_minute: Mapping[str, int]) -> None:
+        self._per_minute = per_minute
+        self._asked: dict[tuple[str, str], deque[datetime]] = defaultdict(deque)
+
+    def check(self, call: Call, now: datetime) -> None:
+        """Count a call, or refuse it and say when to come back."""
+        limit = self._per_minute.get(call.method)
+        if limit is None:
+            return
+        asked = self._asked[call.project, call.method]
+        while asked and asked[0] <= now - _WINDOW:
+            asked.popleft()
+        if len(asked) >= limit:
+            wait = asked[0] + _WINDOW - now
+            raise refusal(
+                "rate_limit",
+                rpc=METHODS[call.method].rpc,
+                project=call.project,
+                project_number=project_number(call.project),
+                retry_s=max(1, math.ceil(wait.total_seconds())),
+            )
+        asked.append(now)
+
 
 TIME_HEADER = "tpuctl-emulator-time"
 SCALE_HEADER = "tpuctl-emulator-time-scale"

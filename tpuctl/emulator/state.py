@@ -17,10 +17,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from tpuctl.emulator import catalog, nodes, queued
-from tpuctl.emulator.documents import node_document, operation_document, queued_document
+from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
-from tpuctl.emulator.pages import page
 from tpuctl.emulator.records import Key
 from tpuctl.emulator.refusals import Refusal, not_found, planned_refusal, refusal
 from tpuctl.emulator.scenario import CallFault, known_type, quota_id

@@ -4,7 +4,7 @@ import base64
 import html
 from dataclasses import dataclass
 
-from tpuctl.datasets import contact_sheet, describe
+from tpuctl.datasets.describe import contact_sheet, describe
 from tpuctl.datasets.models import Description
 from tpuctl.notebook.paper import as_text
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from tpuctl.diagnosis import Diagnosis, examine
+from tpuctl.diagnosis.diagnose import examine
+from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.notebook.paper import as_text
 
 

@@ -27,7 +27,7 @@ def profile_cell(shell: Any, line: str, cell: str) -> Any:
     """Run a cell inside `tpuctl.profile()`; `%%tpuprofile NAME` keeps the profile as NAME."""
     from tpuctl.cli import output
     from tpuctl.notebook.profile import Card
-    from tpuctl.pipeline.program.inside import profile
+    from tpuctl.profiling.program.inside import profile
 
     with profile() as block:
         shell.run_cell(cell)

@@ -4,7 +4,7 @@ import html
 from dataclasses import dataclass
 
 from tpuctl.notebook.paper import as_text
-from tpuctl.pipeline.models import Profile
+from tpuctl.profiling.models import Profile
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,8 +1,9 @@
-"""SSH through asyncssh, its errors in our words."""
+"""asyncssh, imported without what takes a third of its time."""
 
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -12,17 +13,46 @@ from typing import Any
 
 from tpuctl.errors import (
     InvalidInputError,
+    MissingExtraError,
     TpuctlError,
     WorkerAuthError,
     WorkerError,
     WorkerUnreachableError,
 )
-from tpuctl.remote._asyncssh import asyncssh
-from tpuctl.remote._time_limit import time_limit
-from tpuctl.remote.access import Access
+from tpuctl.remote.access import Access, HostKeys, changed
 from tpuctl.remote.connection import lost
-from tpuctl.remote.host_keys import HostKeys, changed
 from tpuctl.remote.hosts import Host
+
+
+@contextmanager
+def _without_a_compiler() -> Iterator[None]:
+    """Where no program is found by its name.
+
+    asyncssh looks for two libraries it can do without, and for that Python's `find_library` has
+    gcc and ld link something whenever the loader's own list does not know them.
+    """
+    before = os.environ.get("PATH")
+    os.environ["PATH"] = os.devnull
+    try:
+        yield
+    finally:
+        del os.environ["PATH"]
+        if before is not None:
+            os.environ["PATH"] = before
+
+
+try:
+    with _without_a_compiler():
+        import asyncssh
+except ModuleNotFoundError as error:
+    raise MissingExtraError("Reaching a worker", extra="ssh", module="asyncssh") from error
+
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as time_limit
+else:
+    from async_timeout import timeout as time_limit
+
 
 # Handshakes are work for this side's processor; more at a time only time out together.
 _HANDSHAKES = 24

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tpuctl.errors import TpuctlError, WorkerUnfitError
-from tpuctl.hardware.generations import known_chips
+from tpuctl.hardware.types import known_chips
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connection, ask

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpuctl.errors import ChipsHeldError, TpuctlError
-from tpuctl.hardware.generations import known_chips
+from tpuctl.hardware.types import known_chips
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent.chips import LEFT, REFUSED, STAYS
 from tpuctl.remote.connection import Connection, ask
-from tpuctl.remote.ends import Answers, WorkerAnswer
 from tpuctl.remote.fleet import drive, open_fleet
 from tpuctl.remote.hosts import Host, ranges
+from tpuctl.remote.results import Answers, WorkerAnswer
 
 FREE_GRACE_S = 10.0
 # Chips stay busy for up to half a minute after their process was killed (seen on Kaggle).

@@ -6,21 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpuctl.errors import (
-    JobLostError,
-    TpuctlError,
-    WorkerLostError,
-    WorkerUnreachableError,
-)
+from tpuctl.errors import JobLostError, TpuctlError, WorkerLostError, WorkerUnreachableError
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
 from tpuctl.remote.agent.jobs import LOST
 from tpuctl.remote.connection import Connection, ask, lost
-from tpuctl.remote.ends import Ends, WorkerEnd, end_of
 from tpuctl.remote.fleet import Fleet, drive, open_fleet
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import check_job, find_job
-from tpuctl.remote.output import Output, Sink
+from tpuctl.remote.results import Ends, Output, Sink, WorkerEnd, end_of
 from tpuctl.units import format_bytes
 
 _FIRST_RETRY_S = 0.2

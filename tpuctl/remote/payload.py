@@ -14,7 +14,6 @@ _CHIPS = (
     "tpuctl.runtime.machine",
     "tpuctl.runtime.redact",
     "tpuctl.runtime.here",
-    "tpuctl.runtime.nodes",
     "tpuctl.runtime.holders",
 )
 # Which modules an operation's module needs, each after those that it imports.

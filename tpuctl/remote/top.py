@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.errors import TpuctlError, WorkerLostError, WorkerUnreachableError
-from tpuctl.hardware.generations import known_chips
+from tpuctl.hardware.types import known_chips
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import LEASE_S, Connection, ask, lost
-from tpuctl.remote.ends import Answers, WorkerAnswer
 from tpuctl.remote.fleet import Fleet, drive, open_fleet
 from tpuctl.remote.hosts import Host
+from tpuctl.remote.results import Answers, WorkerAnswer
 
 INTERVAL_S = 2.0
 _SAMPLE_S = 0.5

@@ -5,7 +5,7 @@ import textwrap
 
 from PIL import Image, ImageDraw, ImageFont
 
-from tpuctl.pipeline.models import Profile
+from tpuctl.profiling.models import Profile
 from tpuctl.reporters.profile_html import loop_pieces, pieces
 
 WIDTH, MARGIN, LINE = 1000, 40, 34

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.bench.models import Bench, Comparison, Row
+from tpuctl.training.bench import Bench, Comparison, Row
 
 
 def bench(result: Bench) -> RenderableType:

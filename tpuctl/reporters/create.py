@@ -6,8 +6,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.cloud.attempts import Attempt
-from tpuctl.cloud.creating import Created, NotCreated
+from tpuctl.cloud.create import Created, NotCreated
+from tpuctl.cloud.follow import Attempt
 from tpuctl.cloud.plan import CreatePlan, Offer
 from tpuctl.units import format_duration, format_usd
 

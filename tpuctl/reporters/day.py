@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.demo.day import Day
-from tpuctl.pipeline import Profile, diff
+from tpuctl.demo.demo import Day
+from tpuctl.profiling import Profile, diff
 from tpuctl.reporters import envelope, html, launch
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import format_bytes, format_duration, format_fraction, format_rate

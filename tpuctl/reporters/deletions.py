@@ -1,8 +1,7 @@
 """What is to be deleted, as a question; what was, as an answer."""
 
-from tpuctl.cloud.deleting import Deletion
-from tpuctl.cloud.leftovers import Leftovers
-from tpuctl.cloud.removing import Removal
+from tpuctl.cloud.delete import Deletion, Removal
+from tpuctl.cloud.gc import Leftovers
 from tpuctl.reporters.columns import columns
 from tpuctl.units import format_duration, format_usd
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tpuctl.diagnosis.report import Diagnosis
-from tpuctl.launch.snippets import install_line
+from tpuctl.training.snippets import install_line
 
 
 def text(diagnosis: Diagnosis) -> Any:

@@ -1,7 +1,7 @@
 """The page of the documentation that lists every failure in the catalogue."""
 
 from tpuctl.diagnosis.catalogue import Failure, failures
-from tpuctl.diagnosis.checks import CHECKS
+from tpuctl.diagnosis.diagnose import CHECKS
 
 _HEAD = """\
 # Failures

@@ -7,13 +7,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tpuctl.launch.plan import LaunchPlan
-from tpuctl.launch.run import Training
-from tpuctl.remote.ends import Ends
 from tpuctl.remote.hosts import name_workers
 from tpuctl.remote.jobs import StartedJob
+from tpuctl.remote.results import Ends
 from tpuctl.reporters.workers import started
-from tpuctl.training.abroad import RemotePlan
+from tpuctl.training.plan import LaunchPlan
+from tpuctl.training.remote_launch import RemotePlan
+from tpuctl.training.run import Training
 from tpuctl.units import format_duration
 
 

@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.pipeline.compare import Comparison, Row
-from tpuctl.pipeline.models import Advice, Profile, Stage
-from tpuctl.pipeline.trace.models import IdleClass
+from tpuctl.profiling.compare import Comparison, Row
+from tpuctl.profiling.models import Advice, Profile, Stage
+from tpuctl.profiling.trace.models import IdleClass
 from tpuctl.reporters import profile_deep, profile_trace
 from tpuctl.reporters.bars import BAR_WIDTH, bar
 from tpuctl.units import format_fraction, format_rate

@@ -1,7 +1,7 @@
 """What the host trace adds to a profile: what it cost, and the operations inside the stages."""
 
-from tpuctl.pipeline.deep.models import Deep
-from tpuctl.pipeline.models import Profile, Stage
+from tpuctl.profiling.deep.models import Deep
+from tpuctl.profiling.models import Profile, Stage
 from tpuctl.units import format_bytes, format_fraction
 
 

@@ -1,7 +1,7 @@
 """A profile as one HTML file: verdict, figures, stages, evidence, advice, what was left out."""
 
-from tpuctl.pipeline.models import Advice, Profile, Stage
-from tpuctl.pipeline.trace.models import TraceDetail
+from tpuctl.profiling.models import Advice, Profile, Stage
+from tpuctl.profiling.trace.models import TraceDetail
 from tpuctl.reporters import html, profile_deep, profile_trace, profile_whatif
 from tpuctl.reporters.profile import predicted
 from tpuctl.units import format_fraction

@@ -1,6 +1,6 @@
 """A running training, one line a second."""
 
-from tpuctl.pipeline.models import Profile
+from tpuctl.profiling.models import Profile
 from tpuctl.units import format_fraction
 
 TITLES = ("steps", "step ms", "examples/s", "waits", "vCPUs", "verdict", "stage")

@@ -1,7 +1,7 @@
 """A profile as a picture, where the library that draws it is installed."""
 
 from tpuctl.errors import MissingExtraError
-from tpuctl.pipeline.models import Profile
+from tpuctl.profiling.models import Profile
 
 
 def picture(profile: Profile) -> bytes:

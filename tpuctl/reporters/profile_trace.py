@@ -3,8 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.pipeline.models import Profile
-from tpuctl.pipeline.trace.models import Gap, IdleClass, TraceDetail
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.trace.models import Gap, IdleClass, TraceDetail
 from tpuctl.reporters.bars import bar
 from tpuctl.units import format_duration, format_fraction
 

@@ -3,9 +3,9 @@
 import math
 from html import escape
 
-from tpuctl.pipeline.analyze import CPU_REGIMES
-from tpuctl.pipeline.models import Profile
-from tpuctl.pipeline.whatif import Scaling, what_if
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.rule_inputs import CPU_REGIMES
+from tpuctl.profiling.whatif import Scaling, what_if
 from tpuctl.reporters import html
 
 SCRIPT = "whatif.js"

@@ -5,7 +5,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.launch.catalog import Catalog, Template, Written
+from tpuctl.training.catalog import Catalog, Template, Written
 
 
 def catalog(result: Catalog) -> RenderableType:

@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.cloud.listing import TpuList
+from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
-from tpuctl.cloud.waiting import Waited
-from tpuctl.remote.showing import ShownTpu
+from tpuctl.cloud.wait import Waited
+from tpuctl.remote.jobs import ShownTpu
 from tpuctl.reporters.columns import columns
 from tpuctl.reporters.workers import table_of_jobs
 from tpuctl.units import format_duration, format_usd

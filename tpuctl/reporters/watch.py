@@ -5,10 +5,10 @@ import shlex
 from rich.console import RenderableType
 from rich.table import Table
 
+from tpuctl.supervise.messages import Watched
+from tpuctl.supervise.models import Attempt
+from tpuctl.supervise.plan import WatchPlan
 from tpuctl.units import format_duration, format_usd
-from tpuctl.watch.models import Attempt
-from tpuctl.watch.starting import WatchPlan
-from tpuctl.watch.telling import Watched
 
 
 def plan(result: WatchPlan) -> str:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tpuctl.remote.copies import Copied
-    from tpuctl.remote.ends import Ends
+    from tpuctl.remote.copy_plan import Copied
     from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
-    from tpuctl.remote.shell import Shell
+    from tpuctl.remote.results import Ends
+    from tpuctl.remote.ssh import Shell
 
 _LONGEST = 40
 

@@ -1,13 +1,22 @@
-"""Which accelerators are in this machine: the PCI bus tells, the environment may only add."""
+"""The text `tpu-env`: what Google tells a TPU host about its slice."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tpuctl.hardware.generations import Generation, generation_of_type, generations, load_data
+from tpuctl.hardware.types import Generation, generation_of_type, generations, load_data
+from tpuctl.runtime.here import device_nodes
 from tpuctl.runtime.machine import Machine, PciDevice, variable
-from tpuctl.runtime.nodes import device_nodes
-from tpuctl.runtime.tpu_env import tpu_env
+
+FILE = "/etc/tpu/tpu-env"
+
+
+def tpu_env(machine: Machine) -> dict[str, str]:
+    """Read the lines `KEY: 'value'`, from the file first since that needs no network."""
+    text = machine.read(FILE) or machine.metadata("instance/attributes/tpu-env") or ""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip().strip("'\"") for key, colon, value in pairs if colon}
+
 
 _NVIDIA = re.compile(r"nvidia[0-9]+")
 

@@ -6,8 +6,7 @@ from tpuctl.runtime.chips import Chips, Gpus, find_chips, find_gpus
 from tpuctl.runtime.frameworks import Frameworks, find_frameworks
 from tpuctl.runtime.holders import State, find_state
 from tpuctl.runtime.machine import Machine, in_container, variable
-from tpuctl.runtime.platforms import find_platform
-from tpuctl.runtime.platforms.scene import Platform, Scene
+from tpuctl.runtime.platforms import Platform, Scene, find_platform
 from tpuctl.runtime.topology import Topology, find_topology
 
 # Kaggle rents out one P100 or two T4, so that the count names GPUs that do not name themselves.

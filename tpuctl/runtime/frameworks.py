@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from tpuctl.runtime.chips import tpu_env
 from tpuctl.runtime.machine import Machine
-from tpuctl.runtime.tpu_env import tpu_env
 from tpuctl.runtime.versions import image_tensorflow_is_for_tpu, release
 
 TENSORFLOW_DISTS = (

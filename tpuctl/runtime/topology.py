@@ -4,10 +4,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from tpuctl.hardware.generations import generation_of_type
-from tpuctl.runtime.chips import Chips, type_name
+from tpuctl.hardware.types import generation_of_type
+from tpuctl.runtime.chips import Chips, tpu_env, type_name
 from tpuctl.runtime.machine import Machine, variable, whole_number
-from tpuctl.runtime.tpu_env import tpu_env
 
 _HOST_NAME = re.compile(r"t1v-n-[0-9a-f]+-w-([0-9]{1,6})")
 

@@ -1,15 +1,20 @@
 """Application default credentials of this machine, found without waiting for a timeout."""
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import google.auth
+import google.auth.exceptions
+import urllib3
 from google.auth import _cloud_sdk
+from google.auth.compute_engine import _metadata
+from google.auth.transport.urllib3 import Request
 
-from tpuctl.errors import NotLoggedInError
-from tpuctl.storage.faults import LOGIN_COMMAND
+from tpuctl.errors import NotLoggedInError, first_line
+from tpuctl.storage.errors import LOGIN_COMMAND
 
 
 def find_credentials(
@@ -45,14 +50,46 @@ def not_logged_in(why: str) -> NotLoggedInError:
     )
 
 
-def first_line(error: Exception) -> str:
-    """What an exception says, without the rest."""
-    return str(error.args[0] if error.args else error).partition("\n")[0]
-
-
 def _credentials_file() -> str | None:
     path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if path:
         return path
     path = str(_cloud_sdk.get_application_default_credentials_path())
     return path if os.path.isfile(path) else None
+
+
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+_KNOCK_S = 0.5
+
+
+class Login:
+    """Credentials, and the header that proves them; fresh whenever it is asked for."""
+
+    def __init__(self, credentials: Any, pool: urllib3.PoolManager) -> None:
+        self.credentials = credentials
+        self._request = Request(pool)
+        self._lock = threading.Lock()
+
+    def headers(self) -> dict[str, str]:
+        """The header to send; raises NotLoggedInError."""
+        if self.credentials is None:
+            return {}
+        try:
+            with self._lock:
+                if not self.credentials.valid:
+                    self.credentials.refresh(self._request)
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise not_logged_in(f"the login does not work: {first_line(error)}") from None
+        return {"Authorization": f"Bearer {self.credentials.token}"}
+
+
+def log_in(pool: urllib3.PoolManager) -> Login:
+    """Find the credentials of this machine; raises NotLoggedInError."""
+    credentials, _ = find_credentials(
+        _SCOPES, is_on_google=lambda: _is_on_google(pool), with_project=False
+    )
+    return Login(credentials, pool)
+
+
+def _is_on_google(pool: urllib3.PoolManager) -> bool:
+    return bool(_metadata.ping(Request(pool), timeout=_KNOCK_S, retry_count=1))

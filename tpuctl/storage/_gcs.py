@@ -15,12 +15,11 @@ from tpuctl.errors import (
     PermissionDeniedError,
 )
 from tpuctl.storage._checksum import check_checksum, crc32c_of, from_base64
-from tpuctl.storage._gcs_login import Login, log_in
+from tpuctl.storage._credentials import Login, log_in
 from tpuctl.storage._gcs_reading import Reader, open_pool
-from tpuctl.storage.faults import EMULATOR
+from tpuctl.storage.errors import EMULATOR
 from tpuctl.storage.local import translated_write_errors
-from tpuctl.storage.location import Location
-from tpuctl.storage.port import Entry, Patience, check_name
+from tpuctl.storage.port import Entry, Location, Patience, check_name
 
 if TYPE_CHECKING:
     from tpuctl.storage._gcs_writing import Writer

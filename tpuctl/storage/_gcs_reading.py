@@ -14,11 +14,10 @@ import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from tpuctl.clock import Clock
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, first_line
 from tpuctl.storage._checksum import Crc32c, crc32c_of, from_base64
-from tpuctl.storage._credentials import first_line
-from tpuctl.storage._gcs_login import Login
-from tpuctl.storage.faults import TRANSIENT, Asked, no_emulator, translate, unavailable
+from tpuctl.storage._credentials import Login
+from tpuctl.storage.errors import TRANSIENT, Asked, no_emulator, translate, unavailable
 from tpuctl.storage.port import Patience
 
 CONNECTIONS = 32

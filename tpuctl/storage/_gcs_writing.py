@@ -17,11 +17,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from tpuctl.errors import NotLoggedInError, TpuctlError
+from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 from tpuctl.storage._checksum import to_base64
-from tpuctl.storage._credentials import first_line
-from tpuctl.storage._gcs_login import Login
-from tpuctl.storage.faults import LOGIN_COMMAND, Asked, translate, unavailable
+from tpuctl.storage._credentials import Login
+from tpuctl.storage.errors import LOGIN_COMMAND, Asked, translate, unavailable
 from tpuctl.storage.port import Patience
 
 # Pieces are kept in memory until they have arrived; the client's own choice is 100 MiB.

@@ -8,12 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from tpuctl.storage.local import (
-    NO_LOCKS_HERE,
-    open_regular,
-    sync_folder,
-    translated_write_errors,
-)
+from tpuctl.storage.local import NO_LOCKS_HERE, open_regular, sync_folder, translated_write_errors
 from tpuctl.storage.port import Entry, check_name
 
 _PART = ".part"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from tpuctl.launch.executed import Executed
-from tpuctl.training.opened import Devices
+from tpuctl.training.device_counts import Executed
+from tpuctl.training.strategies import Devices
 
 
 @contextmanager

@@ -8,12 +8,7 @@ import keras
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.training._plot import write_plot
-from tpuctl.training.schedules import (
-    OneCyclePlan,
-    RangeTest,
-    range_test_rate,
-    read_range_test,
-)
+from tpuctl.training.schedules import OneCyclePlan, RangeTest, range_test_rate, read_range_test
 
 
 class OneCycle(keras.callbacks.Callback):

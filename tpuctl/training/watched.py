@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpuctl.launch.executed import Executed
-from tpuctl.launch.plan import LaunchPlan
-from tpuctl.launch.run import Training, Watched, run_training
-from tpuctl.pipeline.models import Measurement
-from tpuctl.pipeline.program.run import FOLDER, conclude, hooked, read_result
+from tpuctl.profiling.models import Measurement
+from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_result
+from tpuctl.training.device_counts import Executed
+from tpuctl.training.plan import LaunchPlan
+from tpuctl.training.run import Training, Watched, run_training
 
 
 def watch_training(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.errors import TargetError
-from tpuctl.usercode.complaint import last_words
+from tpuctl.usercode.error_summary import last_words
 
 KEEPER = Path(__file__).with_name("keeper.py")
 

@@ -6,10 +6,9 @@ import re
 from email.utils import formatdate
 from typing import BinaryIO
 
+from tpuctl.emulator.storage.objects import Shelf
 from tpuctl.emulator.storage.records import Stored, read_conditions
-from tpuctl.emulator.storage.refusals import refuse
-from tpuctl.emulator.storage.requests import Content, Reply, Request
-from tpuctl.emulator.storage.shelf import Shelf
+from tpuctl.emulator.storage.requests import Content, Reply, Request, refuse
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _MICROSECONDS = 10**6

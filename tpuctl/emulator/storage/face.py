@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 
 from tpuctl.emulator.service import Emulator
 from tpuctl.emulator.storage.faults import STORAGE_METHODS, StorageFault, StorageFaults
+from tpuctl.emulator.storage.objects import Shelf
 from tpuctl.emulator.storage.operations import MEDIA, Route, find_route
-from tpuctl.emulator.storage.refusals import StorageRefusal, refuse
 from tpuctl.emulator.storage.requests import (
     Body,
     Content,
@@ -19,8 +19,9 @@ from tpuctl.emulator.storage.requests import (
     Headers,
     Reply,
     Request,
+    StorageRefusal,
+    refuse,
 )
-from tpuctl.emulator.storage.shelf import Shelf
 from tpuctl.emulator.storage.uploads import name_of
 from tpuctl.errors import WriteError
 

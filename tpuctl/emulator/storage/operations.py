@@ -1,7 +1,10 @@
-"""What can be done with buckets and objects, one function for each method, and their paths."""
+"""Lists of objects: prefixes, folders that are none, pages."""
 
+import base64
+import binascii
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import unquote
@@ -9,12 +12,72 @@ from urllib.parse import unquote
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.storage._checksums import Checksums
 from tpuctl.emulator.storage.downloads import get_media, get_metadata
-from tpuctl.emulator.storage.listing import list_objects
-from tpuctl.emulator.storage.records import Stored, check_object_name, read_conditions
-from tpuctl.emulator.storage.refusals import refuse
-from tpuctl.emulator.storage.requests import PIECE_BYTES, Reply, Request
-from tpuctl.emulator.storage.shelf import Shelf, Upload
+from tpuctl.emulator.storage.objects import Bucket, Shelf, Upload
+from tpuctl.emulator.storage.records import Stored, check_object_name, read_conditions, whole
+from tpuctl.emulator.storage.requests import PIECE_BYTES, Reply, Request, refuse
 from tpuctl.emulator.storage.uploads import cancel, insert, read_document, resume, writable
+
+_MOST_ITEMS = 1000
+_NOT_HERE = ("matchGlob", "softDeleted", "filter", "includeTrailingDelimiter")
+
+
+def list_objects(bucket: Bucket, query: Mapping[str, str]) -> Document:
+    """One page of the objects of a bucket, and of the prefixes that a delimiter makes of them."""
+    for key in _NOT_HERE:
+        if query.get(key, "false") != "false":
+            raise refuse("unimplemented", what=key)
+    most = min(whole(query, "maxResults") or _MOST_ITEMS, _MOST_ITEMS)
+    items: list[Document] = []
+    prefixes: list[str] = []
+    document: Document = {"kind": "storage#objects"}
+    last = ""
+    for entry, is_prefix in _entries(bucket, query):
+        if len(items) + len(prefixes) == most:
+            document["nextPageToken"] = base64.urlsafe_b64encode(last.encode()).decode()
+            break
+        last = entry
+        if is_prefix:
+            prefixes.append(entry)
+        else:
+            items.append(bucket.objects[entry].resource())
+    return document | _not_empty(items=items, prefixes=prefixes)
+
+
+def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Names and prefixes in order, each once; whether it is a prefix."""
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    end = query.get("endOffset", "")
+    after = _after(query.get("pageToken", ""))
+    index = bisect_left(bucket.names, max(prefix, query.get("startOffset", ""), after))
+    while index < len(bucket.names):
+        name = bucket.names[index]
+        if not name.startswith(prefix) or (end and name >= end):
+            return
+        cut = name.find(delimiter, len(prefix)) if delimiter else -1
+        folder = name[: cut + len(delimiter)] if cut >= 0 else ""
+        if folder and folder > after:
+            yield folder, True
+        if not folder and name > after:
+            yield name, False
+        # Past everything else in that folder at once: it may hold very many.
+        index = bisect_left(bucket.names, _past(folder), index + 1) if folder else index + 1
+
+
+def _past(folder: str) -> str:
+    """The first text that is larger than everything that begins with this one."""
+    return folder[:-1] + chr(ord(folder[-1]) + 1)
+
+
+def _after(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise refuse("number", value=token, field="pageToken") from None
+
+
+def _not_empty(**lists: list[Document] | list[str]) -> Document:
+    return {key: values for key, values in lists.items() if values}
+
 
 _LARGEST_BODY_BYTES = 4 << 20
 _MOST_SOURCES = 32

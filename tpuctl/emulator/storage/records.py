@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Protocol
 
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.storage.refusals import refuse
+from tpuctl.emulator.storage.requests import refuse
 
 WRITABLE = (
     "cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType",

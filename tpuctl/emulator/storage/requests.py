@@ -1,4 +1,4 @@
-"""One request to Cloud Storage and one reply, as HTTP has them; bodies come and go in pieces."""
+"""What Cloud Storage says when it refuses: dated texts, statuses and reasons."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,29 @@ from io import BufferedIOBase
 from typing import BinaryIO
 
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.storage.refusals import refuse
+from tpuctl.emulator.refusals import load_data
+
+
+class StorageRefusal(Exception):
+    """An error as the JSON API sends it."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+        self.headers: dict[str, str] = {}
+
+    @property
+    def document(self) -> Document:
+        """The body of the reply."""
+        entry = {"message": self.message, "domain": "global", "reason": self.reason}
+        return {"error": {"code": self.status, "message": self.message, "errors": [entry]}}
+
+
+def refuse(kind: str, **facts: object) -> StorageRefusal:
+    """Write an error of the table with these facts."""
+    entry = load_data("storage_errors")["errors"][kind]
+    return StorageRefusal(entry["status"], entry["reason"], entry["text"].format_map(facts))
+
 
 PIECE_BYTES = 256 << 10
 _LONGEST_LINE = 1024

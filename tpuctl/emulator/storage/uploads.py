@@ -10,15 +10,9 @@ from typing import BinaryIO
 
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.storage._checksums import Checksums, checksums_of
-from tpuctl.emulator.storage.records import (
-    WRITABLE,
-    check_object_name,
-    read_conditions,
-    whole,
-)
-from tpuctl.emulator.storage.refusals import StorageRefusal, refuse
-from tpuctl.emulator.storage.requests import Cut, Headers, Reply, Request
-from tpuctl.emulator.storage.shelf import Session, Shelf, Upload
+from tpuctl.emulator.storage.objects import Session, Shelf, Upload
+from tpuctl.emulator.storage.records import WRITABLE, check_object_name, read_conditions, whole
+from tpuctl.emulator.storage.requests import Cut, Headers, Reply, Request, StorageRefusal, refuse
 
 CHUNK_BYTES = 256 << 10
 _LARGEST_MULTIPART_BYTES = 256 << 20

@@ -10,10 +10,9 @@ import time
 
 from tpuctl.remote.agent.process import start_ticks
 from tpuctl.remote.agent.wire import note, send
-from tpuctl.runtime.here import Here
+from tpuctl.runtime.here import Here, nodes_of_chips, number_of
 from tpuctl.runtime.holders import BY_DRIVER, find_state
 from tpuctl.runtime.machine import LOCKFILE
-from tpuctl.runtime.nodes import nodes_of_chips, number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

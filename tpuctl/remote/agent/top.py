@@ -7,13 +7,7 @@ import select
 import time
 
 from tpuctl.remote.agent.chips import Chips
-from tpuctl.remote.agent.metrics import (
-    DUTY_CYCLE,
-    HBM_TOTAL,
-    HBM_USED,
-    MetricsError,
-    read_metrics,
-)
+from tpuctl.remote.agent.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED, MetricsError, read_metrics
 from tpuctl.remote.agent.wire import note, send
 from tpuctl.runtime.holders import BY_LOCK
 

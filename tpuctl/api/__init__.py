@@ -1,0 +1,1 @@
+"""The public Python functions, which the commands call."""

@@ -1,0 +1,156 @@
+"""Cloud TPUs from Python, with the settings of the command line."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from tpuctl.cloud.connect import chosen_zone, open_cloud
+from tpuctl.cloud.create import Created, NotCreated
+from tpuctl.cloud.create import create as create_planned
+from tpuctl.cloud.delete import Deletion, plan_deletion
+from tpuctl.cloud.delete import delete as delete_planned
+from tpuctl.cloud.gc import Leftovers, find_leftovers, remove_leftovers
+from tpuctl.cloud.list import TpuList, list_tpus, show_tpu
+from tpuctl.cloud.plan import CreateOptions
+from tpuctl.cloud.quotas import QuotaTable, read_quotas
+from tpuctl.cloud.tpu import QueuedTpu, Tpu
+from tpuctl.cloud.wait import Waited, wait_until_gone, wait_until_ready
+from tpuctl.cloud.zones import plan_with_service, zones_to_try
+from tpuctl.progress import OnProgress, silent
+from tpuctl.remote.hosts import split_user
+from tpuctl.remote.results import Sink
+from tpuctl.supervise.act import Edge, Login
+from tpuctl.supervise.loop import watch as watch_planned
+from tpuctl.supervise.memory import Store
+from tpuctl.supervise.messages import Watched
+from tpuctl.supervise.plan import Wishes, plan_order, plan_watch
+
+
+def create(
+    name: str,
+    accelerator_type: str,
+    *,
+    zone: str | Sequence[str] | None = None,
+    wait: bool = True,
+    timeout_s: float | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+    **options: Any,
+) -> Created:
+    """Create a TPU, which costs money, and wait until every worker of it can be reached.
+
+    `zone` is one, several in the order of trying, or "auto"; further options are those of
+    CreateOptions. Asks nothing. Raises why there is no TPU, and on Ctrl-C StoppedError, after the
+    request has been cancelled.
+    """
+    several = () if zone is None or isinstance(zone, str) else zone
+    zones = zones_to_try(zone if isinstance(zone, str) else None, several)
+    wanted = CreateOptions(name, accelerator_type, zones, **options)
+    cloud = open_cloud(project)
+    plan = plan_with_service(cloud.api, wanted)
+    result = create_planned(
+        cloud.api,
+        plan,
+        journal=cloud.journal,
+        wait=wait,
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+    )
+    if isinstance(result, NotCreated):
+        raise result.error
+    return result
+
+
+def list(
+    *, zone: str | None = None, all_zones: bool = False, project: str | None = None
+) -> TpuList:
+    """List TPUs and queued resources in the zone given or set, or in all zones."""
+    zone = chosen_zone(zone, all_zones=all_zones)
+    return list_tpus(open_cloud(project).api, zone=zone)
+
+
+def show(name: str, *, zone: str | None = None, project: str | None = None) -> Tpu | QueuedTpu:
+    """Show one TPU, or the queued resource that waits for it."""
+    return show_tpu(open_cloud(project).api, name, zone=chosen_zone(zone))
+
+
+def wait(
+    name: str,
+    until: Literal["ready", "gone"] = "ready",
+    *,
+    zone: str | None = None,
+    timeout_s: float | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+) -> Waited:
+    """Wait until a TPU is ready on all workers, or until it is gone; for ever without a timeout."""
+    wait_until = wait_until_ready if until == "ready" else wait_until_gone
+    return wait_until(
+        open_cloud(project).api,
+        name,
+        zone=chosen_zone(zone),
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+    )
+
+
+def delete(*names: str, zone: str | None = None, project: str | None = None) -> Deletion:
+    """Delete TPUs and wait until they are gone; asks nothing. Failures are in the result."""
+    cloud = open_cloud(project)
+    plan = plan_deletion(cloud.api, names, zone=chosen_zone(zone), journal=cloud.journal)
+    return delete_planned(cloud.api, plan, journal=cloud.journal)
+
+
+def gc(*, yes: bool = False, zone: str | None = None, project: str | None = None) -> Leftovers:
+    """Find what is of no use any more in the zone given, or in all; delete it with `yes`."""
+    cloud = open_cloud(project)
+    found = find_leftovers(cloud.api, journal=cloud.journal, zone=zone)
+    return remove_leftovers(cloud.api, found, journal=cloud.journal) if yes else found
+
+
+def quota(accelerator_type: str | None = None, *, project: str | None = None) -> QuotaTable:
+    """Tell how many chips the project may have, where."""
+    return read_quotas(open_cloud(project).api, accelerator_type)
+
+
+def watch(
+    name: str,
+    command: Sequence[str],
+    *,
+    code: Path | None = None,
+    env: Sequence[str] = (),
+    zone: str | None = None,
+    project: str | None = None,
+    fresh: bool = False,
+    delete_at_end: bool = False,
+    wishes: Wishes | None = None,
+    sink: Sink | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    **patience: Any,
+) -> Watched:
+    """Run a job and keep it alive, on one TPU after the other; this costs money, and asks nothing.
+
+    `wishes` say what to make where there is no TPU yet; `patience` are the further options of
+    `plan_order`. What the job prints goes to `sink`, by default to stdout. Raises why nothing
+    could be begun, and TryAgainError where another watch looks after it; why a job was given up
+    is in the result.
+    """
+    user, plain = split_user(name)
+    order = plan_order(command, env=env, code=code, **patience)
+    cloud = open_cloud(project)
+    store = Store(cloud.api, plain)
+    with store.alone():
+        asked = wishes or Wishes(chosen_zone(zone))
+        plan = plan_watch(cloud, plain, asked, order, store=store, fresh=fresh)
+        login = Login(user, is_given=plain != name)
+        edge = Edge(cloud, login, sink=sink or _show, note=note)
+        return watch_planned(
+            edge, plan.memory, order, store=store, note=note, delete_at_end=delete_at_end
+        )
+
+
+def _show(stream: int, data: bytes) -> None:
+    file = sys.stderr if stream == 2 else sys.stdout
+    file.write(data.decode("utf-8", "replace"))
+    file.flush()

@@ -1,0 +1,110 @@
+"""`wait`: until a TPU is ready on all of its workers, or until it is gone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.lookup import Thing, find, find_again, identity
+from tpuctl.cloud.models import DEAD_NODE_STATES, Node, QueuedResource
+from tpuctl.cloud.retry import Polling
+from tpuctl.cloud.tpu import Tpu, describe_node
+from tpuctl.errors import NotFoundError, WrongStateError
+from tpuctl.outcome import Outcome
+from tpuctl.progress import OnProgress, Progress, silent
+
+_NEVER_READY = DEAD_NODE_STATES | {"DELETING", "STOPPING", "STOPPED", "HIDING", "HIDDEN"}
+
+
+@dataclass(frozen=True)
+class Waited(Outcome):
+    """What was waited for and has come true; `tpu` is None when it is gone."""
+
+    name: str
+    zone: str | None
+    reached: Literal["ready", "gone"]
+    seconds: float
+    tpu: Tpu | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with a TPU that is ready all the same."""
+        return self.tpu.ailments if self.tpu else ()
+
+
+def wait_until_ready(
+    api: TpuApi,
+    name: str,
+    *,
+    zone: str | None = None,
+    timeout_s: float | None = None,
+    on_progress: OnProgress = silent,
+) -> Waited:
+    """Wait until a TPU is READY and every worker has an address.
+
+    Raises DeadlineError; WrongStateError where that cannot happen any more; NotFoundError where
+    there is nothing that could become ready.
+    """
+    seen = find(api, name, zone)
+    polling = Polling(api.clock, timeout_s=timeout_s)
+    while True:
+        if isinstance(seen, Node):
+            tpu = describe_node(seen, now=api.clock.now(), emulated=api.emulated)
+            if tpu.is_usable:
+                return Waited(name, seen.zone, "ready", polling.waited_s, tpu)
+        _refuse_hopeless(seen)
+        on_progress(_progress(seen, polling))
+        polling.pause(
+            f"{name} in {seen.zone} is {seen.state}, not ready,",
+            hint=f"To go on waiting: tpuctl wait {name} --zone {seen.zone} --for ready",
+        )
+        try:
+            seen = find(api, name, seen.zone)
+        except NotFoundError as error:
+            raise WrongStateError(
+                f"{name} vanished in {seen.zone} while it was {seen.state}: there was no capacity, "
+                "it was preempted, or somebody deleted it.",
+                hint="Create it again, with --zone auto to try other zones too.",
+            ) from error
+
+
+def wait_until_gone(
+    api: TpuApi,
+    name: str,
+    *,
+    zone: str | None = None,
+    timeout_s: float | None = None,
+    on_progress: OnProgress = silent,
+) -> Waited:
+    """Wait until a TPU is gone; one that is not there is gone already.
+
+    Another one that bears its name by then does not count. Raises DeadlineError.
+    """
+    try:
+        first = find(api, name, zone)
+    except NotFoundError:
+        return Waited(name, zone, "gone", 0.0, None)
+    polling = Polling(api.clock, timeout_s=timeout_s)
+    seen: Thing | None = first
+    while seen is not None and identity(seen) == identity(first):
+        on_progress(_progress(seen, polling))
+        polling.pause(
+            f"{name} in {seen.zone} is {seen.state}, not gone,",
+            hint=f"To go on waiting: tpuctl wait {name} --zone {seen.zone} --for gone",
+        )
+        seen = find_again(api, first)
+    return Waited(name, first.zone, "gone", polling.waited_s, None)
+
+
+def _refuse_hopeless(seen: Thing) -> None:
+    hopeless = seen.state in _NEVER_READY if isinstance(seen, Node) else seen.is_dead
+    if hopeless:
+        reason = seen.error if isinstance(seen, QueuedResource) else None
+        raise WrongStateError(
+            f"{seen.name} in {seen.zone} is {seen.state} and will not become ready"
+            + (f": {reason}" if reason else "."),
+            hint=f"tpuctl delete {seen.name} --zone {seen.zone}, then create it again",
+        )
+
+
+def _progress(seen: Thing, polling: Polling) -> Progress:
+    return Progress(f"{seen.name} in {seen.zone}", polling.waited_s, unit="s", note=seen.state)

@@ -1,0 +1,192 @@
+"""What the word TARGET of `tpuctl fit` means."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tpuctl.compile.batch_search import Largest, Tried, find_largest
+from tpuctl.compile.cache import Cache, open_cache
+from tpuctl.compile.conclude import advise, build_fit
+from tpuctl.compile.models import Comparison, Compilation, Dtype, Fit, Question, Target, Try
+from tpuctl.compile.session import Session
+from tpuctl.compile.slices import find_slice
+from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
+from tpuctl.progress import OnProgress, silent
+from tpuctl.training.catalog import describe_script, find_template
+from tpuctl.usercode.function import Function, parse_function
+
+SUPPORTED = (
+    "module:function or path.py:function, a .mlir or .stablehlo file, or the name of a template"
+)
+FILES = (".mlir", ".stablehlo")
+IN_A_TEMPLATE = "make_example"
+
+
+def parse_target(text: str) -> Target:
+    """Find out what to compile; raises NotFoundError or InvalidInputError."""
+    if function := parse_function(text):
+        return Target("function", text, function=function)
+    path = Path(text)
+    if path.suffix in FILES:
+        if not path.is_file():
+            raise NotFoundError(
+                f"There is no file {text} to compile.",
+                hint=f"Give its path as seen from {Path.cwd()}.",
+            )
+        return Target("file", text, path=str(path.resolve()))
+    if path.is_file():
+        hint = f"{text}:function" if path.suffix == ".py" else SUPPORTED
+        raise InvalidInputError(f"{text} is a file; fit takes {SUPPORTED}.", hint=hint)
+    try:
+        script = find_template(text)
+    except NotFoundError as error:
+        hint = f"fit takes {SUPPORTED}. {error.hint}"
+        raise NotFoundError(f"There is no {text!r} to compile.", hint=hint) from error
+    if not {"tensorflow", "jax"} & {*describe_script(script).frameworks}:
+        raise InvalidInputError(
+            f"{text} is a program of PyTorch; fit compiles those of TensorFlow and JAX.",
+            hint="Choose another template: tpuctl templates list",
+        )
+    return Target("template", text, function=Function(str(script), IN_A_TEMPLATE))
+
+
+TIMEOUT_S = 300.0
+
+
+def fit(
+    target: str,
+    accelerator_type: str,
+    *,
+    batch_size: int | None = None,
+    max_batch: bool = False,
+    dtype: Dtype | None = None,
+    training: bool = True,
+    verify: bool = False,
+    image_size: int | None = None,
+    timeout_s: float = TIMEOUT_S,
+    cache: Cache | None = None,
+    on_progress: OnProgress = silent,
+    session: Session | None = None,
+) -> Fit:
+    """Compile a program for a TPU that is not here, in a process of its own.
+
+    Takes seconds to minutes, and a second when the same was asked before. `timeout_s` bounds the
+    user's code, not the compiler. A `session` has its own cache, limit and progress. Raises
+    TpuctlError for what cannot be compiled.
+    """
+    parsed = parse_target(target)
+    _check(parsed, batch_size, max_batch, dtype)
+    question = Question(
+        target=parsed,
+        slice=find_slice(accelerator_type),
+        batch_size=batch_size,
+        dtype=dtype,
+        training=training,
+        image_size=image_size,
+    )
+    with ExitStack() as stack:
+        running = session or stack.enter_context(
+            Session(cache or open_cache(), timeout_s=timeout_s, on_progress=on_progress)
+        )
+        return _ask(question, running, max_batch=max_batch, verify=verify)
+
+
+def _ask(question: Question, session: Session, *, max_batch: bool, verify: bool) -> Fit:
+    before = session.compilations
+    found = _find_max(question, session) if max_batch else None
+    if found:
+        question = _at(question, found.best.per_device if found.best else 1)
+    compilation = session.compile(question)
+    session.cache.remember(question)
+    tries: tuple[Try, ...] = ()
+    if not compilation.fits:
+        tries = tuple(advise(question, compilation))
+        tries = tuple(_verified(tries, question, session)) if verify else tries
+    return build_fit(question, compilation, found, tries, session.compilations - before)
+
+
+def answer(
+    target: str,
+    accelerator_types: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    cache: Cache | None = None,
+    on_progress: OnProgress = silent,
+    **options: Any,
+) -> Fit | Comparison:
+    """Compile for one type, or for several and compare; `options` are those of `fit`.
+
+    A name may hold several types: `v5e-8,v6e-4`. Raises UsageError where there is none.
+    """
+    names = [name for names in accelerator_types for name in names.split(",") if name.strip()]
+    for name in names:
+        find_slice(name)
+    if not names:
+        raise UsageError(
+            "fit needs to know the TPU to compile for.", hint="Add --type v5e-8; see: tpuctl types"
+        )
+    given = cache or open_cache()
+    with Session(given, timeout_s=timeout_s, on_progress=on_progress) as session:
+        fits = tuple(
+            fit(target, name.strip(), session=session, **options) for name in dict.fromkeys(names)
+        )
+    return fits[0] if len(fits) == 1 else Comparison(fits)
+
+
+def _check(target: Target, batch_size: int | None, max_batch: bool, dtype: str | None) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"--batch must be at least 1, not {batch_size}.")
+    if batch_size is not None and max_batch:
+        raise UsageError("Both --batch and --max-batch were given.", hint="Choose one of them.")
+    if target.kind == "file" and (max_batch or dtype):
+        flag = "--max-batch" if max_batch else "--dtype"
+        raise UsageError(
+            f"{flag} needs a program that can be made again; {target.text} is one program.",
+            hint="Name the function that makes it: path.py:function",
+        )
+
+
+def _find_max(question: Question, session: Session) -> Largest:
+    slice_ = question.slice
+
+    def attempt(per_device: int) -> Tried:
+        compilation = session.compile(replace(_at(question, per_device), report=False))
+        if compilation.examples != per_device * slice_.devices:
+            raise InvalidInputError(
+                f"{question.target.text} gave a batch of {compilation.examples} when asked for "
+                f"{per_device * slice_.devices}.",
+                hint="Let the function take the batch: def make(batch): ...",
+            )
+        there = compilation.hbm_available_bytes or slice_.hbm_available_bytes
+        return Tried(per_device, compilation.fits, compilation.hbm_needed_bytes, there)
+
+    return find_largest(attempt)
+
+
+def _at(question: Question, per_device: int) -> Question:
+    return replace(question, batch_size=per_device * question.slice.devices)
+
+
+def _verified(tries: Sequence[Try], question: Question, session: Session) -> Iterator[Try]:
+    """Compile every change that can be made from here."""
+    for one in tries:
+        changed = _changed(one, question, session)
+        if changed is None:
+            yield replace(one, why_not="only you can change a step of your own")
+            continue
+        try:
+            compilation: Compilation = session.compile(replace(changed, report=False))
+        except TpuctlError as error:
+            yield replace(one, why_not=str(error))
+            continue
+        yield replace(one, fits=compilation.fits, hbm_needed_bytes=compilation.hbm_needed_bytes)
+
+
+def _changed(one: Try, question: Question, session: Session) -> Question | None:
+    if one.code == "smaller-batch":
+        return replace(question, batch_size=int(one.change.split()[-1]))
+    if one.code == "bf16":
+        return replace(question, dtype="bf16")
+    return replace(question, remat=True) if "keras" in one.change else None

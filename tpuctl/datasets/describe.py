@@ -1,0 +1,130 @@
+"""What a data set holds: totals, labels, sizes, what was left out; and a sheet of thumbnails."""
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpuctl.datasets import manifest
+from tpuctl.datasets.formats.container import DamagedRecordError, Glance, open_container
+from tpuctl.datasets.formats.example import decode_example, decode_leading_features
+from tpuctl.datasets.images.geometry import Flag
+from tpuctl.datasets.local_copies import local_copy
+from tpuctl.datasets.models import DataSet, Description, LabelCount, SizeBin
+from tpuctl.datasets.reading import Record, need_images_extra, to_record
+from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.progress import silent
+from tpuctl.storage.local import write_atomically
+
+_MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
+
+
+def describe(dst: str | Path) -> Description:
+    """Read labels and sizes of all records without their pictures.
+
+    Raises NotFoundError and InvalidInputError.
+    """
+    need_images_extra()
+    with local_copy(dst, on_progress=silent) as folder:
+        return _describe(manifest.load_pictures(folder), str(dst))
+
+
+def _describe(data_set: DataSet, name: str) -> Description:
+    labels: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    flags: Counter[str] = Counter()
+    lengths: list[int] = []
+    for length, record in _glances(data_set):
+        lengths.append(length)
+        labels[record.label] += 1
+        sizes[_bin(record.orig_height * record.orig_width / 1e6)] += 1
+        flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
+    return Description(
+        path=name,
+        plan_id=data_set.plan_id,
+        options=data_set.options,
+        totals=data_set.totals,
+        shards=len(data_set.shards),
+        labels=_count_labels(data_set, labels),
+        sizes=tuple(
+            SizeBin(_MEGAPIXELS[index], (*_MEGAPIXELS[1:], None)[index], sizes[index])
+            for index in sorted(sizes)
+        ),
+        quarantined=data_set.quarantined,
+        record_bytes=_spread(sorted(lengths)),
+        flags=dict(sorted(flags.items())),
+    )
+
+
+def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
+    """Write a PNG with up to `most` records, spread evenly over the data set, with their labels.
+
+    The same data set gives the same sheet. Raises UsageError for a path that does not end in .png,
+    NotFoundError, InvalidInputError and WriteError.
+    """
+    if not str(path).lower().endswith(".png"):
+        raise UsageError(
+            f"--sheet {path} does not end in .png, and a contact sheet is a PNG.",
+            hint="Write --sheet sheet.png.",
+        )
+    write_atomically(Path(path), contact_sheet(dst, most=most))
+    return Path(path)
+
+
+def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
+    """Draw the PNG of `write_sheet`. Raises NotFoundError and InvalidInputError."""
+    need_images_extra()
+    from tpuctl.datasets.images._sheet import draw_sheet
+
+    sheet = io.BytesIO()
+    with local_copy(dst, on_progress=silent) as folder:
+        data_set = manifest.load_pictures(folder)
+        total = sum(shard.records for shard in data_set.shards)
+        count = min(most, total)
+        wanted = {index * total // count for index in range(count)}
+        draw_sheet(_pick(data_set, wanted), count, data_set.classes).save(sheet, "PNG")
+    return sheet.getvalue()
+
+
+def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:
+    """List every class, the empty ones too, then whatever else there is."""
+    names = dict(enumerate(data_set.classes))
+    return tuple(
+        LabelCount(label, names.get(label, ""), labels[label])
+        for label in sorted({*names, *labels})
+    )
+
+
+def _bin(megapixels: float) -> int:
+    return max(index for index, low in enumerate(_MEGAPIXELS) if megapixels >= low)
+
+
+def _spread(lengths: list[int]) -> dict[str, int]:
+    if not lengths:
+        return {}
+    return {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]}
+
+
+def _glances(data_set: DataSet) -> Iterator[tuple[int, Record]]:
+    for glance in _all(data_set):
+        yield glance.length, to_record(decode_leading_features(glance.head), data_set)
+
+
+def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
+    for index, glance in enumerate(_all(data_set)):
+        if index in wanted:
+            yield to_record(decode_example(glance.whole()), data_set)
+
+
+def _all(data_set: DataSet) -> Iterator[Glance]:
+    """Yield a glance at every record; raises InvalidInputError where a shard is damaged."""
+    container = open_container(data_set.options)
+    for shard in data_set.shards:
+        path = data_set.folder / shard.name
+        try:
+            yield from container.glance(path)
+        except (OSError, DamagedRecordError) as error:
+            raise InvalidInputError(
+                f"Could not read {path}: {error}.",
+                hint=data_set.how_to_verify(),
+            ) from error

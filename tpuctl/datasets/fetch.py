@@ -1,0 +1,188 @@
+"""The shards of a data set from a bucket to a folder: in ranges, many at once, checked, resumable.
+
+A shard arrives in `.NAME.part`, a piece of it at a time; `.NAME.pieces` has a byte for each piece
+that is there. What a power cut does to these two is found by the checksum of the whole.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.progress import OnProgress, Progress
+from tpuctl.storage.local import publish, translated_write_errors
+from tpuctl.storage.port import Entry, Storage
+from tpuctl.units import MIB
+
+PIECE_BYTES = 8 << 20
+_CONNECTIONS = 16
+_THERE = b"\1"
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """A shard on its way."""
+
+    shard: Shard
+    folder: Path
+    version: str
+
+    @property
+    def final(self) -> Path:
+        return self.folder / self.shard.name
+
+    @property
+    def part(self) -> Path:
+        return self.folder / f".{self.shard.name}.part"
+
+    @property
+    def pieces(self) -> Path:
+        return self.folder / f".{self.shard.name}.pieces"
+
+    def missing(self) -> list[int]:
+        """The pieces that have not arrived."""
+        there = self.pieces.read_bytes() if self.pieces.exists() and self.part.exists() else b""
+        count = -(-self.shard.bytes // PIECE_BYTES)
+        return [number for number in range(count) if there[number : number + 1] != _THERE]
+
+
+def missing_bytes(data_set: DataSet, folder: Path) -> int:
+    """How much of a data set is still to be fetched into a folder."""
+    return sum(shard.bytes for shard in data_set.shards if not is_there(folder, shard))
+
+
+def is_there(folder: Path, shard: Shard) -> bool:
+    """Whether a shard has its name, which it gets when it has been checked, and its size."""
+    try:
+        return (folder / shard.name).stat().st_size == shard.bytes
+    except OSError:
+        return False
+
+
+def fetch_shards(
+    storage: Storage, data_set: DataSet, folder: Path, *, on_progress: OnProgress
+) -> int:
+    """Fetch what is missing, and say how many bytes that was.
+
+    Raises NotFoundError and InvalidInputError for shards that are not what the manifest lists,
+    WriteError, and what storage raises. What has arrived stays for the next attempt.
+    """
+    entries = {entry.name: entry for entry in storage.list()}
+    arriving = [
+        _begin(shard, folder, entries.get(shard.name), storage)
+        for shard in data_set.shards
+        if not is_there(folder, shard)
+    ]
+    total = sum(shard.bytes for shard in data_set.shards)
+    work = [(one, number) for one in arriving for number in one.missing()]
+    meter = _Meter(total, total - sum(_size(one, number) for one, number in work), on_progress)
+    with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="fetch") as threads:
+        running = [threads.submit(_fetch_piece, storage, one, n, meter) for one, n in work]
+        _see_through(running)
+        for shard in threads.map(lambda one: _finish(storage, one), arriving):
+            on_progress(Progress("check", 0, None, "shards", shard.name))
+    return sum(_size(one, number) for one, number in work)
+
+
+def _see_through(running: Sequence["Future[None]"]) -> None:
+    """Wait for all; the first failure, or Ctrl-C, ends the others before they begin."""
+    try:
+        done, _ = wait(running, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+class _Meter:
+    def __init__(self, total: int, there: int, on_progress: OnProgress) -> None:
+        self._total, self._there, self._on_progress = total, there, on_progress
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._there += count
+            done = Progress("fetch", self._there / MIB, self._total / MIB, "MiB")
+            self._on_progress(done)
+
+
+def _begin(shard: Shard, folder: Path, entry: Entry | None, storage: Storage) -> _Arriving:
+    hint = f"See all that is wrong: tpuctl data verify {storage.address}"
+    if entry is None:
+        raise NotFoundError(f"There is no {shard.name} in {storage.address}.", hint=hint)
+    if entry.size_bytes != shard.bytes or entry.crc32c not in (None, shard.crc32c):
+        raise InvalidInputError(
+            f"{storage.address}/{shard.name} is not what the manifest lists.", hint=hint
+        )
+    arriving = _Arriving(shard, folder, entry.version)
+    with translated_write_errors(arriving.part):
+        if not arriving.missing() and arriving.part.exists():
+            return arriving
+        descriptor = os.open(arriving.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if shard.bytes and os.fstat(descriptor).st_size != shard.bytes:
+                arriving.pieces.unlink(missing_ok=True)
+                os.posix_fallocate(descriptor, 0, shard.bytes)
+        finally:
+            os.close(descriptor)
+    return arriving
+
+
+def _size(arriving: _Arriving, number: int) -> int:
+    return min(PIECE_BYTES, arriving.shard.bytes - number * PIECE_BYTES)
+
+
+def _fetch_piece(storage: Storage, arriving: _Arriving, number: int, meter: _Meter) -> None:
+    start, length = number * PIECE_BYTES, _size(arriving, number)
+    data = storage.read(arriving.shard.name, start=start, length=length, version=arriving.version)
+    if len(data) != length:
+        raise InvalidInputError(
+            f"{storage.address}/{arriving.shard.name} ends after {start + len(data)} bytes; the "
+            f"manifest lists {arriving.shard.bytes}."
+        )
+    with translated_write_errors(arriving.part):
+        _write_at(arriving.part, data, start)
+        _write_at(arriving.pieces, _THERE, number)
+    meter.add(length)
+
+
+def _write_at(path: Path, data: bytes, position: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, position)
+            view, position = view[written:], position + written
+    finally:
+        os.close(descriptor)
+
+
+def _finish(storage: Storage, arriving: _Arriving) -> Shard:
+    """Give a shard its name if its checksum is that of the manifest; once more if it is not."""
+    for attempt in _attempts(storage, arriving):
+        if attempt == arriving.shard.crc32c:
+            publish(arriving.part, arriving.final)
+            arriving.pieces.unlink(missing_ok=True)
+            return arriving.shard
+    arriving.part.unlink(missing_ok=True)
+    arriving.pieces.unlink(missing_ok=True)
+    raise InvalidInputError(
+        f"{storage.address}/{arriving.shard.name} is not what the manifest lists: its crc32c is "
+        "another.",
+        hint=f"See all that is wrong: tpuctl data verify {storage.address}",
+    )
+
+
+def _attempts(storage: Storage, arriving: _Arriving) -> Iterator[str]:
+    from tpuctl.datasets.formats._tfrecord import digest_file
+
+    with translated_write_errors(arriving.part):
+        yield digest_file(arriving.part, sha256=False).crc32c
+    storage.fetch(arriving.shard.name, arriving.part)
+    with translated_write_errors(arriving.part):
+        yield digest_file(arriving.part, sha256=False).crc32c

@@ -1,0 +1,1 @@
+"""Record formats of a data set: TFRecord, webdataset tar and ArrayRecord behind one interface."""

@@ -1,0 +1,82 @@
+"""ArrayRecord, for random access with Grain: every record a chunk of its own, not compressed.
+
+Pictures are compressed already; groups of one make a random read cost one record.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
+from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.storage.local import open_regular, publish, translated_write_errors
+
+_OPTIONS = "group_size:1,uncompressed"
+_AT_ONCE = 64
+
+
+class ArrayRecord:
+    """A shard for Grain; its records are `tf.train.Example`s."""
+
+    def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
+        """Write it beside the part and give it its name when it is complete."""
+        packing = shard.with_suffix(".packing")
+        with translated_write_errors(packing), part.open("rb") as records:
+            packing.unlink(missing_ok=True)
+            try:
+                writer = ArrayRecordWriter(str(packing), _OPTIONS)
+                for _, record in read_frames(records):
+                    writer.write(record)
+                writer.close()
+            except RuntimeError as error:
+                raise _refusal(error, packing) from error
+        digest = digest_file(packing)
+        publish(packing, shard)
+        return digest
+
+    def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each record, and the record."""
+        open_regular(path).close()
+        try:
+            reader = ArrayRecordReader(str(path))
+        except RuntimeError as error:
+            raise _damaged(0, error) from error
+        try:
+            count = reader.num_records()
+            for start in range(0, count, _AT_ONCE):
+                numbers = range(start, min(start + _AT_ONCE, count))
+                yield from zip(numbers, _read(reader, numbers), strict=True)
+        finally:
+            with contextlib.suppress(RuntimeError):
+                reader.close()
+
+    def glance(self, path: Path) -> Iterator[Glance]:
+        """Yield the records; their pictures are read all the same."""
+        for _, record in self.read(path):
+            yield Glance(len(record), record, partial(bytes, record))
+
+
+def _read(reader: Any, numbers: range) -> list[bytes]:
+    try:
+        return list(reader.read(list(numbers)))
+    except RuntimeError as error:
+        raise _damaged(numbers.start, error) from error
+
+
+def _damaged(number: int, error: Exception) -> DamagedRecordError:
+    first = str(error).strip().splitlines()[:1]
+    return DamagedRecordError(number, f"no ArrayRecord ({''.join(first)})", unit="record")
+
+
+def _refusal(error: RuntimeError, path: Path) -> OSError:
+    """Turn what the library says when it cannot write into what the system said to it."""
+    said = str(error).lower()
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
+    code = next((code for code in codes if os.strerror(code).lower() in said), errno.EIO)
+    return OSError(code, os.strerror(code) if code != errno.EIO else str(error), str(path))

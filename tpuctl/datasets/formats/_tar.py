@@ -1,0 +1,140 @@
+"""webdataset's tar: per record a JSON file, the class, and the picture with its usual suffix.
+
+Layout: github.com/webdataset/webdataset, "The WebDataset Format". The tar itself protects no data,
+so the JSON carries the picture's crc32c.
+"""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
+from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.example import Feature, decode_example, encode_example
+from tpuctl.storage.local import open_regular, publish, translated_write_errors
+
+_PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", "yuv420": "i420"}
+_SIZES = ("label", "height", "width", "orig_height", "orig_width", "flags")
+
+
+class Tar:
+    """A shard for webdataset; `encode` decides about the suffix of the pictures."""
+
+    def __init__(self, encode: str) -> None:
+        self._suffix = _PICTURE_SUFFIXES[encode]
+
+    def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
+        """Write the tar beside the part and give it its name when it is complete."""
+        packing = shard.with_suffix(".packing")
+        with (
+            translated_write_errors(packing),
+            part.open("rb") as records,
+            tarfile.open(packing, "w", format=tarfile.USTAR_FORMAT) as tar,
+        ):
+            for number, (_, record) in enumerate(read_frames(records)):
+                self._add(tar, f"{index:05}-{number:07}", decode_example(record))
+        digest = digest_file(packing)
+        publish(packing, shard)
+        return digest
+
+    def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset of each record's JSON file, and the record."""
+        for offset, record in self._records(path):
+            yield offset, record.whole()
+
+    def glance(self, path: Path) -> Iterator[Glance]:
+        """Yield the records without their pictures."""
+        for _, record in self._records(path):
+            yield record
+
+    def _add(self, tar: tarfile.TarFile, stem: str, features: dict[str, Feature]) -> None:
+        picture, key, label = features["image"], features["key"], features["label"]
+        assert isinstance(picture, bytes)
+        assert isinstance(key, bytes)
+        crc32c = f"{google_crc32c.value(picture):08x}"
+        numbers = {name: features[name] for name in _SIZES}
+        text = json.dumps({"key": os.fsdecode(key), **numbers, "crc32c": crc32c})
+        _put(tar, f"{stem}.json", text.encode())
+        if label != -1:
+            _put(tar, f"{stem}.cls", str(label).encode())
+        _put(tar, f"{stem}.{self._suffix}", picture)
+
+    def _records(self, path: Path) -> Iterator[tuple[int, Glance]]:
+        """Pair each JSON file with the picture that follows it under the same stem."""
+        described: tuple[int, str, dict[str, Any]] | None = None
+        for member, data in _members(path):
+            stem, _, suffix = member.name.partition(".")
+            if suffix == "json":
+                described = member.offset, stem, _description(member, data())
+            elif suffix == self._suffix:
+                if described is None or described[1] != stem:
+                    raise DamagedRecordError(member.offset, "a picture without its JSON file")
+                offset, _, document = described
+                whole = _Whole(document, data, offset)
+                yield offset, Glance(member.size, encode_example(_features(document)), whole)
+                described = None
+        if described is not None:
+            raise DamagedRecordError(described[0], "a record cut short")
+
+
+class _Whole:
+    """Reads a record's picture when asked, and compares its checksum."""
+
+    def __init__(self, document: dict[str, Any], data: Callable[[], bytes], offset: int) -> None:
+        self._document, self._data, self._offset = document, data, offset
+
+    def __call__(self) -> bytes:
+        picture = self._data()
+        if f"{google_crc32c.value(picture):08x}" != self._document["crc32c"]:
+            raise DamagedRecordError(self._offset, "a record with a wrong checksum")
+        return encode_example({**_features(self._document), "image": picture})
+
+
+def _features(document: dict[str, Any]) -> dict[str, Feature]:
+    return {"key": os.fsencode(document["key"]), **{name: document[name] for name in _SIZES}}
+
+
+def _description(member: tarfile.TarInfo, data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+        whole = isinstance(document["key"], str) and isinstance(document["crc32c"], str)
+        if whole and all(isinstance(document[name], int) for name in _SIZES):
+            return dict(document)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DamagedRecordError(member.offset, "a damaged description")
+
+
+def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, Callable[[], bytes]]]:
+    """Yield every file of a tar and a function that reads it."""
+    with open_regular(path) as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                for member in tar:
+                    yield member, partial(_read, tar, member)
+        except tarfile.TarError as error:
+            raise DamagedRecordError(file.tell(), f"no tar ({error})") from error
+
+
+def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    try:
+        file = tar.extractfile(member)
+        data = b"" if file is None else file.read()
+    except tarfile.ReadError as error:
+        raise DamagedRecordError(member.offset, str(error)) from error
+    if len(data) != member.size:
+        raise DamagedRecordError(member.offset, "a record cut short")
+    return data

@@ -1,0 +1,159 @@
+"""TFRecord framing: length, masked crc32c of the length, record, masked crc32c of the record.
+
+Format: tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.storage.local import open_regular, publish
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_MASK_DELTA = 0xA282EAD8
+_CHUNK_BYTES = 1 << 20
+
+
+# Everything of a record but its picture fits, unless a path is longer than systems allow.
+_SMALL_FEATURES_BYTES = 8192
+
+
+class TfRecord:
+    """The format that shards are written in; to pack one is to give it its name."""
+
+    def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
+        """Rename the part; its digest is known already."""
+        publish(part, shard)
+        return known
+
+    def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset of each frame, and the record."""
+        with open_regular(path) as file:
+            yield from read_frames(file)
+
+    def glance(self, path: Path) -> Iterator[Glance]:
+        """Yield the records, skipping their pictures."""
+        with open_regular(path) as file:
+            position = 0
+            while header := file.read(HEADER_BYTES):
+                length = record_length(header, position)
+                start = position + HEADER_BYTES
+                head = file.read(min(length, _SMALL_FEATURES_BYTES))
+                yield Glance(length, head, partial(_read_range, path, start, length))
+                position = start + length + FOOTER_BYTES
+                file.seek(position)
+
+
+class RecordWriter:
+    """Append records to an open file, past its buffer, and keep the checksums of all of it.
+
+    Without `sha256`, its digest is empty: that alone costs as much as everything else.
+    """
+
+    def __init__(self, file: BinaryIO, *, sha256: bool = True) -> None:
+        self._file = file
+        self._crc = 0
+        self._sha256 = hashlib.sha256() if sha256 else None
+        self._bytes = 0
+
+    def write(self, *pieces: bytes) -> None:
+        """Append one record, in the pieces that it is made of: they are not joined first."""
+        length, crc = _LENGTH.pack(sum(map(len, pieces))), 0
+        for piece in pieces:
+            crc = google_crc32c.extend(crc, piece)
+        data = (length + _masked_crc(length), *pieces, _CRC.pack(_masked(crc)))
+        _write_through(self._file.fileno(), data)
+        for part in data:
+            self._count(part)
+
+    def replay(self, frames: bytes) -> None:
+        """Count bytes that the file holds already."""
+        self._count(frames)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is so far."""
+        return self._bytes
+
+    def digest(self) -> Digest:
+        """Say what has been written so far."""
+        sha256 = self._sha256.hexdigest() if self._sha256 else ""
+        return Digest(self._bytes, f"{self._crc:08x}", sha256)
+
+    def _count(self, data: bytes) -> None:
+        self._crc = google_crc32c.extend(self._crc, data)
+        if self._sha256:
+            self._sha256.update(data)
+        self._bytes += len(data)
+
+
+def frame(record: bytes) -> bytes:
+    """Put a record between its length and its checksum."""
+    length = _LENGTH.pack(len(record))
+    return b"".join((length, _masked_crc(length), record, _masked_crc(record)))
+
+
+def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each record and the offset of its frame; raises DamagedRecordError."""
+    offset = file.tell()
+    while header := file.read(HEADER_BYTES):
+        length = record_length(header, offset)
+        body = file.read(length + FOOTER_BYTES)
+        if len(body) != length + FOOTER_BYTES:
+            raise DamagedRecordError(offset, "a record cut short")
+        record = body[:length]
+        if body[length:] != _masked_crc(record):
+            raise DamagedRecordError(offset, "a record with a wrong checksum")
+        yield offset, record
+        offset += HEADER_BYTES + length + FOOTER_BYTES
+
+
+def record_length(header: bytes, offset: int) -> int:
+    """Read the length of the record that follows a header; raises DamagedRecordError."""
+    if len(header) != HEADER_BYTES or header[8:] != _masked_crc(header[:8]):
+        raise DamagedRecordError(offset, "a damaged record header")
+    return int(_LENGTH.unpack(header[:8])[0])
+
+
+def _read_range(path: Path, start: int, length: int) -> bytes:
+    with open_regular(path) as file:
+        file.seek(start)
+        return file.read(length)
+
+
+def digest_file(path: Path, *, sha256: bool = True) -> Digest:
+    """Read a whole file for its checksums; an OSError passes."""
+    crc, sha, size = 0, hashlib.sha256(), 0
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc = google_crc32c.extend(crc, chunk)
+            size += len(chunk)
+            if sha256:
+                sha.update(chunk)
+    return Digest(size, f"{crc:08x}", sha.hexdigest() if sha256 else "")
+
+
+def _write_through(descriptor: int, data: Sequence[bytes]) -> None:
+    """Write all of it: after a kill nothing waits in a buffer. An OSError passes."""
+    written = os.writev(descriptor, data)
+    rest = b"".join(data)[written:] if written < sum(map(len, data)) else b""
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _masked_crc(data: bytes) -> bytes:
+    return _CRC.pack(_masked(google_crc32c.value(data)))
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

@@ -1,0 +1,205 @@
+"""Whatever colours a picture came in, sRGB comes out; done on the small result."""
+
+import io
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from PIL import Image, ImageCms, UnidentifiedImageError
+
+from tpuctl.datasets.images._resample import Pixels
+from tpuctl.datasets.images.geometry import Flag
+from tpuctl.datasets.images.jpeg import exif_orientation
+from tpuctl.datasets.quarantine import BadImageError
+
+_CHANNEL_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+_PROFILE_SPACES = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK"}
+_ALREADY_SRGB = ("sRGB IEC61966", "sRGB built-in")
+
+
+def to_srgb(pixels: Pixels, profile: bytes | None) -> tuple[Pixels, Flag]:
+    """Convert grey, RGB or CMYK (ink amounts) to sRGB, by its profile where that is usable."""
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    channels = pixels.shape[2]
+    flags = {1: Flag.GREY, 3: Flag(0), 4: Flag.CMYK}[channels]
+    if profile:
+        mode = _CHANNEL_MODES[channels]
+        transform = _transform(profile, mode)
+        if isinstance(transform, ImageCms.ImageCmsTransform):
+            return _apply(transform, pixels, mode), flags | Flag.PROFILE_APPLIED
+        flags |= Flag.PROFILE_UNUSABLE if transform is None else Flag(0)
+    if channels == 1:
+        return np.repeat(pixels, 3, axis=2), flags
+    return (pixels if channels == 3 else _mix_inks(pixels)), flags
+
+
+def _apply(transform: ImageCms.ImageCmsTransform, pixels: Pixels, mode: str) -> Pixels:
+    height, width = pixels.shape[:2]
+    image = Image.frombytes(mode, (width, height), np.ascontiguousarray(pixels).tobytes())
+    return np.asarray(transform.apply(image))
+
+
+def _mix_inks(inks: Pixels) -> Pixels:
+    """Convert CMYK without a profile: each ink takes its share of what black leaves."""
+    light = 255 - inks.astype(np.uint16)
+    mixed: Pixels = ((light[:, :, :3] * light[:, :, 3:] + 127) // 255).astype(np.uint8)
+    return mixed
+
+
+@lru_cache(maxsize=32)
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | bool | None:
+    """Prepare the conversion to sRGB; True where none is needed, None where none is possible."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if _PROFILE_SPACES.get(source.profile.xcolor_space.strip()) != mode:
+            return None
+        if (source.profile.profile_description or "").startswith(_ALREADY_SRGB):
+            return True
+        return ImageCms.buildTransform(
+            source,
+            ImageCms.createProfile("sRGB"),
+            mode,
+            "RGB",
+            renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
+        )
+    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
+        return None
+
+
+_PILLOW_FORMATS = {
+    "png": ("PNG",),
+    "gif": ("GIF",),
+    "webp": ("WEBP",),
+    "bmp": ("BMP",),
+    "tiff": ("TIFF",),
+    "bigtiff": ("TIFF",),
+}
+_BITS_PER_SAMPLE = 258
+_BYTES_PER_PIXEL = 12
+
+
+@dataclass(frozen=True)
+class Raster:
+    """An opened, not yet decoded picture: Pillow has read its header and no more."""
+
+    image: Image.Image
+    data: bytes
+    kind: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """What decoding takes at most: the picture, its flattened copy and 16-bit colour."""
+        return self.image.width * self.image.height * _BYTES_PER_PIXEL
+
+    @property
+    def profile(self) -> bytes | None:
+        """The embedded colour profile."""
+        profile = self.image.info.get("icc_profile")
+        return profile if isinstance(profile, bytes) and profile else None
+
+    @property
+    def orientation(self) -> int:
+        """The Exif orientation still to be applied; Pillow applies that of a TIFF itself."""
+        exif = self.image.info.get("exif")
+        if self.kind in ("tiff", "bigtiff") or not isinstance(exif, bytes):
+            return 1
+        return exif_orientation(exif.removeprefix(b"Exif\0\0"))
+
+
+def open_raster(data: bytes, kind: str) -> Raster:
+    """Read the header; raises BadImageError."""
+    if kind == "png":
+        _check_png_chunks(data)
+    with _translated_errors():
+        return Raster(Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS[kind]), data, kind)
+
+
+def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
+    """Decode the first frame to grey, RGB or CMYK of 8 bits; alpha goes over white."""
+    image = raster.image
+    flags = Flag.FIRST_OF_SEVERAL if getattr(image, "n_frames", 1) > 1 else Flag(0)
+    with _translated_errors():
+        if _is_deep_colour(raster):
+            image.load()
+            image, more = _read_deep_colour(raster)
+            flags |= more
+        if image.mode.startswith("I;16") or (image.mode == "I" and raster.kind == "png"):
+            deep = np.asarray(image).astype(np.uint16)
+            return cv2.convertScaleAbs(deep, alpha=255 / 65535), flags | Flag.FROM_16_BIT
+        if image.mode in ("I", "F"):
+            raise BadImageError("unsupported", f"pixels of 32 bits ({image.mode})")
+        if image.has_transparency_data:
+            return _flatten(image), flags | Flag.ALPHA_ON_WHITE
+        if image.mode in ("1", "L"):
+            return np.asarray(image.convert("L")), flags
+        return np.asarray(image if image.mode == "CMYK" else image.convert("RGB")), flags
+
+
+def _flatten(image: Image.Image) -> Pixels:
+    """Put a picture with alpha on white."""
+    picture = image.convert("RGBA")
+    canvas = Image.new("RGBA", picture.size, (255, 255, 255, 255))
+    canvas.alpha_composite(picture)
+    return np.asarray(canvas.convert("RGB"))
+
+
+def _is_deep_colour(raster: Raster) -> bool:
+    """Whether there are 16 bits in more than one channel, which Pillow would cut to the upper 8."""
+    if raster.kind == "png":
+        return raster.data[24] == 16 and raster.data[25] in (2, 4, 6)
+    bits = getattr(raster.image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))
+    return len(bits) > 1 and set(bits) == {16}
+
+
+def _read_deep_colour(raster: Raster) -> tuple[Image.Image, Flag]:
+    deep = cv2.imdecode(np.frombuffer(raster.data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if deep is None or deep.dtype != np.uint16:
+        return raster.image, Flag(0)
+    small = cv2.convertScaleAbs(deep, alpha=255 / 65535)
+    if small.ndim == 2:
+        return Image.fromarray(small), Flag.FROM_16_BIT
+    to_rgb = cv2.COLOR_BGRA2RGBA if small.shape[2] == 4 else cv2.COLOR_BGR2RGB
+    return Image.fromarray(cv2.cvtColor(small, to_rgb)), Flag.FROM_16_BIT
+
+
+def _check_png_chunks(data: bytes) -> None:
+    """Walk the chunks up to IEND and compare every checksum (PNG specification, section 5.3)."""
+    position = 8
+    while True:
+        if position + 12 > len(data):
+            raise BadImageError("truncated", "the file ends before its last chunk")
+        length = int.from_bytes(data[position : position + 4], "big")
+        end = position + 12 + length
+        if end > len(data):
+            raise BadImageError("truncated", "the file ends inside a chunk")
+        if zlib.crc32(data[position + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            name = data[position + 4 : position + 8].decode("ascii", "replace")
+            raise BadImageError("corrupt", f"wrong checksum of chunk {name}")
+        if data[position + 4 : position + 8] == b"IEND":
+            return
+        position = end
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Pillow raises almost anything for broken files; all of it becomes a reason."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (BadImageError, MemoryError, KeyboardInterrupt):
+        raise
+    except Image.DecompressionBombError as error:
+        raise BadImageError("bomb", str(error)) from error
+    except UnidentifiedImageError as error:
+        raise BadImageError("corrupt", "its header makes no sense") from error
+    except Exception as error:
+        detail = f"{type(error).__name__}: {error}"
+        reason = "truncated" if "truncated" in detail.lower() else "corrupt"
+        raise BadImageError(reason, detail) from error  # type: ignore[arg-type]

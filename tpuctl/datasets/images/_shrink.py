@@ -1,0 +1,255 @@
+"""A file's bytes in, a small sRGB picture out: decode what is needed, refuse what is broken."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from tpuctl.datasets.images import file_type, jpeg
+from tpuctl.datasets.images._rasters import Raster, decode_raster, open_raster, to_srgb
+from tpuctl.datasets.images._resample import Pixels, resample, resample_exactly
+from tpuctl.datasets.images.geometry import (
+    Fidelity,
+    Fit,
+    Flag,
+    Mode,
+    choose_denominator,
+    plan_fit,
+    with_orientation,
+)
+from tpuctl.datasets.images.memory import Admit, admit_everything
+from tpuctl.datasets.quarantine import BadImageError
+
+# Pillow's own limit for a file that may be a decompression bomb.
+MAX_PIXELS = 178_956_970
+
+
+_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+
+# Exif orientation -> (flip left-right first, then quarter turns counter-clockwise).
+_TURNS = {
+    1: (False, 0),
+    2: (True, 0),
+    3: (False, 2),
+    4: (True, 2),
+    5: (True, 1),
+    6: (False, 3),
+    7: (True, 3),
+    8: (False, 1),
+}
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A small picture, the size of the original as it is looked at, and what was done to it."""
+
+    pixels: Pixels
+    original_width: int
+    original_height: int
+    flags: int
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """Pixels of the stored picture at 1/denominator of its size."""
+
+    pixels: Pixels
+    denominator: int
+    flags: Flag
+
+
+def prepare_decoders() -> None:
+    """Keep the libraries to one core each: the processes are what runs in parallel."""
+    cv2.setNumThreads(1)
+
+
+def shrink(
+    data: bytes,
+    size: tuple[int, int],
+    *,
+    mode: Mode = "cover",
+    fidelity: Fidelity = "balanced",
+    admit: Admit = admit_everything,
+) -> Shrunk:
+    """Decode a picture and fit it into `size` (height, width); raises BadImageError.
+
+    `admit` is asked for the memory that the header announces before anything is decoded.
+    """
+    return shrink_all(data, (size,), mode=mode, fidelity=fidelity, admit=admit)[0]
+
+
+def shrink_all(
+    data: bytes,
+    sizes: Sequence[tuple[int, int]],
+    *,
+    mode: Mode = "cover",
+    fidelity: Fidelity = "balanced",
+    admit: Admit = admit_everything,
+) -> list[Shrunk]:
+    """Decode a picture once, as finely as the largest size needs, and fit it into each of them."""
+    kind = _require_kind(data)
+    header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
+    width, height, orientation = _look(header)
+    if width * height > MAX_PIXELS:
+        raise BadImageError("bomb", f"{width}x{height} pixels")
+    turned = orientation >= 5
+    shown = (height, width) if turned else (width, height)
+    fits = [plan_fit(*shown, size, mode) for size in sizes]
+    stored = [fit.transposed if turned else fit for fit in fits]
+    denominators = [choose_denominator(fit, fidelity) for fit in stored]
+    denominator = min(denominators) if isinstance(header, jpeg.JpegHeader) else 1
+    with admit(_memory_bytes(header, denominator, len(data))):
+        decoded = _decode(data, header, denominator, fidelity)
+        smalls = _fit_all(decoded, stored, denominators, fidelity)
+    found = []
+    for small, fit in zip(smalls, fits, strict=True):
+        pixels, colour_flags = to_srgb(_turn(small, orientation), header.profile)
+        flags = decoded.flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
+        found.append(Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation)))
+    return found
+
+
+def _require_kind(data: bytes) -> str:
+    if not data:
+        raise BadImageError("empty", "no bytes")
+    kind = file_type.sniff(data[: file_type.HEAD_BYTES])
+    if kind is None:
+        raise BadImageError("not_image", f"begins with {data[:8].hex(' ')}")
+    if kind not in file_type.DECODABLE:
+        raise BadImageError("unsupported", f"{kind} files cannot be read here")
+    return kind
+
+
+def _look(header: jpeg.JpegHeader | Raster) -> tuple[int, int, int]:
+    if isinstance(header, Raster):
+        return header.image.width, header.image.height, header.orientation
+    return header.width, header.height, header.orientation
+
+
+def _memory_bytes(header: jpeg.JpegHeader | Raster, denominator: int, file_bytes: int) -> int:
+    if isinstance(header, Raster):
+        return header.memory_bytes + 2 * file_bytes
+    decoded = -(-header.width // denominator) * -(-header.height // denominator)
+    coefficients = header.coefficient_bytes if header.progressive else 0
+    return 2 * decoded * header.components + coefficients + 2 * file_bytes
+
+
+def _decode(
+    data: bytes, header: jpeg.JpegHeader | Raster, denominator: int, fidelity: Fidelity
+) -> _Decoded:
+    try:
+        if isinstance(header, Raster):
+            return _Decoded(*_with_denominator_1(decode_raster(header)))
+        return _decode_jpeg(data, header, denominator, fidelity)
+    except MemoryError as error:
+        raise BadImageError("bomb", "not enough memory to decode it") from error
+
+
+def _with_denominator_1(decoded: tuple[Pixels, Flag]) -> tuple[Pixels, int, Flag]:
+    return decoded[0], 1, decoded[1]
+
+
+def _decode_jpeg(
+    data: bytes, header: jpeg.JpegHeader, denominator: int, fidelity: Fidelity
+) -> _Decoded:
+    flags = Flag(0)
+    coarse = header.progressive and denominator >= 2 and fidelity in ("fast", "balanced")
+    if coarse and (shorter := jpeg.drop_refinements(data, denominator)) is not None:
+        data, flags = shorter, Flag.SCANS_DROPPED
+    try:
+        pixels = _strictly(data, header, denominator)
+    except ValueError as error:
+        pixels = _salvage(data, header, denominator, str(error))
+        flags |= Flag.SALVAGED
+    if header.components == 4 and header.adobe:
+        pixels = 255 - pixels
+    return _Decoded(pixels, denominator, flags)
+
+
+def _strictly(data: bytes, header: jpeg.JpegHeader, denominator: int) -> Pixels:
+    """Decode at 1/denominator; a ValueError for anything that libjpeg finds fault with."""
+    colours = {1: "GRAY", 3: "RGB", 4: "CMYK"}[header.components]
+    if denominator == 1:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, colours, strict=True)
+        return pixels
+    height, width = -(-header.height // denominator), -(-header.width // denominator)
+    pixels = simplejpeg.decode_jpeg(data, colours, min_height=height, min_width=width, strict=True)
+    if pixels.shape[:2] != (height, width):
+        raise BadImageError("corrupt", f"decoded to {pixels.shape[1]}x{pixels.shape[0]}")
+    return pixels
+
+
+def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: str) -> Pixels:
+    """Accept a picture that lacks nothing but its end marker, or has only zeros too many."""
+    if not jpeg.ends_properly(data):
+        if not header.progressive or jpeg.all_scans_present(data, header):
+            try:
+                return _strictly(data + b"\xff\xd9", header, denominator)
+            except ValueError:
+                pass
+        raise BadImageError("truncated", complaint)
+    if match := _EXTRANEOUS.search(complaint):
+        end = data.rfind(b"\xff\xd9")
+        surplus = data[end - int(match[1]) : end]
+        if surplus and not surplus.strip(b"\0"):
+            try:
+                return _strictly(data[: end - len(surplus)] + b"\xff\xd9", header, denominator)
+            except ValueError:
+                pass
+    raise BadImageError("corrupt", complaint)
+
+
+def _fit_all(
+    decoded: _Decoded, fits: Sequence[Fit], denominators: Sequence[int], fidelity: Fidelity
+) -> list[Pixels]:
+    """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
+
+    What a decoder gives at half the scale are the means of 2 x 2 of these pixels.
+    """
+    halves = {decoded.denominator: decoded}
+    smalls = []
+    for fit, denominator in zip(fits, denominators, strict=True):
+        while len(fits) > 1 and max(halves) < denominator:
+            largest = halves[max(halves)]
+            halves[2 * max(halves)] = replace(
+                largest, pixels=_halve(largest.pixels), denominator=2 * largest.denominator
+            )
+        smalls.append(_fit(halves.get(denominator, decoded), fit, fidelity))
+    return smalls
+
+
+def _halve(pixels: Pixels) -> Pixels:
+    """Take the means of 2 x 2 pixels; of an odd last row or column, of what there is."""
+    height, width = pixels.shape[:2]
+    if height % 2 or width % 2:
+        pixels = cv2.copyMakeBorder(pixels, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
+    half = (-(-width // 2), -(-height // 2))
+    return cv2.resize(pixels, half, interpolation=cv2.INTER_AREA)
+
+
+def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:
+    left, top, right, bottom = (edge / decoded.denominator for edge in fit.rect)
+    rect = (left, top, right, bottom)
+    way = resample_exactly if fidelity in ("high", "exact") else resample
+    return way(decoded.pixels, rect, fit.width, fit.height)
+
+
+def _turn(pixels: Pixels, orientation: int) -> Pixels:
+    flip, quarters = _TURNS[orientation]
+    if flip:
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(np.rot90(pixels, quarters) if quarters else pixels)
+
+
+def _pad(pixels: Pixels, fit: Fit) -> Pixels:
+    """Put the picture in the middle of a black canvas; most fill it already."""
+    beside, below = fit.canvas_width - fit.width, fit.canvas_height - fit.height
+    if not beside and not below:
+        return np.ascontiguousarray(pixels)
+    left, top = beside // 2, below // 2
+    return cv2.copyMakeBorder(
+        pixels, top, below - top, left, beside - left, cv2.BORDER_CONSTANT, value=(0, 0, 0)
+    )

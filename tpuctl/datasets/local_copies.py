@@ -1,0 +1,320 @@
+"""Data sets in buckets, as `verify` and `show` look at them."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuctl.datasets import manifest
+from tpuctl.datasets.cache_models import CopyResult
+from tpuctl.datasets.commits import find_entry
+from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
+from tpuctl.datasets.formats.container import suffix_of
+from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.places import bucket_of, local_target
+from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.state import QUARANTINE
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
+from tpuctl.progress import OnProgress, Progress, Spoken, silent
+from tpuctl.settings import cache_dir
+from tpuctl.storage.local import (
+    ensure_folder,
+    free_bytes,
+    translated_write_errors,
+    write_atomically,
+)
+from tpuctl.storage.port import Storage, open_storage
+from tpuctl.units import format_bytes
+
+
+@contextmanager
+def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
+    """Have a data set in a folder: its own, or a copy of one in a bucket, for a while.
+
+    Shards that are missing in the bucket are missing in the copy. Raises NotFoundError and
+    InvalidInputError for what is no data set, WriteError where the disk has no room for it.
+    """
+    address = bucket_of(dst)
+    if address is None:
+        yield Path(dst)
+        return
+    storage = open_storage(address)
+    data_set = load_from(storage)
+    ensure_folder(cache_dir())
+    _check_space(address, sum(shard.bytes for shard in data_set.shards))
+    with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="data-set-") as folder:
+        names = [manifest.MANIFEST, QUARANTINE, *(shard.name for shard in data_set.shards)]
+        for number, name in enumerate(names):
+            on_progress(Progress("fetch", number, len(names), "files", name))
+            try:
+                storage.fetch(name, Path(folder) / name)
+            except NotFoundError:
+                (Path(folder) / name).unlink(missing_ok=True)
+        yield Path(folder)
+
+
+def foreign_in_bucket(dst: str | Path, data_set: DataSet) -> tuple[str, ...]:
+    """Name the shards beside a data set in a bucket that are not of it; none for a folder."""
+    address = bucket_of(dst)
+    if address is None:
+        return ()
+    listed = {shard.name for shard in data_set.shards}
+    suffix = suffix_of(data_set.options)
+    return tuple(
+        readable(entry.name)
+        for entry in open_storage(address).list()
+        if entry.name.endswith(suffix) and "/" not in entry.name and entry.name not in listed
+    )
+
+
+def _check_space(address: str, needed: int) -> None:
+    if needed > (free := free_bytes(cache_dir())):
+        raise WriteError(
+            f"{cache_dir()} has {format_bytes(free)} free; the copy of {address} needs "
+            f"{format_bytes(needed)}.",
+            hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
+        )
+
+
+def load_from(storage: Storage) -> DataSet:
+    """Read the manifest of a data set in a bucket; raises NotFoundError, InvalidInputError."""
+    if find_entry(storage, manifest.MANIFEST) is None:
+        raise NotFoundError(
+            f"{storage.address} is no data set: there is no {manifest.MANIFEST} in it.",
+            hint=f"Make one: tpuctl data presize SRC {storage.address}",
+        )
+    return manifest.parse(Path(storage.address), storage.read(manifest.MANIFEST))
+
+
+_POLL_S = 0.1
+_LOCK = ".lock"
+# Locks of copies that are read here: held until this process ends.
+_HELD: dict[Path, int] = {}
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A data set in a bucket and the folder that is to hold it; `is_shared` if others may ask."""
+
+    storage: Storage
+    data_set: DataSet
+    text: bytes
+    folder: Path
+    lock: Path
+    is_shared: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the folder holds it, and nothing else under the name of the manifest."""
+        with suppress(OSError):
+            same = (self.folder / manifest.MANIFEST).read_bytes() == self.text
+            return same and all(is_there(self.folder, shard) for shard in self.data_set.shards)
+        return False
+
+
+def copy_data_set(
+    address: str,
+    dst: str | Path | None = None,
+    *,
+    limit_bytes: int | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = silent,
+) -> CopyResult:
+    """Have a data set of a bucket in a folder: in `dst`, or in one that all processes share.
+
+    Shared copies make room for each other, the least recently used first, for the free space and
+    for `limit_bytes` for all together. Raises NotFoundError, InvalidInputError, AlreadyExistsError,
+    WriteError, and what storage raises; what has arrived stays for the next attempt.
+    """
+    started_s = time.monotonic()
+    wanted = _wanted(address, dst)
+    fetched, evicted = 0, tuple[str, ...]()
+    while not _share(wanted):
+        with _alone(wanted, on_progress) as is_alone:
+            if is_alone and not wanted.is_complete:
+                evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
+                fetched = _fill(wanted, on_progress)
+    os.utime(wanted.lock)
+    return CopyResult(
+        address=address,
+        path=str(wanted.folder),
+        plan_id=wanted.data_set.plan_id,
+        shards=len(wanted.data_set.shards),
+        records=wanted.data_set.totals.get("records", 0),
+        bytes=sum(shard.bytes for shard in wanted.data_set.shards),
+        fetched_bytes=fetched,
+        evicted=evicted,
+        format=str(wanted.data_set.options.get("format")),
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def local_data_set(dst: str | Path) -> Path:
+    """The folder of a data set: its own, or that of a verified copy of one in a bucket.
+
+    How far a long copy is appears on stderr; `copy_data_set` beforehand is silent.
+    """
+    address = bucket_of(dst)
+    if address is None:
+        return Path(dst)
+    return Path(copy_data_set(address, on_progress=Spoken(f"Copying {address}")).path)
+
+
+def _wanted(address: str, dst: str | Path | None) -> _Wanted:
+    storage = open_storage(address)
+    data_set = load_from(storage)
+    text = manifest.to_text(data_set.document).encode()
+    root = cache_dir() / "copies"
+    ensure_folder(root)
+    if dst is None:
+        digest = hashlib.sha256(address.encode() + b"\n" + text).hexdigest()[:16]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", address.rpartition("/")[2]).lstrip(".")
+        folder, lock = root / f"{name}-{digest}", root / f"{name}-{digest}{_LOCK}"
+    else:
+        folder = local_target(dst)
+        digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        lock = root / f".folder-{digest}{_LOCK}"
+    return _Wanted(storage, data_set, text, folder, lock, dst is None)
+
+
+def _share(wanted: _Wanted) -> bool:
+    """Hold a complete copy with the others that read it; False where it is not complete."""
+    descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if wanted.is_complete:
+        # Another thread may have it already.
+        if not wanted.is_shared or _HELD.setdefault(wanted.lock, descriptor) != descriptor:
+            os.close(descriptor)
+        return True
+    _HELD.pop(wanted.lock, None)
+    os.close(descriptor)
+    return False
+
+
+@contextmanager
+def _alone(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+    """Hold the copy alone, as soon as nobody else does.
+
+    False where somebody else has completed it meanwhile: who reads it may hold it for hours.
+    """
+    descriptor = _open(wanted.lock)
+    try:
+        while not (is_alone := _try_alone(descriptor)) and not wanted.is_complete:
+            note = "another process is fetching it"
+            on_progress(Progress("wait", 0, None, "", note))
+            time.sleep(_POLL_S)
+        yield is_alone
+    finally:
+        os.close(descriptor)
+
+
+def _try_alone(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(lock: Path) -> int:
+    with translated_write_errors(lock):
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
+    folder = wanted.folder
+    fetched = fetch_shards(wanted.storage, wanted.data_set, folder, on_progress=on_progress)
+    if find_entry(wanted.storage, QUARANTINE):
+        write_atomically(folder / QUARANTINE, wanted.storage.read(QUARANTINE))
+    else:
+        (folder / QUARANTINE).unlink(missing_ok=True)
+    write_atomically(folder / manifest.MANIFEST, wanted.text)
+    return fetched
+
+
+def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> tuple[str, ...]:
+    """Delete what is in the way; gives the copies that had to go. Raises WriteError."""
+    ensure_folder(wanted.folder)
+    if not wanted.is_shared:
+        _replace_other(wanted, overwrite=overwrite)
+    needed = missing_bytes(wanted.data_set, wanted.folder)
+    whole = sum(shard.bytes for shard in wanted.data_set.shards)
+    evicted = []
+    if wanted.is_shared:
+        for copy in _least_recently_used(wanted.folder.parent, but=wanted.folder):
+            over = limit_bytes is not None and _used(wanted) + whole > limit_bytes
+            if (over or needed > free_bytes(wanted.folder)) and _evict(copy):
+                evicted.append(copy.name)
+        if limit_bytes is not None and _used(wanted) + whole > limit_bytes:
+            raise WriteError(
+                f"{wanted.storage.address} has {format_bytes(whole)}; with the copies that are in "
+                f"use that is more than --limit {format_bytes(limit_bytes)}.",
+                hint="Allow more, or end what reads the other copies.",
+            )
+    if needed > (free := free_bytes(wanted.folder)):
+        raise WriteError(
+            f"{wanted.folder.parent} has {format_bytes(free)} free; the copy of "
+            f"{wanted.storage.address} needs {format_bytes(needed)}.",
+            hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
+        )
+    return tuple(evicted)
+
+
+def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
+    """Take another data set out of the folder, its manifest first; raises AlreadyExistsError."""
+    try:
+        there = manifest.load_if_there(wanted.folder)
+    except InvalidInputError:
+        there = None
+    path = wanted.folder / manifest.MANIFEST
+    if not path.exists() or path.read_bytes() == wanted.text:
+        return
+    if not overwrite:
+        raise AlreadyExistsError(
+            f"{wanted.folder} holds another data set.",
+            hint="Choose another folder, or replace this data set with --overwrite.",
+        )
+    keep = {shard.name for shard in wanted.data_set.shards}
+    with translated_write_errors(path):
+        path.unlink()
+        for shard in there.shards if there else ():
+            if shard.name not in keep:
+                (wanted.folder / shard.name).unlink(missing_ok=True)
+
+
+def _least_recently_used(root: Path, *, but: Path) -> list[Path]:
+    copies = [path for path in root.iterdir() if path.is_dir() and path != but]
+    return sorted(copies, key=_last_used)
+
+
+def _last_used(copy: Path) -> float:
+    try:
+        return copy.with_name(copy.name + _LOCK).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _used(wanted: _Wanted) -> int:
+    """What all other shared copies take."""
+    others = _least_recently_used(wanted.folder.parent, but=wanted.folder)
+    return sum(path.stat().st_size for copy in others for path in copy.iterdir())
+
+
+def _evict(copy: Path) -> bool:
+    """Delete a copy that nobody uses."""
+    descriptor = _open(copy.with_name(copy.name + _LOCK))
+    try:
+        if not _try_alone(descriptor):
+            return False
+        (copy / manifest.MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(copy, ignore_errors=True)
+        return not copy.exists()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,187 @@
+"""Whether a data set is still what its manifest says, down to the last pixel if wanted."""
+
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tpuctl.datasets import manifest
+from tpuctl.datasets.formats.container import DamagedRecordError, open_container, suffix_of
+from tpuctl.datasets.formats.example import decode_example
+from tpuctl.datasets.local_copies import foreign_in_bucket, local_copy
+from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
+from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.reading import Record, need_images_extra, to_record
+from tpuctl.datasets.state import quarantine_of
+from tpuctl.errors import InvalidInputError
+from tpuctl.progress import OnProgress, Progress, silent
+
+_MOST_PER_SHARD = 20
+
+
+def verify(
+    dst: str | Path, *, deep: bool = False, on_progress: OnProgress = silent
+) -> VerifyResult:
+    """Compare every byte with the manifest's checksums; `deep` decodes every record as well.
+
+    Raises NotFoundError and InvalidInputError when there is no manifest to compare with; damage is
+    a result.
+    """
+    need_images_extra()
+    with local_copy(dst, on_progress=on_progress) as folder:
+        found = _verify(folder, str(dst), deep=deep, on_progress=on_progress)
+        foreign = foreign_in_bucket(dst, manifest.load(folder))
+    return replace(found, foreign=found.foreign + foreign)
+
+
+def _verify(folder: Path, name: str, *, deep: bool, on_progress: OnProgress) -> VerifyResult:
+    started_s = time.monotonic()
+    data_set = manifest.load(folder)
+    damage = list(_check_totals(data_set))
+    for number, shard in enumerate(data_set.shards):
+        on_progress(Progress("verify", number, len(data_set.shards), "shards", shard.name))
+        damage += _check_shard(data_set, shard, deep=deep)
+    on_progress(Progress("verify", len(data_set.shards), len(data_set.shards), "shards"))
+    return VerifyResult(
+        path=name,
+        plan_id=data_set.plan_id,
+        depth="records" if deep else "bytes",
+        shards=len(data_set.shards),
+        records=sum(shard.records for shard in data_set.shards),
+        bytes=sum(shard.bytes for shard in data_set.shards),
+        damage=tuple(damage),
+        seconds=time.monotonic() - started_s,
+        foreign=_foreign(data_set),
+        maker=_maker(data_set),
+    )
+
+
+def _check_totals(data_set: DataSet) -> Iterator[Damage]:
+    """Compare the manifest with itself and with the list of left-out files."""
+    totals, shards = data_set.totals, data_set.shards
+    sums = {
+        "records": sum(shard.records for shard in shards),
+        "bytes_out": sum(shard.bytes for shard in shards),
+        "images": sum(shard.records + shard.quarantined for shard in shards),
+        "quarantined": sum(data_set.quarantined.values()),
+    }
+    for name, total in sums.items():
+        if totals.get(name) != total:
+            detail = f"totals.{name} is {totals.get(name)}, its parts add up to {total}"
+            yield Damage(manifest.MANIFEST, "manifest", detail)
+    listed = quarantine_of(data_set.folder)
+    for shard in shards:
+        found = len(listed.get(shard.job, ()))
+        if found != shard.quarantined:
+            detail = f"{found} lines for {shard.name}, the manifest counts {shard.quarantined}"
+            yield Damage("quarantine.jsonl", "quarantine", detail)
+
+
+def _check_shard(data_set: DataSet, shard: Shard, *, deep: bool) -> list[Damage]:
+    from tpuctl.datasets.formats._tfrecord import digest_file
+
+    path = data_set.folder / shard.name
+    try:
+        size = path.stat().st_size
+        if size != shard.bytes and not deep:
+            return [Damage(shard.name, "size", f"{size} bytes, should be {shard.bytes}")]
+        digest = digest_file(path)
+    except FileNotFoundError:
+        return [Damage(shard.name, "missing", "the file is not there")]
+    except OSError as error:
+        return [Damage(shard.name, "unreadable", error.strerror or str(error))]
+    found = []
+    if size != shard.bytes:
+        found.append(Damage(shard.name, "size", f"{size} bytes, should be {shard.bytes}"))
+    for name, is_now, should_be in (
+        ("crc32c", digest.crc32c, shard.crc32c),
+        ("sha256", digest.sha256, shard.sha256),
+    ):
+        if is_now != should_be:
+            found.append(Damage(shard.name, name, f"{is_now}, should be {should_be}"))
+    return found + (_check_records(data_set, shard, path) if deep else [])
+
+
+def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
+    """Decode every record; compare count, keys, labels and sizes with the manifest."""
+    found: list[Damage] = []
+    keys: list[str] = []
+    try:
+        for offset, data in open_container(data_set.options).read(path):
+            key, complaint = _examine(data_set, data)
+            if complaint:
+                detail = f"record {len(keys)} at byte {offset}: {complaint}"
+                found.append(Damage(shard.name, "record", detail))
+            keys.append(key)
+    except DamagedRecordError as error:
+        found.append(Damage(shard.name, "record", f"record {len(keys)}: {error}"))
+    except OSError as error:
+        found.append(Damage(shard.name, "unreadable", error.strerror or str(error)))
+    if len(found) > _MOST_PER_SHARD:
+        rest = f"{len(found) - _MOST_PER_SHARD} more damaged records"
+        found = [*found[:_MOST_PER_SHARD], Damage(shard.name, "record", rest)]
+    return found + _check_keys(shard, keys)
+
+
+def _examine(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
+    """Return a record's key, as far as it has one, and what is wrong with the record."""
+    key = ""
+    if data_set.options.get("encode") == manifest.ELEMENTS:
+        return _examine_element(data_set, data)
+    try:
+        record = to_record(decode_example(data), data_set)
+        key = record.key
+        return key, _complain(data_set, record)
+    except InvalidInputError as error:
+        return key, readable(str(error))
+
+
+def _examine_element(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
+    from tpuctl.datasets._elements import rebuild
+
+    key = ""
+    try:
+        features = decode_example(data)
+        key = str(features.get("key", b""), "utf-8")  # type: ignore[arg-type]
+        rebuild(features, data_set.options["structure"])  # type: ignore[arg-type]
+    except (InvalidInputError, ValueError, KeyError, TypeError) as error:
+        return key, readable(str(error))
+    return key, None
+
+
+def _check_keys(shard: Shard, keys: list[str]) -> list[Damage]:
+    if len(keys) != shard.records:
+        detail = f"{len(keys)} readable records, should be {shard.records}"
+        return [Damage(shard.name, "count", detail)]
+    ends = (keys[0], keys[-1]) if keys else (None, None)
+    if ends != (shard.first_key, shard.last_key):
+        return [Damage(shard.name, "keys", "the first or the last key is not the manifest's")]
+    return []
+
+
+def _complain(data_set: DataSet, record: Record) -> str | None:
+    """Say what is wrong with a record that could be parsed, if anything; may raise."""
+    classes = len(data_set.classes)
+    if not (0 <= record.label < classes if classes else record.label == -1):
+        return f"label {record.label} with {classes} classes"
+    height, width, _ = record.array().shape
+    mode, size = data_set.options.get("mode"), data_set.options.get("size")
+    if mode == "short":
+        if isinstance(size, list) and min(height, width) != size[0]:
+            return f"{height}x{width}, the shorter side should be {size[0]}"
+    elif [height, width] != size:
+        return f"{height}x{width}, should be {size}"
+    return None
+
+
+def _maker(data_set: DataSet) -> str:
+    if data_set.options.get("encode") == manifest.ELEMENTS:
+        return f"tpuctl data cache {shlex.quote(str(data_set.options['target']))}"
+    return "tpuctl data presize SRC"
+
+
+def _foreign(data_set: DataSet) -> tuple[str, ...]:
+    listed = {shard.name for shard in data_set.shards}
+    there = {path.name for path in data_set.folder.glob(f"*{suffix_of(data_set.options)}")}
+    return tuple(readable(name) for name in sorted(there - listed))

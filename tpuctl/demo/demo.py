@@ -1,0 +1,162 @@
+"""The whole day: each step is a command of its own; this runs them in order."""
+
+import importlib.util
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuctl import data as data_sets
+from tpuctl import profiling
+from tpuctl.demo.photographs import assemble_photographs
+from tpuctl.diagnosis.diagnose import diagnose
+from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
+from tpuctl.outcome import Outcome, Status
+from tpuctl.profiling import reference_step_ms
+from tpuctl.progress import OnProgress
+from tpuctl.runtime.live import live_machine
+from tpuctl.storage.local import ensure_folder
+from tpuctl.training.run import Training
+from tpuctl.training.strategies import plan_training
+from tpuctl.training.watched import watch_training
+
+BATCH_SIZE = 32
+IMAGE_SIZE = 224
+EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class Day(Outcome):
+    """What one day with tpuctl found, step by step."""
+
+    images: str
+    out: str
+    device_step_ms: float
+    device_step_source: str
+    doctor: Diagnosis
+    before: profiling.Profile
+    presize: data_sets.PresizeResult
+    verify: data_sets.VerifyResult
+    show: data_sets.Description
+    sheet: str
+    after: profiling.Profile
+    diff: profiling.Comparison
+    launch: Training
+    seconds: float
+    report_html: str
+    report_json: str
+
+    @property
+    def status(self) -> Status:
+        """An error when the training failed, attention when an image had to be left out."""
+        if self.launch.returncode:
+            return "error"
+        return "attention" if self.presize.quarantined else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """1 when the training failed."""
+        return 1 if self.launch.returncode else 0
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """How the training failed."""
+        return self.launch.failures
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Everything its steps had to remark, once."""
+        steps = (self.doctor, self.before, self.presize, self.verify, self.after)
+        return tuple(dict.fromkeys(text for step in steps for text in step.warnings))
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who is told how far the day is, and where the training's own words go."""
+
+    on_step: Callable[[int, str], None]
+    on_progress: OnProgress
+    log: int | None
+
+
+def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
+    """Run the day on a folder of photographs, or on the demo's own when there is none.
+
+    Takes a few minutes. Every step can be interrupted; the same call again reuses what is complete.
+    Raises whatever its steps raise.
+    """
+    start_s = time.monotonic()
+    if images is not None and not images.is_dir():
+        raise NotFoundError(
+            f"There is no folder {images} of photographs.",
+            hint="Point --images to a folder, or leave it out: the demo makes its own.",
+        )
+    _check_extras(own_photographs=images is None)
+    ensure_folder(out)
+    watcher.on_step(1, "doctor: what is this machine?")
+    doctor = diagnose(live_machine())
+    source = images or assemble_photographs(on_progress=watcher.on_progress)
+    watcher.on_step(2, f"profile run: what do the photographs in {source} cost?")
+    before = _profile(source, out / "before.tpuprof", watcher.on_progress)
+    watcher.on_step(3, f"data presize, verify, show: decode and shrink them once, to {IMAGE_SIZE}")
+    shards = out / "shards"
+    options = data_sets.PresizeOptions(size=(IMAGE_SIZE, IMAGE_SIZE), overwrite=True)
+    presized = data_sets.presize(source, shards, options, on_progress=watcher.on_progress)
+    verified = data_sets.verify(shards, deep=True)
+    sheet = out / "sheet.png"
+    data_sets.write_sheet(shards, sheet)
+    watcher.on_step(4, "profile run: what do the shards cost?")
+    after = _profile(shards, out / "after.tpuprof", watcher.on_progress)
+    watcher.on_step(5, f"launch images: {EPOCHS} epochs on the shards")
+    step_ms, step_source = reference_step_ms(BATCH_SIZE)
+    return Day(
+        images=str(source),
+        out=str(out),
+        device_step_ms=step_ms,
+        device_step_source=step_source,
+        doctor=doctor,
+        before=before,
+        presize=presized,
+        verify=verified,
+        show=data_sets.describe(shards),
+        sheet=str(sheet),
+        after=after,
+        diff=profiling.diff(before, after),
+        launch=_train(shards, out / "training", doctor, watcher),
+        seconds=time.monotonic() - start_s,
+        report_html=str(out / "report.html"),
+        report_json=str(out / "report.json"),
+    )
+
+
+def _check_extras(*, own_photographs: bool) -> None:
+    """Fail before the first step, not in the middle of the day."""
+    modules = ["tensorflow", "keras", "cv2", "simplejpeg", "PIL", "google_crc32c"]
+    for module in modules + (["skimage", "sklearn"] if own_photographs else []):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError("The demo", extra="demo", module=module)
+
+
+def _profile(target: Path, file: Path, on_progress: OnProgress) -> profiling.Profile:
+    step_ms, _ = reference_step_ms(BATCH_SIZE)
+    profile = profiling.profile_target(
+        str(target),
+        steps=None,
+        seconds=None,
+        batch_size=BATCH_SIZE,
+        image_size=IMAGE_SIZE,
+        device_step_ms=step_ms,
+        train=False,
+        on_progress=on_progress,
+    )
+    profiling.save(profile, file)
+    return profile
+
+
+def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Training:
+    settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
+    plan = plan_training("images", doctor, settings=settings)
+    log = out / "stderr.log"
+    return watch_training(plan, log=watcher.log, errors=log, stdin=subprocess.DEVNULL)

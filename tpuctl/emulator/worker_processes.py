@@ -1,0 +1,66 @@
+"""What runs on an emulated worker, and its end."""
+
+import argparse
+import os
+import re
+import signal
+from pathlib import Path
+
+MARK = "TPUCTL_EMULATED_WORKER"
+"""The variable by which everything that runs on an emulated worker is found again."""
+
+
+def kill_everything(folder: Path) -> None:
+    """End every process that runs on the emulated worker with this home."""
+    mark = f"{MARK}={folder}".encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+DEVICES = "TPUCTL_EMULATED_DEVICES"
+"""Names the folder that stands for /dev on an emulated worker, with a file for each chip."""
+
+PORTS = "TPU_RUNTIME_METRICS_PORTS"
+"""libtpu's variable for the ports on which it serves metrics."""
+
+HBM_BYTES = "TPUCTL_EMULATED_HBM_BYTES"
+"""How much memory each chip of an emulated worker has."""
+
+_CHIP = re.compile(r"accel\d+|\d+")
+
+
+def main() -> None:
+    """Open every chip, serve metrics, and wait to be ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--duty-cycle-percent", type=float, default=75.0)
+    parser.add_argument("--hbm-used-bytes", type=int, default=4 << 30)
+    asked = parser.parse_args()
+    chips = [path for path in sorted(_devices()) if _CHIP.fullmatch(path.name)]
+    opened = [os.open(path, os.O_RDONLY) for path in chips]
+    hbm_bytes = int(os.environ.get(HBM_BYTES, 16 << 30))
+    metrics = {
+        "tpu.runtime.tensorcore.dutycycle.percent": [asked.duty_cycle_percent] * len(opened),
+        "tpu.runtime.hbm.memory.usage.bytes": [asked.hbm_used_bytes] * len(opened),
+        "tpu.runtime.hbm.memory.total.bytes": [hbm_bytes] * len(opened),
+    }
+    from tpuctl.emulator._metrics import serve_metrics
+
+    ports = map(int, os.environ.get(PORTS, "8431").split(","))
+    # A server that nobody keeps is stopped.
+    servers = [serve_metrics(lambda: metrics, port) for port in ports]
+    signal.pause()
+    del servers
+
+
+def _devices() -> list[Path]:
+    """The files in the folder that stands for /dev; raises KeyError where there is none."""
+    root = Path(os.environ[DEVICES])
+    return [path for path in (*root.iterdir(), *(root / "vfio").glob("*")) if path.is_file()]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Training: choose the strategy, plan the command, run it."""

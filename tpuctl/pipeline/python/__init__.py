@@ -1,1 +1,0 @@
-"""Pipelines written in Python: what each function costs, in whatever process it runs."""

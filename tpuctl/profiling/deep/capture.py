@@ -1,0 +1,261 @@
+"""How much slower a pipeline is beside a trace, and how sure that is. Pure."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tpuctl.errors import TpuctlError
+from tpuctl.profiling.deep.models import Deep
+from tpuctl.profiling.models import NodeCost
+from tpuctl.profiling.reference import load_facts
+from tpuctl.units import format_bytes
+
+# Fewer pairs of windows do not tell how far apart they are.
+LEAST_PAIRS = 3
+# 97.5 % quantiles of Student's t for 2, 3, ... degrees of freedom (NIST/SEMATECH e-Handbook of
+# Statistical Methods, 1.3.6.7.2); the last holds for more.
+STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """CPU time per element beside a trace over that without one, minus 1.
+
+    In 95 of 100 such measurements the truth is between `low` and `high`.
+    """
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        """Give the estimate with its interval."""
+        return f"{self.mean:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+def pooled(ratios: Sequence[float]) -> Slowdown | None:
+    """Put pairs of windows side by side together; None where they are too few."""
+    if len(ratios) < LEAST_PAIRS:
+        return None
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    quantile = STUDENT[min(len(logs), len(STUDENT) + 2) - LEAST_PAIRS]
+    error = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
+    low, middle, high = (math.expm1(mean + side * error) for side in (-1, 0, 1))
+    return Slowdown(middle, low, high, len(logs))
+
+
+# Of one pair of windows side by side the ratio is off by 4 to 5 %, of half a second or of a whole
+# one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
+# But a short one cuts off more of the operations that take long, so where elements are few, whose
+# ratios say nothing, windows are long.
+FIRST_S, WINDOW_S, LONG_S = 0.2, 0.5, 1.0
+MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
+# With fewer elements in a window, those half done at its ends decide.
+LEAST_ELEMENTS = 20
+ROUGHLY = "shares are from the runtime's model"
+
+
+class Profiler(Protocol):
+    """Whatever writes an XSpace of the process that it is in."""
+
+    def start(self, folder: Path) -> None:
+        """Begin to record; raises ProfilerError where that cannot be."""
+
+    def stop(self) -> Path:
+        """End, and name the file; raises ProfilerError where there is none."""
+
+
+class ProfilerError(TpuctlError):
+    """There is no profiler, or it may not be used."""
+
+    code = "profiler"
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a pipeline did for a while: its process's CPU seconds, and how far its nodes came.
+
+    `others_cpu_s` is what all other programs on the machine used meanwhile, where that is known.
+    """
+
+    wall_s: float
+    cpu_s: float
+    others_cpu_s: float | None
+    vcpus_usable: float
+    nodes: tuple[NodeCost, ...]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A pipeline that can be run for so many seconds, and until its buffers are as in the long run.
+
+    Right after a trace was collected they are full, and elements come out that cost nothing.
+    `profiled_s` tells how long the pipeline has been measured by now, traced or not.
+    """
+
+    measure: Callable[[float], Window]
+    settle: Callable[[], None]
+    profiled_s: Callable[[], float]
+
+
+@dataclass
+class _Budget:
+    """What tracing took until now, and what it may take."""
+
+    captures: int = 0
+    window_s: float = LONG_S
+    traced_s: float = 0.0
+    traced_bytes: int = 0
+    traced_cpu_s: float = 0.0
+    collecting_s: float = 0.0
+    vcpu_s: float = 0.0
+    others_cpu_s: list[float | None] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    def add(self, window: Window, size_bytes: int, collecting_s: float) -> None:
+        """Account for one capture."""
+        self.captures += 1
+        self.traced_s += window.wall_s
+        self.traced_bytes += size_bytes
+        self.traced_cpu_s += window.cpu_s
+        self.collecting_s += collecting_s
+        self.vcpu_s += window.wall_s * window.vcpus_usable
+        self.others_cpu_s.append(window.others_cpu_s)
+
+    @property
+    def slowdown(self) -> Slowdown | None:
+        """What elements cost more beside a trace, from all pairs of windows."""
+        return pooled(self.ratios)
+
+    @property
+    def overhead(self) -> float:
+        """The share of the vCPUs that went into tracing while it was on.
+
+        What recording takes is spread over the pipeline's own threads: it is the usual share of
+        what collecting takes, which has a thread of its own.
+        """
+        recording = load_facts("relative_costs.json")["trace_recording"]
+        return self.collecting_s * (1 + recording) / self.vcpu_s if self.vcpu_s else 0.0
+
+    def over_the_run(self, profiled_s: float, slowdown: float) -> float:
+        """The share of the vCPUs that tracing took of all the time that was profiled."""
+        recording_s = self.traced_cpu_s * (1 - 1 / (1 + max(0.0, slowdown)))
+        vcpus = self.vcpu_s / self.traced_s
+        return (self.collecting_s + recording_s) / (profiled_s * vcpus)
+
+    @property
+    def others(self) -> float | None:
+        """The share of the vCPUs that other programs had meanwhile."""
+        known_s = [cpu_s for cpu_s in self.others_cpu_s if cpu_s is not None]
+        all_known = len(known_s) == self.captures
+        return sum(known_s) / self.vcpu_s if self.vcpu_s and all_known else None
+
+    @property
+    def next_s(self) -> float:
+        """How long the next window may be; 0 where the budget is spent."""
+        bytes_per_s = self.traced_bytes / self.traced_s if self.traced_s else 0.0
+        room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else LONG_S
+        return min(self.window_s, MOST_S - self.traced_s, room_s)
+
+    def too_much(self) -> str | None:
+        """Why no more may be traced, where that is because of what it does to the pipeline."""
+        if self.overhead > MOST_OVERHEAD:
+            rate = format_bytes(round(self.traced_bytes / self.traced_s))
+            return (
+                f"it takes {self.overhead:.0%} of the vCPUs, {rate} of events a second, and may "
+                f"take {MOST_OVERHEAD:.0%}; {ROUGHLY}."
+            )
+        slowdown = self.slowdown
+        if slowdown and slowdown.low > MOST_OVERHEAD:
+            return f"elements took {slowdown} more CPU time than without it; {ROUGHLY}."
+        return None
+
+
+def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, tuple[str, ...]]:
+    """Trace a pipeline as it runs and name the files; `Deep` says what it took and lacks."""
+    budget, files = _Budget(), list[str]()
+    ended = None
+    try:
+        first, _ = _traced(running, profiler, folder, FIRST_S, budget)
+        if _elements(first) * WINDOW_S >= LEAST_ELEMENTS * first.wall_s:
+            budget.window_s = WINDOW_S
+        while not (ended := budget.too_much()) and budget.next_s >= FIRST_S:
+            seconds = budget.next_s
+            running.settle()
+            before = running.measure(seconds)
+            traced, file = _traced(running, profiler, folder, seconds, budget)
+            files.append(str(file))
+            if (ratio := _ratio(before, traced)) is not None:
+                budget.ratios.append(ratio)
+    except TpuctlError as error:
+        # The profiler's trouble, or the pipeline's own: what was measured before is still true.
+        if not budget.captures:
+            return Deep(missing=f"{error}"), ()
+        ended = f"{error}"
+    if budget.too_much():
+        files = []
+    return _summary(budget, running.profiled_s(), ended), tuple(files)
+
+
+def _summary(budget: _Budget, profiled_s: float, ended: str | None) -> Deep:
+    slowdown = budget.slowdown
+    return Deep(
+        captures=budget.captures,
+        traced_s=budget.traced_s,
+        traced_bytes=budget.traced_bytes,
+        profiled_s=profiled_s,
+        overhead_fraction=budget.overhead,
+        run_overhead_fraction=budget.over_the_run(profiled_s, slowdown.mean) if slowdown else None,
+        run_overhead_most=budget.over_the_run(profiled_s, slowdown.high) if slowdown else None,
+        others_fraction=budget.others,
+        slowdown=slowdown.mean if slowdown else None,
+        slowdown_low=slowdown.low if slowdown else None,
+        slowdown_high=slowdown.high if slowdown else None,
+        ended=ended,
+    )
+
+
+def _traced(
+    running: Running, profiler: Profiler, folder: Path, seconds: float, budget: _Budget
+) -> tuple[Window, Path]:
+    """Trace one window. A folder of its own, for profilers name theirs after the second."""
+    place = folder / f"{budget.captures}"
+    place.mkdir()
+    profiler.start(place)
+    try:
+        window = running.measure(seconds)
+    finally:
+        before_s = time.thread_time()
+        file = profiler.stop()
+        collecting_s = time.thread_time() - before_s
+    budget.add(window, file.stat().st_size, collecting_s)
+    return window, file
+
+
+def _elements(window: Window) -> int:
+    """How many elements the node made that worked most."""
+    busiest = max(window.nodes, key=lambda node: node.active_s, default=None)
+    return busiest.elements if busiest else 0
+
+
+def _ratio(before: Window, traced: Window) -> float | None:
+    """CPU time per element beside a trace over that without one.
+
+    Elements of the node that worked most, not batches: buffers fill between windows.
+    """
+    busiest = max(before.nodes, key=lambda node: node.active_s, default=None)
+    if busiest is None:
+        return None
+    found = [_cpu_s_per_element(window, busiest.path) for window in (before, traced)]
+    return found[1] / found[0] if found[0] and found[1] else None
+
+
+def _cpu_s_per_element(window: Window, path: tuple[str, ...]) -> float | None:
+    elements = next((node.elements for node in window.nodes if node.path == path), 0)
+    return window.cpu_s / elements if elements >= LEAST_ELEMENTS else None

@@ -1,0 +1,1 @@
+"""Framework adapters: tf.data, Grain, PyTorch loaders and plain Python iterables."""

@@ -1,0 +1,167 @@
+"""Grain's pipelines: every transformation's function counts itself, in threads and workers.
+
+The nodes of a Grain data set and their functions are private to it; what one of its versions does
+not have is left out, never an error.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import grain
+from absl import flags
+
+from tpuctl.profiling.frameworks.iterables import PythonSource, location_of
+from tpuctl.profiling.frameworks.meter import Meter, Metered
+from tpuctl.profiling.models import ChainNode, Input, StageCost
+
+METHOD = "CPU clock of the threads around each call"
+# Where a node keeps the function that does its work.
+FUNCTIONS = ("_map_fn", "_filter_fn", "_batch_fn", "_flat_map_fn")
+RANDOM = ("RandomMap",)
+
+
+def open_grain(made: Any, folder: str, *, batch_size: int) -> PythonSource:
+    """Take a data set or a loader; its functions are wrapped where it keeps them."""
+    if not flags.FLAGS.is_parsed():
+        # A program of Grain's with workers does this in absl.app.run.
+        flags.FLAGS.mark_as_parsed()
+    data = getattr(made, "_dataset", made)
+    meter, stages = Meter(folder), list[StageCost]()
+    nodes = _nodes(data)
+    lanes, workers = _lanes(nodes)
+    for node in reversed(nodes):
+        _wrap(node, meter, stages, lanes)
+    for branch in range(1, workers):
+        again: list[StageCost] = []
+        for node in reversed(_nodes(data, branch)):
+            _wrap(node, meter, again, lanes)
+    return PythonSource(
+        kind="grain",
+        chain=ChainNode("Grain", type(made).__name__, runs_python=True),
+        batched=any(_is_batch(node) for node in nodes) or _yields_batches(nodes) or None,
+        batch_size=batch_size,
+        input=Input(0, _examples(nodes), 0),
+        lanes=lanes,
+        runs_ahead=lanes > 1 or workers > 0,
+        settings={"grain": grain.__version__, "num_workers": workers, "threads": lanes},
+        opened=partial(_open, made),
+        cost=partial(_costs, meter, stages),
+    )
+
+
+def _open(made: Any) -> Iterator[Any]:
+    return iter(made)
+
+
+def _nodes(data: Any, branch: int = 0) -> list[Any]:
+    """The nodes from the output to the source, along one branch: that of one worker."""
+    nodes = [data]
+    while below := _below(nodes[-1]):
+        nodes.append(below[min(branch, len(below) - 1)])
+    return nodes
+
+
+def _below(node: Any) -> list[Any]:
+    """What a node takes its elements from; several where every worker has a part."""
+    for attribute in ("_parents", "_datasets", "_ds"):
+        found = getattr(node, attribute, None)
+        if found:
+            return list(found) if isinstance(found, (list, tuple)) else [found]
+    return []
+
+
+def _lanes(nodes: list[Any]) -> tuple[int, int]:
+    """How many threads make elements in all processes, and how many processes."""
+    threads = workers = 0
+    for node in nodes:
+        options = getattr(node, "_read_options", None)
+        if options is not None:
+            threads = int(options.num_threads) or 1
+        processes = [each for each in _below(node) if "ProcessPrefetch" in type(each).__name__]
+        workers = max(workers, len(processes))
+    has_threads = any("Prefetch" in type(node).__name__ for node in nodes)
+    if not threads:
+        # A MapDataset that is iterated reads with the default options.
+        threads = int(grain.ReadOptions().num_threads) if not has_threads else 1
+    return threads * max(1, workers), workers
+
+
+def _wrap(node: Any, meter: Meter, stages: list[StageCost], lanes: int) -> None:
+    kind = type(node).__name__.replace("MapDataset", "").replace("IterDataset", "")
+    for attribute in FUNCTIONS:
+        function = node.__dict__.get(attribute)
+        if not callable(function) or isinstance(function, Metered):
+            continue
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(node, attribute, Metered(function, meter, len(stages)))
+            stages.append(_stage(kind.lstrip("_"), function, lanes))
+        return
+    source = node.__dict__.get("_source")
+    if not isinstance(source, _MeteredSource) and hasattr(type(source), "__getitem__"):
+        node._source = _MeteredSource(source, Metered(source.__getitem__, meter, len(stages)))
+        stages.append(_stage("Source", source, lanes))
+
+
+def _stage(kind: str, function: Any, lanes: int) -> StageCost:
+    owner = getattr(function, "__self__", None)
+    named = getattr(function, "__qualname__", None) or type(function).__qualname__
+    name = type(owner).__name__ if owner is not None else named.rpartition("<locals>.")[2]
+    place = location_of(getattr(type(owner), "map", function))
+    label = kind.lower() if "make_batch" in name.lower() or "_MakeBatch" in name else name
+    random = kind.startswith(RANDOM)
+    return StageCost(label, kind or "Map", place, 0, 0.0, 0.0, lanes, METHOD, random)
+
+
+class _MeteredSource:
+    """A data source that counts its reads."""
+
+    def __init__(self, source: Any, read: Callable[[int], Any]) -> None:
+        self._tpuctl = source, read
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_tpuctl":
+            raise AttributeError(name)
+        return getattr(self._tpuctl[0], name)
+
+    def __len__(self) -> int:
+        return len(self._tpuctl[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return self._tpuctl[1](index)
+
+    def __repr__(self) -> str:
+        return repr(self._tpuctl[0])
+
+
+def _costs(meter: Meter, stages: list[StageCost]) -> tuple[StageCost, ...]:
+    return tuple(
+        StageCost(
+            name=stage.name,
+            op=stage.op,
+            location=stage.location,
+            calls=found.calls,
+            wall_s=found.wall_s,
+            cpu_s=found.cpu_s,
+            parallelism=stage.parallelism,
+            method=stage.method,
+            is_random=stage.is_random,
+        )
+        for stage, found in zip(stages, meter.read(len(stages)), strict=True)
+    )
+
+
+def _is_batch(node: Any) -> bool:
+    return "Batch" in type(node).__name__
+
+
+def _yields_batches(nodes: list[Any]) -> bool:
+    """Whether a loader's operations batch."""
+    operations = (getattr(node, "operation", None) for node in nodes)
+    return any("Batch" in type(operation).__name__ for operation in operations)
+
+
+def _examples(nodes: list[Any]) -> int | None:
+    source = getattr(nodes[-1], "_source", None)
+    return len(source) if source is not None and hasattr(source, "__len__") else None

@@ -1,0 +1,254 @@
+"""tf.data pipelines to measure: built for a folder, or returned by a user's function."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tpuctl.datasets.images.geometry import yuv420_to_rgb
+from tpuctl.errors import InvalidInputError
+from tpuctl.profiling.frameworks._tf_changes import copying_stages
+from tpuctl.profiling.frameworks._tf_graph import (
+    chain_of,
+    does_work,
+    gives_batches,
+    read_snapshot,
+    trunk_of,
+)
+from tpuctl.profiling.inputs import Photo, ShardSet, find_photos, read_shards, show_path
+from tpuctl.profiling.models import (
+    ChainNode,
+    CopyingStage,
+    Input,
+    IsolatedStage,
+    Kind,
+    NodeCost,
+    StageCost,
+)
+from tpuctl.profiling.request import Target
+from tpuctl.profiling.runtime_model import Snapshot
+from tpuctl.usercode.error_summary import describe
+
+AUTOTUNE = tf.data.AUTOTUNE
+MOST_LISTED = 100
+MOST_DECODED_FIRST = 200
+SAMPLE = 4
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A tf.data pipeline, ready to be iterated: a `Source` for the measuring loop."""
+
+    kind: Kind
+    dataset: Any
+    chain: ChainNode
+    batched: bool
+    threadpool_size: int
+    input: Input
+    settings: dict[str, Any]
+    lanes: None = None
+    runs_ahead: None = None
+
+    def costs(self) -> tuple[StageCost, ...]:
+        """The runtime counts, not the functions."""
+        return ()
+
+    def open(self) -> Iterator[Any]:
+        """Start from the beginning."""
+        iterator: Iterator[Any] = iter(self.dataset)
+        return iterator
+
+    def count(self, element: Any) -> int:
+        """Say how many examples an element holds."""
+        if not self.batched:
+            return 1
+        leaf = tf.nest.flatten(element)[0]
+        return int(leaf.shape[0])
+
+    def snapshot(self, iterator: Iterator[Any]) -> Snapshot | None:
+        """Look into the runtime's model."""
+        return read_snapshot(iterator)
+
+    def describe(self, error: BaseException) -> str:
+        """Put TensorFlow's long messages into one sentence."""
+        return describe(error)
+
+    def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
+        """Measure CPU per example of ever longer parts of the pipeline, source first."""
+        options, measured = self.dataset.options(), []
+        trunk = trunk_of(self.dataset)
+        for depth in range(len(trunk) - 1, -1, -1):
+            if not does_work(trunk[depth]):
+                continue
+            part = trunk[depth].prefetch(2).with_options(options)
+            batched = self.batched and gives_batches(trunk[depth])
+            measured.append(IsolatedStage(depth, self._cost(part, batched, seconds, cpu_s)))
+        return tuple(measured)
+
+    def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
+        """Measure what its batches cost alone."""
+        return copying_stages(nodes, self.dataset.options(), threads=self.threadpool_size)
+
+    def _cost(self, part: Any, batched: bool, seconds: float, cpu_s: Callable[[], float]) -> float:
+        examples, iterator = 0, iter(part)
+        next(iterator, None)
+        start, before_s, own_s = time.perf_counter(), cpu_s(), time.thread_time()
+        while time.perf_counter() - start < seconds:
+            element = next(iterator, None)
+            if element is None:
+                iterator = iter(part)
+                continue
+            examples += int(tf.nest.flatten(element)[0].shape[0]) if batched else 1
+        spent_s = cpu_s() - before_s - (time.thread_time() - own_s)
+        return max(0.0, spent_s) / max(1, examples)
+
+
+def open_folder(target: Target, *, batch_size: int, image_size: int) -> Pipeline:
+    """Build the pipeline for a folder of photographs or shards.
+
+    Raises InvalidInputError for what cannot be read.
+    """
+    if target.kind == "photos":
+        dataset, found = _photos(Path(target.place), batch_size, image_size)
+        return _pipeline("photos", dataset, found, batch_size)
+    dataset, found = _shards(read_shards(Path(target.place)), batch_size, image_size)
+    return _pipeline("shards", dataset, found, batch_size)
+
+
+def open_dataset(dataset: Any, *, batch_size: int) -> Pipeline:
+    """Take a data set that a user's function returned."""
+    size = int(dataset.cardinality())
+    found = Input(0, size if size >= 0 else None, 0)
+    return _pipeline("tf.data", dataset, found, batch_size)
+
+
+def _pipeline(kind: Kind, dataset: Any, found: Input, batch_size: int) -> Pipeline:
+    options = dataset.options()
+    pool = options.threading.private_threadpool_size or 0
+    batched = gives_batches(dataset)
+    return Pipeline(
+        kind=kind,
+        dataset=dataset,
+        chain=chain_of(dataset),
+        batched=batched,
+        threadpool_size=pool or len(os.sched_getaffinity(0)),
+        input=found,
+        settings={
+            "tensorflow": tf.__version__,
+            "private_threadpool_size": pool or None,
+            "max_intra_op_parallelism": options.threading.max_intra_op_parallelism,
+            "deterministic": options.deterministic,
+            "autotune": options.autotune.enabled,
+        },
+    )
+
+
+def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
+    found = find_photos(folder)
+    photos, undecodable = _sort_out(found.photos, folder)
+    left_out = (*found.left_out, *undecodable)
+    if not photos:
+        raise InvalidInputError(
+            f"None of the {len(left_out):,} images in {folder} can be decoded: "
+            f"{left_out[0][0]}: {left_out[0][1]}.",
+            hint="Look at the files; a download that broke off leaves such ones.",
+        )
+    files = [os.fsencode(photo.path) for photo in photos]
+    random.Random(0).shuffle(files)
+
+    def read(path: Any) -> Any:
+        return tf.io.read_file(path)
+
+    def decode(content: Any) -> Any:
+        return tf.io.decode_image(content, channels=3, expand_animations=False)
+
+    def resize(image: Any) -> Any:
+        return tf.image.resize(image, (size, size))
+
+    dataset = tf.data.Dataset.from_tensor_slices(files, name="read").repeat(name="read")
+    dataset = dataset.map(read, num_parallel_calls=AUTOTUNE, name="read")
+    dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
+    dataset = dataset.ignore_errors(name="decode")
+    dataset = dataset.map(resize, num_parallel_calls=AUTOTUNE, name="resize")
+    notes = () if found.complete else (f"Only the first {len(files):,} photographs were used.",)
+    sizes = sum(photo.size_bytes for photo in photos)
+    summary = Input(len(files), len(files), sizes, left_out[:MOST_LISTED], len(left_out), notes)
+    return _finish(dataset, batch_size), summary
+
+
+def _shards(shards: ShardSet, batch_size: int, size: int) -> tuple[Any, Input]:
+    features = {"image": tf.io.FixedLenFeature([], tf.string)}
+    shape = (shards.height, shards.width, 3)
+
+    def decode(record: Any) -> Any:
+        image = tf.io.parse_single_example(record, features)["image"]
+        if shards.encode == "raw":
+            return tf.reshape(tf.io.decode_raw(image, tf.uint8), shape)
+        if shards.encode == "yuv420":
+            planes = tf.io.decode_raw(image, tf.uint8)[None]
+            rgb = yuv420_to_rgb(planes, *shape[:2], xp=tf.experimental.numpy)
+            return tf.cast(tf.round(rgb[0]), tf.uint8)
+        pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
+        if shards.fixed_size:
+            return tf.ensure_shape(pixels, shape)
+        return tf.image.resize_with_crop_or_pad(pixels, size, size)
+
+    paths = [os.fsencode(path) for path in shards.paths]
+    dataset = tf.data.Dataset.from_tensor_slices(paths, name="read").repeat(name="read")
+    dataset = dataset.interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=min(16, len(paths)),
+        num_parallel_calls=AUTOTUNE,
+        deterministic=False,
+        name="read",
+    )
+    dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
+    dataset = dataset.ignore_errors(name="decode")
+    left_out = shards.left_out
+    summary = Input(
+        len(paths), shards.records, shards.size_bytes, left_out[:MOST_LISTED], len(left_out)
+    )
+    return _finish(dataset, batch_size), summary
+
+
+def _finish(dataset: Any, batch_size: int) -> Any:
+    def augment(image: Any) -> Any:
+        image = tf.image.random_flip_left_right(tf.cast(image, tf.float32))
+        return tf.image.random_brightness(image, 0.1 * 255) / 255.0
+
+    dataset = dataset.map(augment, num_parallel_calls=AUTOTUNE, name="augment")
+    dataset = dataset.batch(batch_size, drop_remainder=True, name="batch")
+    dataset = dataset.prefetch(AUTOTUNE, name="prefetch")
+    options = tf.data.Options()
+    # Fused with the last map, the batch would have no cost of its own to show.
+    options.experimental_optimization.map_and_batch_fusion = False
+    return dataset.with_options(options)
+
+
+def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], list[tuple[str, str]]]:
+    """Leave out the photographs that cannot be decoded.
+
+    Tries those whose end is missing and a sample of the rest; all, where one of the sample fails.
+    """
+    sample = photos[:: max(1, len(photos) // SAMPLE)]
+    failed = {p.path: why for p in sample if (why := _why_undecodable(p))}
+    doubtful = [p for p in photos if p.path not in failed and (failed or not p.whole)]
+    for photo in doubtful[:MOST_DECODED_FIRST]:
+        if why := _why_undecodable(photo):
+            failed[photo.path] = why
+    good = [photo for photo in photos if photo.path not in failed]
+    return good, [(show_path(path, folder), why) for path, why in failed.items()]
+
+
+def _why_undecodable(photo: Photo) -> str | None:
+    try:
+        tf.io.decode_image(photo.path.read_bytes(), channels=3, expand_animations=False)
+    except (tf.errors.OpError, OSError):
+        damaged = photo.format in ("JPEG", "PNG")
+        return f"damaged {photo.format}" if damaged else f"{photo.format} is not for TensorFlow"
+    return None

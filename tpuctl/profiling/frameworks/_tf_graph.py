@@ -1,0 +1,162 @@
+"""Look into a tf.data pipeline: its transformations as written, and the runtime's model of them.
+
+`_inputs`, `_map_func` and `_predicate` are private to TensorFlow; whatever one of its versions does
+not have is left out, never an error.
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.runtime_model import ModelNode, Snapshot
+
+OURS = str(Path(__file__).resolve().parents[2])
+PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+JPEG_OPS = {"DecodeJpeg", "DecodeImage", "DecodeAndCropJpeg"}
+KNOWN_RATIO = (3, 4)  # NodeClass KNOWN_RATIO and ASYNC_KNOWN_RATIO in tensorflow's model.proto
+
+
+def trunk_of(dataset: Any) -> list[Any]:
+    """The data sets from the output to the first that has not exactly one input."""
+    trunk = [dataset]
+    while len(_inputs(trunk[-1])) == 1:
+        trunk.append(_inputs(trunk[-1])[0])
+    return [each for each in trunk if _op(each) != "Options"]
+
+
+def chain_of(dataset: Any) -> ChainNode:
+    """Describe every transformation of a data set, the output first."""
+    inputs = _inputs(dataset)
+    if _op(dataset) == "Options" and len(inputs) == 1:
+        return chain_of(inputs[0])
+    function, ops = _python_function(dataset), _graph_ops(dataset)
+    return ChainNode(
+        op=_op(dataset),
+        name=_name(dataset, function),
+        label=getattr(dataset, "_name", None),
+        location=location_of_function(function),
+        runs_python=bool(ops & PYTHON_OPS) or _runs_generator(dataset),
+        is_random=any(op.startswith(("Random", "StatelessRandom")) for op in ops),
+        decodes_jpeg=bool(ops & JPEG_OPS),
+        inputs=tuple(chain_of(each) for each in inputs),
+    )
+
+
+def gives_batches(dataset: Any) -> bool:
+    """Whether the elements of a data set are batches, by the transformations that made it."""
+    for each in trunk_of(dataset):
+        if "Unbatch" in _op(each):
+            return False
+        if "Batch" in _op(each) or _op(each) in ("GroupByWindow",):
+            return True
+    return False
+
+
+def does_work(dataset: Any) -> bool:
+    """Whether a transformation computes or copies, and not only passes elements on."""
+    return _python_function(dataset) is not None or "Batch" in _op(dataset)
+
+
+def read_snapshot(iterator: Iterator[Any]) -> Snapshot | None:
+    """Read the model of a running iterator; None where the runtime keeps none."""
+    try:
+        model = tf.data.experimental.get_model_proto(iterator)
+    except (AttributeError, RuntimeError, tf.errors.OpError):
+        return None
+    return snapshot_of(model)
+
+
+def snapshot_of(model: Any) -> Snapshot | None:
+    """Read a `ModelProto`; None where it is empty."""
+    nodes = {node.id: _model_node(node) for node in model.nodes.values()}
+    return Snapshot(nodes, model.output) if model.output in nodes else None
+
+
+def _model_node(node: Any) -> ModelNode:
+    parallelism = next((p for p in node.parameters if p.name == "parallelism"), None)
+    calls = None
+    if parallelism is not None:
+        calls = int(parallelism.max if parallelism.tunable else parallelism.value)
+    return ModelNode(
+        id=node.id,
+        name=node.name,
+        active_ns=node.processing_time,
+        elements=node.num_elements,
+        bytes_out=node.bytes_produced,
+        parallelism=calls,
+        ratio=node.ratio if node.node_class in KNOWN_RATIO and node.ratio > 0 else None,
+        inputs=tuple(node.inputs),
+    )
+
+
+def _inputs(dataset: Any) -> list[Any]:
+    inputs = getattr(dataset, "_inputs", None)
+    return list(inputs()) if inputs else []
+
+
+def _op(dataset: Any) -> str:
+    name = type(dataset).__name__.lstrip("_")
+    for version in ("V1", "V2", "V3"):
+        name = name.removesuffix(version)
+    return name.removesuffix("Dataset") or name
+
+
+def _python_function(dataset: Any) -> Any:
+    for attribute in ("_map_func", "_predicate", "_reduce_func", "_scan_func", "_key_func"):
+        wrapped = getattr(dataset, attribute, None)
+        if wrapped is not None:
+            function = getattr(wrapped, "_func", wrapped)
+            function = getattr(function, "python_function", function)
+            while isinstance(function, functools.partial):
+                function = function.func
+            return function
+    return None
+
+
+def _name(dataset: Any, function: Any) -> str:
+    if _is_from_generator(dataset):
+        return "from_generator"
+    name = getattr(function, "__name__", None)
+    ours = getattr(function, "__module__", "").startswith("tensorflow.")
+    return name if name and not ours else _snake(_op(dataset))
+
+
+def location_of_function(function: Any) -> str | None:
+    """Where the user wrote a function; None for what is not theirs."""
+    code = getattr(function, "__code__", None)
+    if code is None and function is not None:
+        code = getattr(type(function).__call__, "__code__", None)
+    if code is None or code.co_filename.startswith(OURS) or "site-packages" in code.co_filename:
+        return None
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _graph_ops(dataset: Any) -> set[str]:
+    for attribute in ("_map_func", "_predicate", "_reduce_func", "_scan_func"):
+        function = getattr(getattr(dataset, attribute, None), "function", None)
+        graph = getattr(function, "graph", None)
+        if graph is not None:
+            definition = graph.as_graph_def()
+            nested = (node for each in definition.library.function for node in each.node_def)
+            return {node.op for node in (*definition.node, *nested)}
+    return set()
+
+
+def _is_from_generator(dataset: Any) -> bool:
+    inputs = _inputs(dataset)
+    function = _python_function(dataset)
+    from_library = getattr(function, "__module__", "").endswith("from_generator_op")
+    return _op(dataset) == "FlatMap" and bool(inputs) and from_library
+
+
+def _runs_generator(dataset: Any) -> bool:
+    return _is_from_generator(dataset)
+
+
+def _snake(name: str) -> str:
+    letters = (f"_{c.lower()}" if c.isupper() else c for c in name)
+    return "".join(letters).lstrip("_")

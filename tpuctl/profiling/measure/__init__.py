@@ -1,0 +1,1 @@
+"""Run an input pipeline and measure it, in a process of its own."""

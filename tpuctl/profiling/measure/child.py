@@ -1,0 +1,166 @@
+"""The process that measures: `python -m tpuctl.profiling.measure.child FD`.
+
+A process of its own because pipelines with Python functions can hang the interpreter at exit: it
+sends its result through the descriptor and leaves without clean-up. It dies with its parent.
+"""
+
+import os
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
+from tpuctl.profiling.deep.capture import Running, Window, capture
+from tpuctl.profiling.deep.models import Deep
+from tpuctl.profiling.measure import signals
+from tpuctl.profiling.measure.loop import Feed, Limit, OpenPipeline, Recorder, steps_to_fill
+from tpuctl.profiling.measure.probe import Sampler
+from tpuctl.profiling.measure.signals import describe_host
+from tpuctl.profiling.measure.sources import import_frameworks, open_source
+from tpuctl.profiling.models import Input, IsolatedStage, Measurement, Phase
+from tpuctl.profiling.request import Request, Target, try_alone
+from tpuctl.usercode.child import Channel
+from tpuctl.usercode.scratch import scratch_folder
+
+BLOCKED_SHARE = 0.3
+ISOLATE_S = 1.2
+TRACEABLE = ("tf.data", "photos", "shards")
+
+
+def measure(request: Request, channel: Channel) -> Measurement:
+    """Open the target and measure it: running free, then feeding a device if there is one."""
+    sampler = Sampler(channel.beat)
+    target = from_plain(Target, to_plain(request.target))
+    import_frameworks(target)
+    channel.enter("building the pipeline")
+    with scratch_folder("tpuctl-profile-") as scratch:
+        try:
+            source = open_source(target, request, str(scratch.path))
+        except ImportError as error:
+            raise MissingExtraError(
+                "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
+            ) from error
+        return _measure(source, request, sampler, channel)
+
+
+def _measure(
+    source: OpenPipeline, request: Request, sampler: Sampler, channel: Channel
+) -> Measurement:
+    feed = Feed(source, batch_size=request.batch_size)
+    recorder = Recorder(feed, sampler)
+    channel.waiting_since = lambda: feed.waiting_since
+    channel.enter("waiting for the first batch")
+    start = time.perf_counter()
+    batch_size = feed.step()
+    first_batch_s = time.perf_counter() - start
+    began_s = time.perf_counter()
+    phases = _phases(request, recorder, channel)
+    deep, files = _trace(source, request, recorder, channel, began_s)
+    isolated = _isolate(source, phases[0], recorder, channel)
+    channel.enter("measuring what copying costs")
+    copying = source.copying(phases[0].nodes)
+    return Measurement(
+        kind=source.kind,
+        batch_size=batch_size,
+        chain=source.chain,
+        phases=phases,
+        isolated=isolated,
+        first_batch_s=first_batch_s,
+        threadpool_size=source.threadpool_size,
+        host=describe_host(str(source.settings.get("tensorflow", ""))),
+        input=_input(source, request.batch_size),
+        settings=source.settings,
+        lanes=source.lanes,
+        runs_ahead=source.runs_ahead,
+        deep=deep,
+        trace_files=files,
+        copying=copying,
+    )
+
+
+def _trace(
+    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel, began_s: float
+) -> tuple[Deep | None, tuple[str, ...]]:
+    """Trace the pipeline where that was asked for, as it runs free."""
+    if request.trace_folder is None:
+        return None, ()
+    if source.kind not in TRACEABLE:
+        return Deep(missing=f"there are no operations of tf.data in it ({source.kind})."), ()
+    from tpuctl.profiling.deep._tf import TensorFlowProfiler
+
+    channel.enter("tracing the host")
+
+    def run(seconds: float) -> Window:
+        phase = recorder.record(Limit(seconds, least_steps=1), None)
+        used = phase.signals
+        return Window(phase.wall_s, used.cpu_s, used.other_cpu_s, used.vcpus_usable, phase.nodes)
+
+    running = Running(
+        measure=run,
+        settle=lambda: recorder.settle(None),
+        profiled_s=lambda: time.perf_counter() - began_s,
+    )
+    return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
+
+
+def _input(source: OpenPipeline, batch_size: int) -> Input:
+    if source.batched:
+        return source.input
+    note = f"The pipeline does not batch: {batch_size:,} of its elements make one step."
+    return replace(source.input, notes=(*source.input.notes, note))
+
+
+def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Phase, ...]:
+    device_s = None if request.device_step_ms is None else request.device_step_ms / 1000
+    share_s = request.seconds if device_s is None else request.seconds / 2
+    channel.enter("settling")
+    recorder.settle(None)
+    channel.enter("measuring what the pipeline can give")
+    free_steps = request.steps if device_s is None else None
+    phases = [recorder.record(Limit(share_s, free_steps), None)]
+    if device_s is not None:
+        channel.enter("settling")
+        batch_s = phases[0].wall_s / max(1, phases[0].steps)
+        recorder.settle(device_s, least_steps=steps_to_fill(batch_s, device_s))
+        channel.enter("measuring with a device")
+        phases.append(recorder.record(Limit(share_s, request.steps), device_s))
+    return tuple(phases)
+
+
+def _isolate(
+    source: OpenPipeline, phase: Phase, recorder: Recorder, channel: Channel
+) -> tuple[IsolatedStage, ...]:
+    """Measure ever longer parts of the pipeline where the model's time is mostly waiting."""
+    active_s = sum(node.active_s for node in phase.nodes)
+    explained_s = phase.signals.cpu_s + (phase.signals.run_delay_s or 0.0)
+    if not active_s or 1 - explained_s / active_s < BLOCKED_SHARE:
+        return ()
+    channel.enter("measuring stage by stage")
+    return source.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)
+
+
+def main() -> None:
+    """Measure what the request says and send the result."""
+    channel = Channel(int(sys.argv[1]))
+    channel.beat()
+    request = from_plain(Request, next(channel.requests()))
+    try:
+        channel.send(result=to_plain(measure(request, channel)))
+    except TpuctlError as error:
+        traceback.print_exc()
+        hint = error.hint
+        if hint is None and isinstance(error, TargetError):
+            hint = try_alone(from_plain(Target, to_plain(request.target)), iterate=True)
+        channel.send(error=error.code, message=str(error), hint=hint)
+    except BaseException as error:
+        traceback.print_exc()
+        channel.send(error="bug", message=f"{type(error).__name__}: {error}", hint=None)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,350 @@
+"""CPU quota and throttling of the control group we live in, version 1 or 2.
+
+A container's own limits are at the top of what it sees; a process in a slice has them anywhere on
+the way up, and the tightest counts (cgroups(7), Documentation/admin-guide/cgroup-v2.rst).
+"""
+
+import contextlib
+import os
+import platform
+import resource
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from tpuctl.profiling.models import Host, Signals
+
+
+def quota_vcpus(root: Path = Path("/")) -> float | None:
+    """How many vCPUs' worth of time we may use per second; None without a limit."""
+    limits = [limit for folder in _folders(root) if (limit := _limit(folder))]
+    return min(limits, default=None)
+
+
+def throttled_s(root: Path = Path("/")) -> float | None:
+    """Seconds that the quota has held us back so far; None where nothing counts them."""
+    totals = [total for folder in _folders(root) if (total := _throttled(folder)) is not None]
+    return max(totals, default=None)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
+    """The tightest memory limit on us; None without one."""
+    limits = []
+    for folder in _folders(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = _text(folder / name)
+            # Version 1 writes "no limit" as a number near 2**63.
+            if text and text.isdigit() and int(text) < 2**60:
+                limits.append(int(text))
+    return min(limits, default=None)
+
+
+def _folders(root: Path, controller: str = "cpu") -> Iterator[Path]:
+    """Yield our group's folder and every one above it, in each mounted hierarchy."""
+    mount = root / "sys/fs/cgroup"
+    membership = _text(root / "proc/self/cgroup") or "0::/"
+    for line in membership.splitlines():
+        _, controllers, place = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = mount / controllers if controllers else mount
+        if controllers and not base.is_dir():
+            base = mount / controller
+        inner = base / place.lstrip("/")
+        yield from (folder for folder in (inner, *inner.parents) if _is_below(folder, base))
+
+
+def _is_below(folder: Path, base: Path) -> bool:
+    return folder == base or base in folder.parents
+
+
+def _limit(folder: Path) -> float | None:
+    if text := _text(folder / "cpu.max"):
+        quota, period = text.split()
+        return None if quota == "max" else int(quota) / int(period)
+    quota_us, period_us = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    if quota_us and period_us and int(quota_us) > 0:
+        return int(quota_us) / int(period_us)
+    return None
+
+
+def _throttled(folder: Path) -> float | None:
+    statistics = dict(line.split() for line in (_text(folder / "cpu.stat") or "").splitlines())
+    if "throttled_usec" in statistics:
+        return int(statistics["throttled_usec"]) / 1e6
+    if "throttled_time" in statistics:
+        return int(statistics["throttled_time"]) / 1e9
+    return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+# Places in /proc/PID/stat, counted after the name (proc(5)): own and reaped children's CPU time.
+TIMES = slice(11, 15)
+
+
+def workers(root: Path = Path("/"), process: str = "self") -> Iterator[Path]:
+    """The folders in /proc of all processes below one; none where the kernel does not tell."""
+    try:
+        threads = os.listdir(root / "proc" / process / "task")
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            listed = contents(f"{root}/proc/{process}/task/{thread}/children")
+        except OSError:
+            continue
+        for child in map(os.fsdecode, listed.split()):
+            yield root / "proc" / child
+            yield from workers(root, child)
+
+
+def contents(path: str) -> bytes:
+    """A file of /proc that there is for every thread: in a third of the time of `read_text`."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def cpu_s(process: Path) -> float:
+    """CPU seconds of a process and of those of its children that have ended; 0 when it is gone."""
+    try:
+        after_name = (process / "stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, after_name[TIMES])) * TICK_S
+    except (OSError, ValueError):
+        return 0.0
+
+
+Value = TypeVar("Value")
+
+
+class ThreadTime(NamedTuple):
+    """Seconds that a thread was on a vCPU, and seconds that it was ready and had none."""
+
+    running_s: float
+    delayed_s: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Every counter at one moment; two of them make Signals."""
+
+    at_s: float
+    cpu_s: float
+    threads: dict[str, "ThreadTime"] | None
+    busy_s: float | None
+    steal_s: float | None
+    throttled_s: float | None
+    pressure: tuple[float | None, float | None, float | None]
+    storage_bytes: int | None
+    read_bytes: int | None
+    major_faults: int
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """The CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def process_cpu_s() -> float:
+    """CPU seconds of all threads of this process, and of its workers, so far."""
+    total_s = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total_s += usage.ru_utime + usage.ru_stime
+    return total_s + sum(cpu_s(worker) for worker in workers())
+
+
+def read(root: Path = Path("/"), *, tool_threads: Collection[int] = ()) -> Reading:
+    """Read every counter now; of `tool_threads`, which only measure, no thread counters."""
+    io_counters = attempt(lambda: _process_io(root))
+    busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
+    return Reading(
+        at_s=time.perf_counter(),
+        cpu_s=process_cpu_s(),
+        threads=attempt(lambda: _threads(root, tool_threads)),
+        busy_s=busy[0] if busy else None,
+        steal_s=busy[1] if busy else None,
+        throttled_s=attempt(lambda: throttled_s(root)),
+        pressure=(
+            attempt(lambda: _pressure_s(root, "cpu")),
+            attempt(lambda: _pressure_s(root, "io")),
+            attempt(lambda: _pressure_s(root, "memory")),
+        ),
+        storage_bytes=io_counters["read_bytes"] if io_counters else None,
+        read_bytes=io_counters["rchar"] if io_counters else None,
+        major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+    )
+
+
+def between(
+    before: Reading,
+    after: Reading,
+    *,
+    tool_cpu_s: float,
+    consumer_cpu_s: float,
+    gil_overshoots_s: list[float],
+    root: Path = Path("/"),
+) -> Signals:
+    """Say what happened between two readings."""
+    wall_s = after.at_s - before.at_s
+    cpu_s = after.cpu_s - before.cpu_s
+    busy_s = _difference(before.busy_s, after.busy_s)
+    cpus = len(usable_cpus())
+    quota = attempt(lambda: quota_vcpus(root))
+    pressures = [_difference(*pair) for pair in zip(before.pressure, after.pressure, strict=True)]
+    threads = _thread_times(before, after)
+    busiest, second = _busiest_threads(threads, wall_s)
+    shares = [None if stalled is None else stalled / wall_s for stalled in pressures]
+    signals = Signals(
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        tool_cpu_s=tool_cpu_s,
+        consumer_cpu_s=consumer_cpu_s,
+        vcpus_visible=cpus,
+        vcpus_usable=min(cpus, quota) if quota else float(cpus),
+        run_delay_s=None if threads is None else sum(each.delayed_s for each in threads),
+        busiest_thread=busiest,
+        second_thread=second,
+        other_cpu_s=None if busy_s is None else max(0.0, busy_s - cpu_s),
+        steal_s=_difference(before.steal_s, after.steal_s),
+        throttled_s=_difference(before.throttled_s, after.throttled_s),
+        pressure_cpu=shares[0],
+        pressure_io=shares[1],
+        pressure_memory=shares[2],
+        gil_overshoot_p50_ms=_quantile_ms(gil_overshoots_s, 0.5),
+        gil_overshoot_p90_ms=_quantile_ms(gil_overshoots_s, 0.9),
+        storage_bytes_read=_count(before.storage_bytes, after.storage_bytes),
+        bytes_read=_count(before.read_bytes, after.read_bytes),
+        major_faults=after.major_faults - before.major_faults,
+    )
+    unknown = (field.name for field in fields(signals) if getattr(signals, field.name) is None)
+    return replace(signals, missing=tuple(unknown))
+
+
+def attempt(source: Callable[[], Value]) -> Value | None:
+    """Read a source that this machine may not have."""
+    try:
+        return source()
+    except (OSError, ArithmeticError, LookupError, ValueError):
+        return None
+
+
+def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
+    """The times of every thread so far, our workers' too."""
+    left_out = set(map(str, but))
+    tasks = [task for task in os.scandir(root / "proc/self/task") if task.name not in left_out]
+    for worker in workers(root):
+        with contextlib.suppress(OSError):
+            tasks += os.scandir(worker / "task")
+    found = {}
+    for task in tasks:
+        if counters := attempt(partial(contents, f"{task.path}/schedstat")):
+            running_ns, delayed_ns = counters.split()[:2]
+            found[task.name] = ThreadTime(int(running_ns) / 1e9, int(delayed_ns) / 1e9)
+    return found
+
+
+def _thread_times(before: Reading, after: Reading) -> list[ThreadTime] | None:
+    """What each thread that is still there did between two readings."""
+    if before.threads is None or after.threads is None:
+        return None
+    new = ThreadTime(0.0, 0.0)
+    pairs = [(now, before.threads.get(name, new)) for name, now in after.threads.items()]
+    return [
+        ThreadTime(
+            max(0.0, now.running_s - then.running_s), max(0.0, now.delayed_s - then.delayed_s)
+        )
+        for now, then in pairs
+    ]
+
+
+def _busiest_threads(
+    threads: list[ThreadTime] | None, wall_s: float
+) -> tuple[float | None, float | None]:
+    """The two largest shares of the time that a thread ran or was ready to run."""
+    if threads is None:
+        return None, None
+    first, second, *_ = sorted([*map(sum, threads), 0.0, 0.0], reverse=True)
+    return min(1.0, first / wall_s), min(1.0, second / wall_s)
+
+
+def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:
+    """Busy and stolen seconds of the CPUs that we may run on, whoever used them."""
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy, steal, found = 0, 0, 0
+    for line in (root / "proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name in wanted:
+            user, nice, system, _idle, _iowait, irq, softirq, stolen = map(int, ticks[:8])
+            busy += user + nice + system + irq + softirq
+            steal += stolen
+            found += 1
+    if not found:
+        raise ValueError("none of our CPUs is listed")
+    return busy * tick_s, steal * tick_s
+
+
+def _pressure_s(root: Path, resource_name: str) -> float:
+    line = (root / "proc/pressure" / resource_name).read_text().splitlines()[0]
+    return int(line.rsplit("total=", 1)[1]) / 1e6
+
+
+def _process_io(root: Path) -> dict[str, int]:
+    lines = (root / "proc/self/io").read_text().splitlines()
+    return {name: int(value) for name, value in (line.split(": ") for line in lines)}
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)
+
+
+def _count(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
+
+
+def _quantile_ms(overshoots_s: list[float], share: float) -> float | None:
+    if len(overshoots_s) < 10:
+        return None
+    return sorted(overshoots_s)[int(share * len(overshoots_s))] * 1000
+
+
+def describe_host(tensorflow: str) -> Host:
+    """Describe this machine."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit = memory_limit_bytes() or memory.total
+    return Host(
+        name=socket.gethostname(),
+        vcpus=len(usable_cpus()),
+        memory_bytes=min(memory.total, limit),
+        memory_available_bytes=min(memory.available, limit),
+        cpu_model=_cpu_model(),
+        python=platform.python_version(),
+        tensorflow=tensorflow,
+    )
+
+
+@cache
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            ]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()

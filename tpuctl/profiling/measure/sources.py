@@ -1,0 +1,170 @@
+"""Build somebody's pipeline with a change that we only try."""
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tpuctl.datasets.batches import open_batches
+from tpuctl.errors import InvalidInputError
+from tpuctl.profiling.inputs import read_shards
+from tpuctl.profiling.measure.loop import OpenPipeline
+from tpuctl.profiling.request import SUPPORTED, Request, Target
+from tpuctl.profiling.whatif import Change
+from tpuctl.usercode.function import Function, load_function, parameters, users_errors
+
+
+@contextlib.contextmanager
+def building_with(change: Change | None) -> Iterator[None]:
+    """Let whatever framework is loaded build in another way, until the block ends."""
+    with contextlib.ExitStack() as stack:
+        if change and "tensorflow" in sys.modules:
+            from tpuctl.profiling.frameworks import _tf_changes
+
+            stack.enter_context(_tf_changes.building_with(change))
+        if change and "torch" in sys.modules:
+            from tpuctl.profiling.frameworks import _torch_changes
+
+            stack.enter_context(_torch_changes.building_with(change))
+        yield
+
+
+def finished(made: Any, kind: str | None, change: Change | None) -> Any:
+    """Put what a change adds at the end of a pipeline."""
+    if change is None:
+        return made
+    if kind == "tf.data":
+        from tpuctl.profiling.frameworks import _tf_changes
+
+        return _tf_changes.finished(made, change)
+    if kind == "grain" and change.way == "workers" and hasattr(made, "mp_prefetch"):
+        options = sys.modules["grain"].multiprocessing.MultiprocessingOptions
+        return made.mp_prefetch(options(num_workers=change.number))
+    return made
+
+
+FRAMEWORKS = {"tensorflow", "torch", "grain", "jax", "keras"}
+
+
+def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
+    """Build or load the pipeline that a target means; `folder` is for its counters.
+
+    Raises TargetError where the user's code fails, InvalidInputError for what cannot be iterated
+    and ImportError where photographs are given and TensorFlow is not installed.
+    """
+    if target.kind == "shards" and not _is_for_tf_data(target):
+        return _open_batches(target, request, folder)
+    if target.kind != "function":
+        from tpuctl.profiling.frameworks._tf import open_folder
+
+        return open_folder(target, batch_size=request.batch_size, image_size=request.image_size)
+    name = Function(target.place, target.function or "")
+    function = load_function(name, given=("batch_size",), caller="profile run")
+    given = {"batch_size": request.batch_size}
+    arguments = given if "batch_size" in parameters(function) else {}
+
+    def make() -> Any:
+        with users_errors(f"Calling {name} failed", name), building_with(request.change):
+            return function(**arguments)
+
+    made = make()
+    kind = kind_of(made)
+    made = finished(made, kind, request.change)
+    if kind == "tf.data":
+        from tpuctl.profiling.frameworks._tf import open_dataset
+
+        return open_dataset(made, batch_size=request.batch_size)
+    if kind == "torch":
+        from tpuctl.profiling.frameworks._torch import open_loader
+
+        return open_loader(made, folder, batch_size=request.batch_size)
+    if kind == "grain":
+        from tpuctl.profiling.frameworks._grain import open_grain
+
+        return open_grain(made, folder, batch_size=request.batch_size)
+    if kind == "iterable":
+        from tpuctl.profiling.frameworks.iterables import open_iterable
+
+        return open_iterable(made, make, folder, name=name.name, batch_size=request.batch_size)
+    what = f"{type(made).__module__}.{type(made).__qualname__}"
+    raise InvalidInputError(
+        f"{name} returned a {what}, which cannot be iterated.",
+        hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
+        f"Supported: {SUPPORTED}.",
+    )
+
+
+def _is_for_tf_data(target: Target) -> bool:
+    """Whether tf.data is here and can read these shards."""
+    has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+    return has_tensorflow and read_shards(Path(target.place)).is_for_tf_data
+
+
+def _open_batches(target: Target, request: Request, folder: str) -> OpenPipeline:
+    """Read shards with NumPy alone."""
+    from tpuctl.profiling.frameworks.iterables import open_iterable
+
+    batches = open_batches(target.place, request.batch_size)
+
+    def read() -> Any:
+        return ((batch.images, batch.labels) for batch in batches)
+
+    return open_iterable(read(), read, folder, name="open_batches", batch_size=request.batch_size)
+
+
+def import_frameworks(target: Target) -> None:
+    """Import what the user's file will, for that may take longer than a pipeline may take."""
+    place = Path(target.place)
+    with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
+        if target.kind != "function":
+            importlib.import_module("tensorflow")
+            return
+        if place.suffix != ".py":
+            sys.path.insert(0, os.getcwd())
+            place = Path(str(getattr(importlib.util.find_spec(target.place), "origin", "")))
+        for name in frameworks_of(place.read_text("utf-8", "replace"), target.function):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+def frameworks_of(source: str, function: str | None) -> list[str]:
+    """The frameworks that a file imports, itself or in one of its functions."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    parts = [each for each in tree.body if not isinstance(each, functions)]
+    parts += [each for each in tree.body if getattr(each, "name", None) == function]
+    names = set()
+    for node in (node for part in parts for node in ast.walk(part)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return sorted(names & FRAMEWORKS)
+
+
+def kind_of(made: object) -> str | None:
+    """Tell what a user's function returned, without importing what it does not use itself."""
+    if _is(made, "tensorflow", "data.Dataset"):
+        return "tf.data"
+    if _is(made, "torch.utils.data", "DataLoader"):
+        return "torch"
+    if any(_is(made, "grain", name) for name in ("MapDataset", "IterDataset", "DataLoader")):
+        return "grain"
+    has_items = hasattr(made, "__getitem__") and hasattr(made, "__len__")
+    plain = isinstance(made, (str, bytes, dict))
+    return "iterable" if (isinstance(made, Iterable) or has_items) and not plain else None
+
+
+def _is(made: object, module: str, name: str) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(made, found)

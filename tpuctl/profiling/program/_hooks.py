@@ -1,0 +1,139 @@
+"""Watch Grain's loaders and data sets."""
+
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from tpuctl.profiling.frameworks.stacks import StackSampler
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.program.watching import Origin, Series, Watch
+
+
+def hook_grain(watch: Watch, module: ModuleType, folder: str) -> None:
+    """Watch every outermost iterator from now on."""
+    data: Any = module
+    output = data._OutputIterDataset
+    plain = output.__iter__
+
+    def __iter__(self: Any, *arguments: Any, **named: Any) -> Any:
+        outermost = self._parent
+        series = watch.of(outermost, lambda: _grain_origin(outermost, folder))
+        # Grain comes here in the first epoch only: an outermost data set is then taken for the
+        # part of another one. It is told otherwise, and iterated as Grain would from now on.
+        again = "_tpuctl" in outermost.__dict__
+        made = outermost.__iter__() if again else plain(self, *arguments, **named)
+        outermost._tpuctl, outermost.has_child = True, False
+        _watch_class(watch, type(made))
+        made._tpuctl = series
+        watch.opened(series, made)
+        return made
+
+    output.__iter__ = __iter__
+
+
+def _watch_class(watch: Watch, kind: Any) -> None:
+    if getattr(kind.__next__, "_tpuctl", False):
+        return
+    plain = kind.__next__
+
+    def __next__(self: Any) -> Any:
+        series = self.__dict__.get("_tpuctl")
+        if series is None:
+            return plain(self)
+        return watch.take(series, partial(plain, self))
+
+    __next__._tpuctl = True  # type: ignore[attr-defined]
+    kind.__next__ = __next__
+
+
+def _grain_origin(data: Any, folder: str) -> Origin:
+    from tpuctl.profiling.frameworks._grain import open_grain
+
+    source = open_grain(data, folder, batch_size=1)
+    return Origin(
+        kind="grain",
+        chain=source.chain,
+        lanes=source.lanes,
+        runs_ahead=source.runs_ahead,
+        settings=source.settings,
+        costs=source.cost,
+        examples=source.input.examples,
+    )
+
+
+def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSampler) -> None:
+    """Watch every iterator of a loader from now on."""
+    loaders: Any = module
+    iterator = loaders._BaseDataLoaderIter
+    plain_open, plain_next = loaders.DataLoader._get_iterator, iterator.__next__
+    plain_reset = iterator._reset
+
+    def series_of(loader: Any) -> Series:
+        return watch.of(loader, lambda: _torch_origin(loader, folder, sampler))
+
+    def _get_iterator(self: Any) -> Any:
+        series = series_of(self)
+        made = plain_open(self)
+        made._tpuctl = series
+        watch.opened(series, made)
+        return made
+
+    def _reset(self: Any, loader: Any, *arguments: Any, **named: Any) -> None:
+        """An iterator of workers that persist begins its next epoch."""
+        plain_reset(self, loader, *arguments, **named)
+        if hasattr(self, "_tpuctl"):
+            self._tpuctl = series_of(loader)
+            watch.opened(self._tpuctl, self)
+
+    def __next__(self: Any) -> Any:
+        series = getattr(self, "_tpuctl", None)
+        if series is None:
+            return plain_next(self)
+        return watch.take(series, partial(plain_next, self))
+
+    loaders.DataLoader._get_iterator = _get_iterator
+    iterator._reset, iterator.__next__ = _reset, __next__
+
+
+def _torch_origin(loader: Any, folder: str, sampler: StackSampler) -> Origin:
+    from tpuctl.profiling.frameworks._torch import open_loader
+
+    source = open_loader(loader, folder, batch_size=loader.batch_size or 1, own=sampler)
+
+    def begin() -> None:
+        for start in source.begun:
+            start()
+
+    return Origin(
+        kind="torch",
+        chain=source.chain,
+        lanes=source.lanes,
+        runs_ahead=source.runs_ahead,
+        settings=source.settings,
+        begin=begin,
+        costs=source.cost,
+        examples=source.input.examples,
+    )
+
+
+# Their iterators are watched where they are made, stage by stage.
+WATCHED_BELOW = ("TFDatasetAdapter", "TorchDataLoaderAdapter", "GrainDatasetAdapter")
+
+
+def hook_keras(watch: Watch, module: ModuleType) -> None:
+    """Watch every epoch of `fit` from now on."""
+    iterator: Any = module.__dict__["JAXEpochIterator"]
+    plain = iterator._get_iterator
+
+    def _get_iterator(self: Any) -> Any:
+        made, name = plain(self), type(self.data_adapter).__name__
+        if name in WATCHED_BELOW:
+            return made
+        return watch.wrapped(watch.of(self, lambda: _keras_origin(name)), iter(made))
+
+    iterator._get_iterator = _get_iterator
+
+
+def _keras_origin(adapter: str) -> Origin:
+    name = adapter.removesuffix("Adapter")
+    return Origin(kind="iterable", chain=ChainNode("Iterable", name), lanes=1, runs_ahead=False)

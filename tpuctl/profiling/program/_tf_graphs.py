@@ -1,0 +1,181 @@
+"""Time the `next` inside a graph, which is called once and then runs for every step.
+
+Two time stamps are put around the operation that takes the element and added up in a variable.
+Where the iterator itself is made in the graph nobody outside can ask for its model, so the graph
+asks, twice a second, and leaves the answer in a variable too.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from tpuctl.profiling.program.watching import Series, Watch
+
+Find = Callable[[], Series]
+SPARE = 8
+MODEL_EVERY_S = 0.5
+
+
+class Times(Protocol):
+    """What one `next` inside a graph added up; those of one iterator have one lane.
+
+    `find` gives the series of its data set, in whatever recording runs, for a graph outlives them.
+    """
+
+    lane: int
+    find: Find | None
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The model of its iterator as it last was; empty where nobody asked for it."""
+
+    def since(self) -> tuple[int, float]:
+        """Batches and seconds since the last call."""
+
+
+class GraphTimes:
+    """The `Times` of an iterator in variables, and how much of them was looked at already."""
+
+    def __init__(self, tf: Any, lane: int) -> None:
+        # `tf.Variable` is forbidden once a `tf.function` has been traced, and would be its own.
+        from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+        with tf.device("/cpu:0"):
+            self.waited_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
+            self.count = ResourceVariable(0, dtype=tf.int64, trainable=False)
+            self.model = ResourceVariable("", dtype=tf.string, trainable=False)
+            self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
+        self.lane = lane
+        self.find: Find | None = None
+        self._seen = (0, 0.0)
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The model of its iterator as it last was."""
+        return bytes(self.model.numpy())
+
+    def since(self) -> tuple[int, float]:
+        """Batches and seconds since the last call."""
+        count, waited_s = int(self.count.numpy()), float(self.waited_s.numpy())
+        before = self._seen
+        self._seen = count, waited_s
+        return count - before[0], max(0.0, waited_s - before[1])
+
+
+class Graphs:
+    """Variables for graphs to add times up in, made before they are needed."""
+
+    def __init__(self) -> None:
+        self.used: list[GraphTimes] = []
+        self._spare: list[GraphTimes] = []
+        self._lanes = 0
+        self._inside = threading.local()
+
+    def prepare(self, tf: Any) -> None:
+        """Have some ready; a graph that is being built cannot make them for itself."""
+        with tf.init_scope():
+            while len(self._spare) < SPARE:
+                self._lanes += 1
+                self._spare.append(GraphTimes(tf, self._lanes))
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[bool]:
+        """Say whether this is the outermost `next`; those that it calls are part of it."""
+        outermost = not getattr(self._inside, "taking", False)
+        self._inside.taking = True
+        try:
+            yield outermost
+        finally:
+            self._inside.taking = not outermost
+
+    def _of(self, iterator: Any) -> GraphTimes | None:
+        """The variables of an iterator, the same however often its loop is traced."""
+        found: GraphTimes | None = getattr(iterator, "_tpuctl_times", None)
+        if found is None and self._spare:
+            found = iterator._tpuctl_times = self._spare.pop()
+            found.find = getattr(iterator, "_tpuctl_find", None)
+            self.used.append(found)
+        return found
+
+    def timed(self, tf: Any, take: Callable[[], Any], iterator: Any) -> Any:
+        """Take an element with a time stamp before and one after."""
+        with self.inside() as outermost:
+            times = self._of(iterator) if outermost else None
+            if times is None:
+                return take()
+            before = tf.timestamp()
+            with tf.control_dependencies([before]):
+                element = take()
+        leaves = tf.nest.flatten(element, expand_composites=True)
+        flat = [leaf for leaf in leaves if tf.is_tensor(leaf)]
+        with tf.control_dependencies(flat):
+            now = tf.timestamp()
+            done = [times.waited_s.assign_add(now - before), times.count.assign_add(1)]
+            if getattr(iterator, "_tpuctl_ask", False):
+                _ask_for_model(tf, times, iterator._iterator_resource, now)
+        if not flat:
+            # An Optional: what comes after it waits for nothing, the automatic order is enough.
+            return element
+        with tf.control_dependencies(done):
+            return tf.nest.map_structure(
+                lambda leaf: tf.identity(leaf) if tf.is_tensor(leaf) else leaf,
+                element,
+                expand_composites=True,
+            )
+
+
+def _ask_for_model(tf: Any, times: GraphTimes, resource: Any, now: Any) -> None:
+    from tensorflow.python.ops import gen_experimental_dataset_ops
+
+    def ask() -> Any:
+        model = gen_experimental_dataset_ops.iterator_get_model_proto(resource)
+        with tf.control_dependencies([times.model.assign(model), times.model_at_s.assign(now)]):
+            return tf.constant(value=True)
+
+    tf.cond(now - times.model_at_s > MODEL_EVERY_S, ask, lambda: tf.constant(value=False))
+
+
+def collect(watch: Watch, graphs: Iterable[Times]) -> None:
+    """Credit what graphs took to their data sets, else to the one that was iterated last.
+
+    A strategy gives every replica an iterator of its own; in one step each takes a part of the
+    batch, all at once.
+    """
+    lanes: dict[Find | None, dict[int, tuple[int, float]]] = {}
+    for times in graphs:
+        batches, waited_s = times.since()
+        mine = lanes.setdefault(times.find, {})
+        before = mine.get(times.lane, (0, 0.0))
+        mine[times.lane] = before[0] + batches, before[1] + waited_s
+        if batches and times.find and times.model_bytes:
+            _add_model(watch, times.model_bytes, times.find())
+    for find, taken in lanes.items():
+        batches, waited_s = max(taken.values())
+        series = (find() if find else _fed_by_graph(watch)) if batches else None
+        if series is None:
+            continue
+        parts = sum(lane[0] for lane in taken.values()) / batches
+        examples = round(int(series.origin.settings.get("batch_size") or 1) * parts)
+        series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
+        if series.count >= 1:
+            for callback in watch.begun:
+                callback(series)
+
+
+def _add_model(watch: Watch, model: bytes, series: Series) -> None:
+    from tensorflow.core.framework import model_pb2
+
+    from tpuctl.profiling.frameworks._tf_graph import snapshot_of
+
+    if snapshot := snapshot_of(model_pb2.ModelProto.FromString(model)):
+        with watch.lock:
+            series.ledger.add(snapshot)
+
+
+def _fed_by_graph(watch: Watch) -> Series | None:
+    with watch.lock:
+        alive = [s for s in watch.series.values() if s.iterator and s.iterator() is not None]
+        quiet = [s for s in alive if s.origin.kind == "tf.data"]
+        return max(quiet, key=lambda s: s.count, default=None)

@@ -1,0 +1,212 @@
+"""A program's iterators and the machine under them, written to a file once a second.
+
+The file is a whole result every time, so that a program that is killed has left one.
+"""
+
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpuctl.codec import to_plain
+from tpuctl.profiling.frameworks.stacks import StackSampler
+from tpuctl.profiling.measure import signals
+from tpuctl.profiling.measure.loop import grown, is_warming_up, prompt_switches, spread
+from tpuctl.profiling.measure.probe import GilProbe, Sampler
+from tpuctl.profiling.measure.signals import describe_host
+from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCost
+from tpuctl.profiling.program.watching import WARM_STEPS, Series, Watch
+
+WRITE_EVERY_S = 1.0
+# A step that is so many times as long as most is an evaluation or a checkpoint, not a step.
+GAP_RATIO = 10.0
+
+
+@dataclass
+class _Start:
+    """Where the window of a series begins."""
+
+    reading: signals.Reading
+    tool_cpu_s: float
+    feeding_cpu_s: float
+    costs: tuple[StageCost, ...]
+
+
+class Recording:
+    """Turns what a `Watch` sees into a measurement."""
+
+    def __init__(
+        self, watch: Watch, folder: str, *, sampler: StackSampler, command: str = ""
+    ) -> None:
+        self.watch, self.folder, self.command = watch, folder, command
+        self.sampler = sampler
+        self.collectors: list[Callable[[], None]] = []
+        self._starts: dict[int, _Start] = {}
+        self._ends: dict[int, tuple[signals.Reading, float]] = {}
+        self._written_s = 0.0
+        self._probe: GilProbe | None = None
+        self._sampler: Sampler | None = None
+        self._late: list[float] = []
+        watch.begun.append(self._begin)
+
+    def start(self) -> None:
+        """Feel for the lock and sample from now on; does nothing the second time."""
+        if self._sampler is None:
+            self._probe, self._sampler = GilProbe(), Sampler(self._sample)
+
+    def write(self) -> None:
+        """Leave the result as it stands."""
+        measured = self.measurement()
+        if measured is None:
+            return
+        content = {"command": self.command, "at": time.time(), "measurement": to_plain(measured)}
+        place = Path(self.folder, f"{os.getpid()}.run.json")
+        try:
+            place.with_suffix(".new").write_text(json.dumps(content))
+            place.with_suffix(".new").replace(place)
+        except OSError:
+            return
+
+    def finish(self) -> Measurement | None:
+        """Take the last look and say what was seen."""
+        self._sample(last=True)
+        return self.measurement()
+
+    def stop(self) -> None:
+        """Watch no longer; hooks that stay do nothing then."""
+        self.watch.is_on = False
+        self.sampler.stop()
+        if self._probe and self._sampler:
+            self._probe.end()
+            self._sampler.end()
+
+    @property
+    def _tool_cpu_s(self) -> float:
+        return (self._probe.cpu_s if self._probe else 0.0) + (
+            self._sampler.cpu_s if self._sampler else 0.0
+        )
+
+    def _read(self, series: Series) -> signals.Reading:
+        tools = [each.thread_id for each in (self._probe, self._sampler) if each]
+        if series.origin.kind == "tf.data":
+            # It only trains: what it waits for a vCPU does not hold the pipeline up.
+            tools.append(threading.main_thread().native_id or 0)
+        return signals.read(tool_threads=tools)
+
+    def _begin(self, series: Series) -> None:
+        if id(series) in self._starts:
+            return
+        with prompt_switches(), self.watch.lock:
+            series.poll()
+            series.ledger.forget()
+            if self._probe:
+                self._probe.take()
+            self._starts[id(series)] = _Start(
+                self._read(series), self._tool_cpu_s, series.feeding_cpu_s, series.origin.costs()
+            )
+
+    def _sample(self, *, last: bool = False) -> None:
+        for collect in self.collectors:
+            collect()
+        series = self.watch.main()
+        if series is None:
+            return
+        is_due = last or time.perf_counter() - self._written_s > WRITE_EVERY_S
+        with prompt_switches(), self.watch.lock:
+            series.poll()
+            if self._probe:
+                self._late = (self._late + self._probe.take())[-2000:]
+            if is_due:
+                self._ends[id(series)] = self._read(series), self._tool_cpu_s
+        if is_due:
+            self._written_s = time.perf_counter()
+            self.write()
+
+    def measurement(self) -> Measurement | None:
+        """What the steps of the main iterator were like; None before there were any."""
+        series = self.watch.main()
+        start = self._starts.get(id(series))
+        end = self._ends.get(id(series))
+        if series is None or start is None or end is None or len(series.steps) <= WARM_STEPS:
+            return None
+        waits, steps, examples, gaps = _steady(series)
+        signals_found = signals.between(
+            start.reading,
+            end[0],
+            tool_cpu_s=end[1] - start.tool_cpu_s,
+            consumer_cpu_s=0.0,
+            gil_overshoots_s=list(self._late),
+        )
+        batch = round(statistics.median(examples))
+        phases = _phases(series, start, signals_found, (waits, steps), sum(examples))
+        origin = series.origin
+        return Measurement(
+            kind=origin.kind,
+            batch_size=max(1, batch),
+            chain=origin.chain,
+            phases=phases,
+            isolated=(),
+            first_batch_s=series.first_batch_s,
+            threadpool_size=origin.threadpool_size,
+            host=describe_host(str(origin.settings.get("tensorflow", ""))),
+            input=Input(0, origin.examples, 0, notes=_notes(gaps)),
+            settings={**origin.settings, "batch_bytes": series.batch_bytes,
+                      "wide_bytes": series.wide_bytes},
+            lanes=origin.lanes,
+            runs_ahead=origin.runs_ahead,
+            program=self.command or "this program",
+            python=sys.executable,
+        )  # fmt: skip
+
+
+def _steady(series: Series) -> "tuple[array[float], array[float], array[float], int]":
+    """The steps after the warm ones, without evaluations and checkpoints between them."""
+    skip = WARM_STEPS if series.count <= len(series.steps) else 0
+    rows = list(zip(series.waits, series.steps, series.examples, strict=True))[skip:]
+    usual = statistics.median(step for _, step, _ in rows)
+    kept = [row for row in rows if row[1] - row[0] <= GAP_RATIO * usual]
+    columns = [array("d", column) for column in zip(*kept, strict=True)]
+    return columns[0], columns[1], columns[2], len(rows) - len(kept)
+
+
+def _phases(
+    series: Series,
+    start: _Start,
+    found: Signals,
+    times: "tuple[array[float], array[float]]",
+    examples: float,
+) -> tuple[Phase, Phase]:
+    """The same window twice: as the pipeline ran, and as the device waited."""
+    waits, steps = times
+    length_s = sum(steps)
+    common: dict[str, Any] = {
+        "start_s": start.reading.at_s - series.born_s,
+        "end_s": start.reading.at_s - series.born_s + length_s,
+        "steps": len(steps),
+        "elements": len(steps),
+        "examples": round(examples),
+        "waits": spread(waits),
+        "step_times": spread(steps),
+        "device_busy_s": max(0.0, length_s - sum(waits)),
+        "signals": found,
+        "nodes": series.ledger.costs(),
+        "slices": (),
+        "nodes_vanished": series.ledger.nodes_vanished,
+        "warming_up": is_warming_up(steps),
+        "epochs_started": series.epochs,
+    }
+    free = Phase(name="free", costs=grown(start.costs, series.origin.costs()), **common)
+    return free, Phase(name="device", **common)
+
+
+def _notes(gaps: int) -> tuple[str, ...]:
+    if not gaps:
+        return ()
+    return (f"{gaps:,} long pauses between steps (evaluation, checkpoints) are left out.",)

@@ -1,0 +1,213 @@
+"""Look once a second at a program that is being profiled, from another process."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tpuctl.codec import from_plain
+from tpuctl.errors import NotFoundError, TargetError, UsageError
+from tpuctl.profiling.conclude import build_profile
+from tpuctl.profiling.models import Device, Measurement, Profile
+from tpuctl.profiling.program.copying import with_copying
+from tpuctl.usercode.scratch import scratch_folder
+
+EVERY_S = 1.0
+HINT = "Start it so that it can be watched: tpuctl profile watch -- python train.py"
+
+
+def follow(pid: int) -> Iterator[Profile]:
+    """Yield a profile a second of a running program until it ends.
+
+    Raises NotFoundError for a program that nobody profiles.
+    """
+    place = _result_of(pid)
+    while _is_running(pid):
+        if measured := read_one(place):
+            yield conclude(measured, target=measured.program or str(pid))
+        time.sleep(EVERY_S)
+
+
+def last_of(profiles: Iterator[Profile], look: Callable[[Profile], None]) -> Profile:
+    """Look at every profile, and hand over the last; raises NotFoundError where there is none."""
+    last: Profile | None = None
+    for last in profiles:
+        look(last)
+    if last is None:
+        raise NotFoundError("The program ended before its first step was seen.", hint=HINT)
+    return last
+
+
+def _result_of(pid: int) -> Path:
+    for folder in Path(tempfile.gettempdir()).glob("tpuctl-profile-*"):
+        place = folder / f"{pid}.run.json"
+        # What another user left there is not ours to believe.
+        if place.is_file() and place.stat().st_uid == os.getuid():
+            return place
+    if not _is_running(pid):
+        raise NotFoundError(f"There is no process {pid} of yours.", hint=HINT)
+    raise NotFoundError(
+        f"Process {pid} is not being profiled, or has not trained a step yet.", hint=HINT
+    )
+
+
+def _is_running(pid: int) -> bool:
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+
+
+LOOK_EVERY_S = 0.25
+STDERR = 2
+SHOW_EVERY_S = 1.0
+HOOK = Path(__file__).with_name("hook")
+PACKAGE = Path(__file__).resolve().parents[3]
+FOLDER = "TPUCTL_PROFILE_FOLDER"
+SOURCE = "measured in the training as it ran"
+NO_STEPS = (
+    "Found are tf.data, Keras fit, PyTorch and Grain loaders after a few steps; anything else by "
+    "tpuctl.profile() in the program."
+)
+OnLook = Callable[[Profile], None]
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """When the program has been watched for long enough; None never."""
+
+    steps: int | None
+    seconds: float | None
+
+    def reached(self, measured: Measurement | None) -> bool:
+        """Whether to end the program."""
+        if measured is None:
+            return False
+        phase = measured.phases[-1]
+        return (self.steps is not None and phase.steps >= self.steps) or (
+            self.seconds is not None and phase.wall_s >= self.seconds
+        )
+
+
+def is_program(words: Sequence[str]) -> bool:
+    """Whether the words of a command line are a program, and not one target."""
+    if len(words) > 1:
+        return True
+    path = Path(words[0])
+    return path.is_file() and (path.suffix == ".py" or os.access(path, os.X_OK))
+
+
+def refuse_for_programs(flags: Mapping[str, object]) -> None:
+    """Raise UsageError for flags that stand in for a device where a training has its own."""
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with a program: its steps are measured as they run.",
+            hint=f"Leave {given[0]} out, or profile the pipeline alone: path.py:function",
+        )
+
+
+def profile_program(
+    command: Sequence[str],
+    *,
+    steps: int | None = None,
+    seconds: float | None = None,
+    on_look: OnLook | None = None,
+) -> Profile:
+    """Run a program and say what its training waited for, as it really ran.
+
+    With `steps` or `seconds` it is ended when it has been watched for so long; else it runs to its
+    end. What it prints goes to stderr. Raises NotFoundError where there is no such program and
+    TargetError where no steps were seen.
+    """
+    stop = _Stop(steps, seconds)
+    name = " ".join(command)
+    with (
+        scratch_folder("tpuctl-profile-") as scratch,
+        _started(command, str(scratch.path)) as process,
+    ):
+        measured, last_s = None, 0.0
+        while process.poll() is None and not stop.reached(measured):
+            time.sleep(LOOK_EVERY_S)
+            measured = read_result(scratch.path) or measured
+            if on_look and measured and time.monotonic() - last_s >= SHOW_EVERY_S:
+                last_s = time.monotonic()
+                on_look(conclude(measured, target=name))
+        stopped = process.poll() is None
+        _end(process)
+        measured = read_result(scratch.path) or measured
+        if measured is None:
+            raise TargetError(
+                f"{name} ended with code {process.returncode} and no training step was seen.",
+                hint=NO_STEPS,
+            )
+        profile = conclude(with_copying(measured), target=name)
+        if process.returncode and not stopped:
+            failed = f"{name} ended with code {process.returncode}."
+            profile = replace(profile, unmet=(*profile.unmet, failed))
+        return profile
+
+
+def conclude(measured: Measurement, *, target: str) -> Profile:
+    """Judge a training as it ran: what its steps took without the wait is the device's time."""
+    phase = measured.phases[-1]
+    device = Device(max(1e-3, phase.device_busy_s / max(1, phase.steps) * 1e3), SOURCE)
+    return build_profile(measured, target=target, image_size=0, device=device)
+
+
+def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make a Python program write down its steps in a folder."""
+    paths = [str(HOOK), str(PACKAGE), env.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), FOLDER: folder}
+
+
+def read_result(folder: Path) -> Measurement | None:
+    """The result of the process that took most steps; a program may be several."""
+    found = [each for place in folder.glob("*.run.json") if (each := read_one(place))]
+    return max(found, key=lambda each: each.phases[-1].wall_s, default=None)
+
+
+def read_one(place: Path) -> Measurement | None:
+    """What a watched process wrote last; None where it cannot be read."""
+    try:
+        document: Any = json.loads(place.read_bytes())
+        return from_plain(Measurement, document["measurement"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
+    words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
+    env = {**os.environ, **hooked(folder, os.environ)}
+    try:
+        process = subprocess.Popen(words, stdout=STDERR, env=env)
+    except OSError as error:
+        raise NotFoundError(
+            f"{words[0]} could not be started: {error.strerror}.",
+            hint="Write the command as in a shell: tpuctl profile run -- python train.py",
+        ) from error
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask the program to end as Ctrl-C would, then make it."""
+    for number, patience_s in ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)

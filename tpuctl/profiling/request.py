@@ -1,0 +1,83 @@
+"""What the word TARGET on the command line means."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tpuctl.datasets.local_copies import copy_data_set
+from tpuctl.datasets.places import bucket_of
+from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.profiling.inputs import is_shard_folder
+from tpuctl.profiling.whatif import Change
+from tpuctl.progress import OnProgress, silent
+from tpuctl.usercode.function import Function, parse_function
+from tpuctl.usercode.function import try_alone as try_function_alone
+
+SUPPORTED = (
+    "a folder of photographs, a folder or gs:// address of tpuctl shards, module:function or "
+    "path.py:function"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A folder, or a function in a module or in a file."""
+
+    kind: Literal["photos", "shards", "function"]
+    place: str
+    function: str | None = None
+
+
+def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
+    """Find out what to profile; shards of a bucket are copied here first, as readers do.
+
+    Raises NotFoundError or InvalidInputError with what is supported, and what `copy_data_set` does.
+    """
+    if address := bucket_of(text):
+        return Target("shards", copy_data_set(address, on_progress=on_progress).path)
+    path = Path(text)
+    if text and path.is_dir():
+        return Target("shards" if is_shard_folder(path) else "photos", str(path.resolve()))
+    if function := parse_function(text):
+        return Target("function", function.place, function.name)
+    if path.is_file():
+        hint = (
+            f"Name the function that returns the data set: {text}:function"
+            if path.suffix == ".py"
+            else None
+        )
+        raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
+    raise NotFoundError(f"There is no {text!r} to profile.", hint=f"profile run takes {SUPPORTED}.")
+
+
+def try_alone(target: Target, *, iterate: bool = False) -> str | None:
+    """Say how to run the user's function without us, to see all that it says."""
+    if target.function is None:
+        return None
+    then = "list(zip({}, range(1000)))" if iterate else "{}"
+    return try_function_alone(Function(target.place, target.function), then)
+
+
+DEFAULT_SECONDS = 10.0
+LONGEST_WAIT_S = 120.0
+# A function may import a framework first, on a machine that others keep busy.
+LEAST_WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One profile to take. `wait_limit_s` is the longest that a batch may take to come.
+
+    `change` is tried on a pipeline of the user's while it is built. Traces of the host, if any, go
+    to `trace_folder`.
+    """
+
+    target: Target
+    batch_size: int
+    image_size: int
+    seconds: float
+    steps: int | None
+    device_step_ms: float | None
+    wait_limit_s: float
+    change: Change | None = None
+    trace_folder: str | None = None

@@ -1,0 +1,73 @@
+"""The `.tpuprof` file: one profile as versioned JSON."""
+
+import errno
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.profiling.models import Profile
+from tpuctl.storage.local import translated_write_errors, write_atomically
+
+SCHEMA = "tpuctl.profile/"
+VERSION = 1
+
+
+def save(profile: Profile, path: Path) -> None:
+    """Write a profile; either the whole file is there afterwards or the old one."""
+    document = {"schema": f"{SCHEMA}{VERSION}", "profile": to_plain(profile)}
+    write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def check_place(path: Path) -> None:
+    """Prove that a file can be written at `path`; raises WriteError, which names that path."""
+    with translated_write_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            raise OSError("that is a device or a pipe, which a file would replace")
+        nearest = next(place for place in path.absolute().parents if place.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+
+
+def load(path: Path) -> Profile:
+    """Read a profile; raises NotFoundError or InvalidInputError."""
+    document = _document(path)
+    version = str(document["schema"]).removeprefix(SCHEMA)
+    if version != str(VERSION):
+        raise InvalidInputError(
+            f"{path} is a profile of version {version}; this tpuctl reads version {VERSION}.",
+            hint="pip install --upgrade tpuctl",
+        )
+    try:
+        return from_plain(Profile, document.get("profile"))
+    except ValueError as error:
+        raise InvalidInputError(f"The profile {path} is damaged: {error}.", hint=_HINT) from error
+
+
+_HINT = "Take it again: tpuctl profile run TARGET --out FILE.tpuprof"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no profile {path}.", hint=_HINT) from error
+    except OSError as error:
+        raise InvalidInputError(f"Could not read {path}: {error.strerror}.", hint=_HINT) from error
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        what = "ends in the middle" if content.startswith(b'{"schema"') else "is not a profile"
+        if content.lstrip().startswith(b'{\n "schema": "tpuctl.profile/'):
+            what = "is a profile that is damaged or ends in the middle"
+        raise InvalidInputError(f"{path} {what}.", hint=_HINT) from error
+    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith(SCHEMA):
+        raise InvalidInputError(f"{path} is not a profile that tpuctl wrote.", hint=_HINT)
+    return document

@@ -1,0 +1,151 @@
+"""Find the traces that a path means, open them, and say what a file is that is no trace."""
+
+import contextlib
+import re
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.profiling.trace.xspace import Space, read_space
+from tpuctl.units import GIB, format_bytes
+
+SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+# A file is read into memory, and a zipped one could grow to anything.
+LARGEST_BYTES = 4 * GIB
+HINT = "Take one: jax.profiler.trace(DIR) or tf.profiler.experimental.start(DIR), then give DIR."
+REPLACED = "�".encode()
+_CHUNK = 1 << 20
+_STAMP = re.compile(r"\d{4}(_\d\d){5}")
+# How zlib is told that gzip wrote it.
+ZIPPED = 16 + zlib.MAX_WBITS
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The traces of one run: a file for each host; `others` are runs in the folder left aside."""
+
+    files: tuple[Path, ...]
+    others: tuple[Path, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know about the choice."""
+        if not self.others:
+            return ()
+        names = ", ".join(map(str, self.others[:3]))
+        more = f" and {len(self.others) - 3} more" if len(self.others) > 3 else ""
+        run = self.files[0].parent
+        return (f"The newest capture, {run}, was read; others were not: {names}{more}.",)
+
+
+def find_capture(path: Path) -> Capture:
+    """Find the newest capture below a folder, or take the file as it is.
+
+    Raises NotFoundError where there is none and InvalidInputError where it cannot be read.
+    """
+    try:
+        if not path.exists():
+            raise NotFoundError(f"There is no trace {path}.", hint=HINT)
+        if path.is_dir():
+            return _newest(path)
+        if not path.is_file():
+            raise InvalidInputError(f"{path} is a device or a pipe, not a trace.", hint=HINT)
+    except OSError as error:
+        raise InvalidInputError(f"Could not read {path}: {error.strerror}.") from error
+    return Capture((path,))
+
+
+def _newest(folder: Path) -> Capture:
+    runs: dict[Path, list[Path]] = defaultdict(list)
+    for file in folder.rglob("*"):
+        if file.name.endswith(SUFFIXES) and file.is_file():
+            runs[file.parent].append(file)
+    if not runs:
+        raise NotFoundError(f"There is no .xplane.pb file in {folder}.", hint=HINT)
+    newest, *others = sorted(runs, key=lambda run: _age(run, runs[run]), reverse=True)
+    return Capture(tuple(sorted(runs[newest])), tuple(others))
+
+
+def _age(run: Path, files: list[Path]) -> tuple[str, float]:
+    """When a run was captured: its folder is named after the second; else, when it was written."""
+    stamp = run.name if _STAMP.fullmatch(run.name) else ""
+    return stamp, max(file.stat().st_mtime for file in files)
+
+
+def open_trace(file: Path) -> Space:
+    """Read one trace.
+
+    Raises InvalidInputError, which says what the file is, where it is no trace; a trace that is
+    damaged is read as far as it goes, and the damage is told in the result.
+    """
+    data = _content(file)
+    if REPLACED in data and _was_text(data):
+        count = data.count(REPLACED)
+        raise InvalidInputError(
+            f"{file} was once a trace and then read and written as text: {count:,} bytes of it "
+            "were replaced by U+FFFD, and what they were is lost.",
+            hint="Copy the original again as a binary file.",
+        )
+    space = read_space(data)
+    if not any(plane.name and (plane.lines or plane.stat_spans) for plane in space.planes):
+        raise InvalidInputError(f"{file} is not a trace: {_what_it_is(data)}.", hint=HINT)
+    return space
+
+
+def _content(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            zipped = stream.read(2) == b"\x1f\x8b"
+        if size <= LARGEST_BYTES:
+            return _unzip(file) if zipped else file.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"Could not read {file}: {error.strerror or error}.") from error
+    except MemoryError as error:
+        raise InvalidInputError(f"{file} does not fit into memory.", hint=SHORTER) from error
+    raise InvalidInputError(
+        f"{file} has {format_bytes(size)}; traces of up to {format_bytes(LARGEST_BYTES)} are read.",
+        hint=SHORTER,
+    )
+
+
+SHORTER = "Trace a few steps only; a second or two is enough."
+
+
+def _unzip(file: Path) -> bytes:
+    """Unzip as far as the file goes: what is cut off is found missing by the reader."""
+    content, unzip = bytearray(), zlib.decompressobj(wbits=ZIPPED)
+    with file.open("rb") as stream, contextlib.suppress(zlib.error):
+        while (chunk := stream.read(_CHUNK)) and len(content) < LARGEST_BYTES:
+            content += unzip.decompress(chunk, LARGEST_BYTES)
+    return bytes(content)
+
+
+def _was_text(data: bytes) -> bool:
+    """Whether everything is valid UTF-8, which the numbers of a trace never are."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_KNOWN = (
+    (b"{", "it looks like JSON; the trace lies beside it and ends with .xplane.pb"),
+    (b"[", "it looks like JSON; the trace lies beside it and ends with .xplane.pb"),
+    (b"<", "it looks like a web page"),
+    (b"PK\x03\x04", "it is a zip archive"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; unpack it first"),
+    (b"version https://git-lfs", "it is a pointer of git-lfs; git lfs pull fetches the file"),
+)
+
+
+def _what_it_is(data: bytes) -> str:
+    if not data.strip(b"\0 \r\n"):
+        return "it is empty"
+    for start, what in _KNOWN:
+        if data.lstrip().startswith(start):
+            return what
+    return "its bytes have another structure"

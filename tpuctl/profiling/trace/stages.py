@@ -1,0 +1,264 @@
+"""The stages of a tf.data pipeline in a host trace, each with the work it caused on any thread.
+
+Elapsed time of an iterator is mostly waiting for the stage below, so it is not used where stages
+run in parallel. Work is followed instead: from the function that a stage starts (`FunctionRun`,
+flow `_p`) to the executor that runs it (`ExecutorState::Process`, same flow `_c`) on whichever
+thread, and to the operations inside.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tpuctl.profiling.trace.idle import host_planes
+from tpuctl.profiling.trace.intervals import Coverage, Intervals, compact, length, union
+from tpuctl.profiling.trace.xspace import Event, Events, Line, Space, Value
+
+ITERATOR, ROOT = "Iterator::", "Iterator::Root"
+# What stands for a number that was locked just then.
+UNAVAILABLE = "unavailable"
+EXECUTOR, FUNCTION = "ExecutorState::Process", "FunctionRun"
+_PRODUCE = re.compile(r"\w+Produce$")
+_OPERATION = re.compile(r"[^:]+:([A-Z]\w+)$")
+# Iterators that hand out what other threads made: their own time is waiting.
+_WAITING = re.compile(r"Prefetch|Parallel|MapAndBatch|Root|MemoryCache|Distribute|ModelDataset")
+# Decoding an event with its statistics takes a hundred times as long as its times alone.
+MOST_EVENTS = 300_000
+
+
+@dataclass
+class StageWork:
+    """One transformation: its elements, the work it caused, and what it was set to."""
+
+    path: str
+    settings: dict[str, Value] = field(default_factory=dict)
+    elements: int = 0
+    calls: int = 0
+    work_ps: int = 0
+    operations: "Counter[str]" = field(default_factory=Counter)
+
+    @property
+    def op(self) -> str:
+        """The kind of transformation."""
+        return self.path.rpartition("::")[2]
+
+    @property
+    def depth(self) -> int:
+        """How far it is from the output."""
+        return self.path.count("::")
+
+
+@dataclass
+class InputPipeline:
+    """An input pipeline in a trace, in picoseconds; `root` is when the loop waited for it."""
+
+    stages: list[StageWork]
+    unlinked_ps: int
+    root: Intervals
+    root_settings: dict[str, Value]
+    first_ps: int
+    last_ps: int
+    shortened: bool
+    work_while_waiting_ps: int
+
+    @property
+    def threads_while_waiting(self) -> float:
+        """How many threads worked at a time while the loop waited; else, all the time."""
+        waited = length(self.root)
+        if waited:
+            return self.work_while_waiting_ps / waited
+        return sum(stage.work_ps for stage in self.stages) / max(1, self.last_ps - self.first_ps)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples per element of the output, where a stage was told."""
+        sizes = (stage.settings.get("batch_size") for stage in self.stages)
+        return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+    @property
+    def vcpus(self) -> int | None:
+        """The vCPUs that the runtime reckoned with."""
+        budget = self.root_settings.get("cpu_budget")
+        return budget if isinstance(budget, int) and budget > 0 else None
+
+
+@dataclass
+class _Found:
+    """What the walk over all threads collects."""
+
+    paths: dict[Value, str] = field(default_factory=dict)
+    stages: dict[str, StageWork] = field(default_factory=dict)
+    flows: dict[Value, str] = field(default_factory=dict)
+    work: list[tuple[Event, "Counter[str]"]] = field(default_factory=list)
+    root: Intervals = field(default_factory=list)
+    root_settings: dict[str, Value] = field(default_factory=dict)
+
+    def stage(self, path: str) -> StageWork:
+        return self.stages.setdefault(path, StageWork(path))
+
+
+def read_pipeline(space: Space) -> InputPipeline | None:
+    """Find the stages of the input pipeline; None where the trace has no tf.data events."""
+    chosen = [_Thread(line, line.events()) for line in _input_lines(space)]
+    count = sum(len(thread.wanted) for thread in chosen)
+    if not count:
+        return None
+    first = min(thread.events.starts_ps[thread.wanted[0]] for thread in chosen if thread.wanted)
+    last = max(thread.events.starts_ps[thread.wanted[-1]] for thread in chosen if thread.wanted)
+    if shortened := count > MOST_EVENTS:
+        last = first + (last - first) * MOST_EVENTS // count
+    found = _Found()
+    for thread in chosen:
+        _walk(found, thread.until(last))
+    return _link(found, first, last, shortened)
+
+
+def _input_lines(space: Space) -> Iterator[Line]:
+    for plane in host_planes(space):
+        if any(name.startswith(ITERATOR) for name in plane.names().values()):
+            yield from plane.lines
+
+
+class _Thread:
+    """The events of one thread that matter here, in order of time, callers first."""
+
+    def __init__(self, line: Line, events: Events) -> None:
+        self.line, self.events = line, events
+        relevant = {each for each in set(events.ids) if _matters(line.plane.name_of(each))}
+        self.wanted = [index for index, each in enumerate(events.ids) if each in relevant]
+        self.wanted.sort(key=lambda i: (events.starts_ps[i], -events.ends_ps[i]))
+
+    def until(self, last: int) -> Iterator[Event]:
+        starts, name_of = self.events.starts_ps, self.line.plane.name_of
+        for index in self.wanted:
+            if starts[index] > last:
+                return
+            name = name_of(self.events.ids[index])
+            if _OPERATION.match(name):
+                yield Event(name, starts[index], self.events.ends_ps[index] - starts[index], {})
+            else:
+                yield from self.line.detail(self.events, [index])
+
+
+def _matters(name: str) -> bool:
+    return (
+        name.startswith(ITERATOR)
+        or name in (EXECUTOR, FUNCTION)
+        or bool(_PRODUCE.match(name) or _OPERATION.match(name))
+    )
+
+
+@dataclass
+class _Frame:
+    """An event that others are inside of, and the stage whose work they do."""
+
+    event: Event
+    path: str | None
+    inside_ps: int = 0
+    operations: "Counter[str] | None" = None
+
+
+def _walk(found: _Found, events: Iterable[Event]) -> None:
+    """Follow one thread with a stack of what it is inside of."""
+    stack: list[_Frame] = []
+    for event in events:
+        while stack and stack[-1].event.end_ps <= event.start_ps:
+            _leave(found, stack.pop())
+        frame = _enter(found, event, stack)
+        if frame:
+            stack.append(frame)
+    while stack:
+        _leave(found, stack.pop())
+
+
+def _enter(found: _Found, event: Event, stack: list[_Frame]) -> _Frame | None:
+    above = stack[-1] if stack else None
+    if event.name.startswith(ITERATOR):
+        return _enter_iterator(found, event, stack)
+    if event.name == EXECUTOR:
+        if any(frame.operations is not None for frame in stack):
+            return None
+        if above:
+            above.inside_ps += event.duration_ps
+        return _Frame(event, above.path if above else None, operations=Counter())
+    if event.name == FUNCTION:
+        if above and above.path and "_p" in event.stats:
+            found.flows[event.stats["_p"]] = above.path
+            found.stage(above.path).calls += 1
+        return None
+    if _PRODUCE.match(event.name):
+        return _Frame(event, None)
+    operation = _OPERATION.match(event.name)
+    runs = next((frame.operations for frame in stack if frame.operations is not None), None)
+    if operation and runs is not None:
+        runs[operation[1]] += event.duration_ps
+    return None
+
+
+def _enter_iterator(found: _Found, event: Event, stack: list[_Frame]) -> _Frame:
+    path = event.name
+    stage = found.stage(path)
+    stage.elements += 1
+    stage.settings.update((k, v) for k, v in event.stats.items() if v != UNAVAILABLE)
+    found.paths[event.stats.get("id", path)] = path
+    if path == ROOT:
+        found.root.append((event.start_ps, event.end_ps))
+        found.root_settings.update(event.stats)
+    if stack:
+        stack[-1].inside_ps += event.duration_ps
+        if _PRODUCE.match(stack[-1].event.name):
+            # What is produced next is made of this element, by the stage above it.
+            stack[-1].path = path.rpartition("::")[0]
+    return _Frame(event, path)
+
+
+def _leave(found: _Found, frame: _Frame) -> None:
+    if frame.operations is not None:
+        found.work.append((frame.event, frame.operations))
+    elif frame.event.name.startswith(ITERATOR) and frame.path:
+        stage = found.stage(frame.path)
+        if not _WAITING.search(stage.op):
+            stage.work_ps += max(0, frame.event.duration_ps - frame.inside_ps)
+
+
+def _link(found: _Found, first: int, last: int, shortened: bool) -> InputPipeline:
+    """Give the work of all executors to the stages that started it."""
+    unlinked = while_waiting = 0
+    root = union(compact(found.root))
+    waited = Coverage(root)
+    for event, operations in found.work:
+        while_waiting += waited.between(event.start_ps, event.end_ps)
+        path = found.flows.get(event.stats.get("_c", ""))
+        if path is None:
+            unlinked += event.duration_ps
+            continue
+        stage = found.stage(path)
+        stage.work_ps += event.duration_ps
+        stage.operations.update(operations)
+    stages = sorted(
+        (stage for stage in found.stages.values() if stage.path != ROOT),
+        key=lambda stage: (-stage.depth, stage.path),
+    )
+    return InputPipeline(
+        stages=stages,
+        unlinked_ps=unlinked,
+        root=root,
+        root_settings=found.root_settings,
+        first_ps=first,
+        last_ps=last,
+        shortened=shortened,
+        work_while_waiting_ps=while_waiting,
+    )
+
+
+def by_operation(stages: Iterable[StageWork]) -> dict[str, float]:
+    """The share of all work that each kind of operation has."""
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total.update(stage.operations)
+    whole = sum(total.values())
+    shares: dict[str, float] = defaultdict(float)
+    for name, time_ps in total.most_common():
+        shares[name] = time_ps / whole if whole else 0.0
+    return dict(shares)

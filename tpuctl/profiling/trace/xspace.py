@@ -1,0 +1,324 @@
+"""An XSpace, the file that the TPU, JAX and TensorFlow profilers write: planes, lines, events.
+
+https://github.com/openxla/xla/blob/main/xla/tsl/profiler/protobuf/xplane.proto. Only the frame is
+read at once; a line is decoded when it is asked for, and of its events only the times. What is
+damaged is left out and told, never guessed.
+"""
+
+import itertools
+import operator
+import statistics
+from array import array
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tpuctl.profiling.trace.events import Columns, Span, collect, find_places
+from tpuctl.profiling.trace.intervals import Intervals
+from tpuctl.protobuf_wire import (
+    LANE_BITS,
+    LENGTH,
+    VARINT,
+    Damaged,
+    add_lanes,
+    double,
+    field_at,
+    fields,
+    signed,
+    text,
+)
+
+PS_PER_S = 10**12
+# No capture is a month long; what claims to be is damage.
+LONGEST_PS = 30 * 86_400 * PS_PER_S
+# Times below are counted from the start of the capture, times above from 1970, in nanoseconds.
+EPOCH_NS = 10**15
+NEVER_PS = 1 << 63
+WHOLE_FILE = "the file"
+
+Value = int | float | str | bytes
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event with everything that was recorded about it."""
+
+    name: str
+    start_ps: int
+    duration_ps: int
+    stats: dict[str, Value]
+
+    @property
+    def end_ps(self) -> int:
+        """When it was over."""
+        return self.start_ps + self.duration_ps
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of a line in columns: which name each has, when it began and was over.
+
+    `recorded` is how many events of the line were written before each.
+    """
+
+    ids: "array[int]"
+    starts_ps: "array[int]"
+    ends_ps: "array[int]"
+    recorded: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Every event as (name id, start, end)."""
+        return zip(self.ids, self.starts_ps, self.ends_ps, strict=True)
+
+    def rows_in(self, moments: Intervals) -> Iterator[tuple[int, int, int]]:
+        """The events that go on in one of some moments, each as in `rows`."""
+        starts = [*(start for start, _ in moments), NEVER_PS]
+        ends = [end for _, end in moments]
+        # The first moment that is not over when an event begins.
+        nearest = map(bisect_right, itertools.repeat(ends), self.starts_ps)
+        go_on = map(operator.lt, map(starts.__getitem__, nearest), self.ends_ps)
+        return itertools.compress(self.rows(), go_on)
+
+    def spans(self, wanted: Container[int] | None = None) -> tuple[list[int], list[int]]:
+        """The starts and the ends of the events with these name ids, or of all."""
+        if wanted is None:
+            return list(self.starts_ps), list(self.ends_ps)
+        chosen = list(map(wanted.__contains__, self.ids))
+        starts = itertools.compress(self.starts_ps, chosen)
+        return list(starts), list(itertools.compress(self.ends_ps, chosen))
+
+
+@dataclass
+class Line:
+    """A row of a plane: the operations of a chip, a stream, a thread."""
+
+    plane: "Plane"
+    span: Span
+    name: str = ""
+    timestamp_ns: int = 0
+    _events: Events | None = None
+    _places: "array[int] | None" = None
+
+    def events(self) -> Events:
+        """Decode the times of all events, once."""
+        if self._events is None:
+            self._events = self.plane.space.decode(self)
+        return self._events
+
+    def detail(self, events: Events, wanted: Iterable[int]) -> Iterator[Event]:
+        """Decode whole events, statistics included, at these positions of `events`."""
+        if self._places is None:
+            self._places = find_places(self.plane.space.data, self.span)
+        for index in wanted:
+            start, end = events.starts_ps[index], events.ends_ps[index]
+            body = self._body(self._places[events.recorded[index]])
+            name = self.plane.name_of(events.ids[index])
+            yield Event(name, start, end - start, self.plane.read_stats(body))
+
+    def _body(self, place: int) -> Span:
+        _, _, start, stop = field_at(self.plane.space.data, place, self.span[1])
+        return start, stop
+
+
+@dataclass
+class Plane:
+    """A device, or the threads of a host."""
+
+    space: "Space"
+    span: Span
+    name: str = ""
+    lines: list[Line] = field(default_factory=list)
+    event_spans: dict[int, Span] = field(default_factory=dict)
+    stat_names: dict[int, str] = field(default_factory=dict)
+    stat_spans: list[Span] = field(default_factory=list)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def name_of(self, event_id: int) -> str:
+        """The name of a kind of event; empty where it is not recorded."""
+        if event_id not in self._names:
+            self._names[event_id] = self._read_name(event_id)
+        return self._names[event_id]
+
+    def names(self) -> dict[int, str]:
+        """Every kind of event that has a name."""
+        return {key: self.name_of(key) for key in self.event_spans}
+
+    def stats(self) -> dict[str, Value]:
+        """What is recorded about the plane as a whole."""
+        found: dict[str, Value] = {}
+        for span in self.stat_spans:
+            found.update(self._read_stat(span))
+        return found
+
+    def stats_of(self, event_id: int) -> dict[str, Value]:
+        """What is recorded about a kind of event."""
+        return self.read_stats(self.event_spans.get(event_id, (0, 0)), number=5)
+
+    def read_stats(self, span: Span, number: int = 4) -> dict[str, Value]:
+        """Decode the statistics among the fields of a message."""
+        found: dict[str, Value] = {}
+        for each, kind, start, stop in self.space.walk(span):
+            if each == number and kind == LENGTH:
+                found.update(self._read_stat((start, stop)))
+        return found
+
+    def _read_name(self, event_id: int) -> str:
+        name = ""
+        for number, kind, start, stop in self.space.walk(self.event_spans.get(event_id, (0, 0))):
+            if number == 2 and kind == LENGTH:
+                name = text(self.space.data, start, stop)
+        return name
+
+    def _read_stat(self, span: Span) -> dict[str, Value]:
+        name, value = "", None
+        for number, kind, a, b in self.space.walk(span):
+            if number == 1 and kind == VARINT:
+                name = self.stat_names.get(a, "")
+            else:
+                value = self._read_value(number, kind, a, b)
+        return {name: value} if name and value is not None else {}
+
+    def _read_value(self, number: int, kind: int, a: int, b: int) -> Value | None:
+        if kind == VARINT:
+            return {3: a, 4: signed(a), 7: self.stat_names.get(a)}.get(number)
+        if number == 2 and kind != LENGTH:
+            return double(self.space.data, a)
+        if kind == LENGTH and number in (5, 6):
+            return text(self.space.data, a, b) if number == 5 else bytes(self.space.data[a:b])
+        return None
+
+
+@dataclass
+class Space:
+    """A whole trace of one host."""
+
+    data: bytes
+    planes: list[Plane] = field(default_factory=list)
+    hostnames: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    origin_ns: int = 0
+    implausible: int = 0
+
+    def walk(self, span: Span, what: str = "") -> Iterator[tuple[int, int, int, int]]:
+        """Walk the fields of a message and tell, instead of raising, where it is damaged."""
+        try:
+            yield from fields(self.data, *span)
+        except Damaged as damaged:
+            self.tell(f"{what}: {damaged}" if what else str(damaged))
+
+    def tell(self, damage: str) -> None:
+        """Remember a damage."""
+        if damage not in self.damage:
+            self.damage.append(damage)
+
+    def decode(self, line: Line) -> Events:
+        """Decode the times of all events of a line."""
+        columns = Columns()
+        try:
+            collect(self.data, line.span, columns)
+        except Damaged as damaged:
+            self.tell(f"line {line.name!r} of {line.plane.name}: {damaged}")
+        columns.flush()
+        return self._timed((line.timestamp_ns - self.origin_ns) * 1000, columns)
+
+    def _timed(self, begin: int, columns: Columns) -> Events:
+        """Count times from the start of the capture and leave out what cannot be."""
+        ids, offsets, durations = columns.ids, columns.offsets, columns.durations
+        if columns.are_short and 0 <= begin < LONGEST_PS - (2 << LANE_BITS):
+            starts = add_lanes(offsets, array("Q", [begin]) * len(ids))
+            return Events(ids, starts, add_lanes(starts, durations), range(len(ids)))
+        good = [
+            index
+            for index, (offset, duration) in enumerate(zip(offsets, durations, strict=True))
+            if abs(begin) + offset + duration < LONGEST_PS
+        ]
+        self.implausible += len(ids) - len(good)
+        return Events(
+            array("Q", [ids[index] for index in good]),
+            array("q", [begin + offsets[index] for index in good]),
+            array("q", [begin + offsets[index] + durations[index] for index in good]),
+            array("Q", good),
+        )
+
+
+def read_space(data: bytes) -> Space:
+    """Read the frame of a trace. What is no trace at all has no planes."""
+    space = Space(data)
+    for number, kind, start, stop in space.walk((0, len(data)), WHOLE_FILE):
+        if kind != LENGTH or number > 4:
+            space.tell(f"{WHOLE_FILE}: there is no field {number} in a trace")
+            break
+        if number == 1:
+            space.planes.append(_read_plane(space, (start, stop)))
+        elif number == 4:
+            space.hostnames.append(text(data, start, stop))
+        else:
+            space.said.append(text(data, start, stop))
+    space.origin_ns = _origin_ns(
+        [line.timestamp_ns for each in space.planes for line in each.lines]
+    )
+    return space
+
+
+def _origin_ns(stamps: Sequence[int]) -> int:
+    """When the capture began: with the first line that is not ages away from the others."""
+    middle = statistics.median_low(stamps) if stamps else 0
+    if middle <= EPOCH_NS:
+        return 0
+    return min(each for each in stamps if (middle - each) * 1000 < LONGEST_PS)
+
+
+def _read_plane(space: Space, span: Span) -> Plane:
+    plane = Plane(space, span)
+    for number, kind, start, stop in space.walk(span, "a plane"):
+        if kind != LENGTH:
+            continue
+        if number == 2:
+            plane.name = text(space.data, start, stop)
+        elif number == 3:
+            plane.lines.append(_read_line(plane, (start, stop)))
+        elif number == 4:
+            key, value = _entry(space, (start, stop))
+            plane.event_spans[key] = value
+        elif number == 5:
+            key, value = _entry(space, (start, stop))
+            plane.stat_names[key] = _stat_name(space, value)
+        elif number == 6:
+            plane.stat_spans.append((start, stop))
+    return plane
+
+
+def _read_line(plane: Plane, span: Span) -> Line:
+    """Read the head of a line, which is written before its events."""
+    line = Line(plane, span)
+    for number, kind, start, stop in plane.space.walk(span, "a line"):
+        if number == 2 and kind == LENGTH:
+            line.name = text(plane.space.data, start, stop)
+        elif number == 3 and kind == VARINT:
+            line.timestamp_ns = signed(start)
+        elif number == 4:
+            break
+    return line
+
+
+def _entry(space: Space, span: Span) -> tuple[int, Span]:
+    """Read an entry of a map: an integer and a message."""
+    key, value = 0, (0, 0)
+    for number, kind, start, stop in space.walk(span):
+        if number == 1 and kind == VARINT:
+            key = start
+        elif number == 2 and kind == LENGTH:
+            value = (start, stop)
+    return key, value
+
+
+def _stat_name(space: Space, span: Span) -> str:
+    name = ""
+    for number, kind, start, stop in space.walk(span):
+        if number == 2 and kind == LENGTH:
+            name = text(space.data, start, stop)
+    return name

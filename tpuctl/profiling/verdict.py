@@ -1,0 +1,360 @@
+"""From measurements to a verdict: is it the device, the vCPUs, the interpreter, I/O? Pure.
+
+The regime comes first and the arithmetic second: a pipeline held by the GIL or by slow reads looks
+like a lack of vCPUs to anything that only divides CPU time, and more of them would not help it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from tpuctl.profiling.models import Phase, Stage
+from tpuctl.profiling.reference import Thresholds
+from tpuctl.profiling.rule_inputs import Case, Finding, serial_runs, taken_by_others
+
+# With fewer vCPUs a second thread would have nowhere to run.
+TWO_THREADS, ONE_HALF = 1.5, 0.5
+# A median of less than this share of the mean: the rest of the time went into a few.
+MOSTLY_LATE = 0.2
+TRANSFERS = ("Transfer", "CopyToDevice", "PrefetchToDevice")
+Rule = Callable[[Case], Finding | None]
+
+
+def judge(case: Case) -> Finding:
+    """Apply the rules in order; the first that is sure decides, none means unknown."""
+    for rule in RULES:
+        if finding := rule(case):
+            return finding
+    return _unknown(case)
+
+
+def _device(case: Case) -> Finding | None:
+    wait = case.wait_fraction
+    if wait is None or wait >= case.limits.starved_wait or _starts_slowly(case):
+        return None
+    line = f"the loop waited {wait:.1%} of its time for input"
+    if wait < case.limits.device_wait:
+        return Finding("device", _sure(wait, case.limits.device_wait), (line,))
+    return Finding("device", 0.5, (line, "between keeping up and starving"))
+
+
+def _startup(case: Case) -> Finding | None:
+    wait = case.wait_fraction
+    if wait is not None and wait < case.limits.starved_wait and _starts_slowly(case):
+        first_s = case.measured.first_batch_s
+        return Finding(
+            "startup",
+            0.8,
+            (f"the first batch took {first_s:.1f} s, later ones keep the device busy",),
+        )
+    alone = case.others <= case.limits.contended_other
+    if alone and case.free.warming_up and (case.device is None or case.device.warming_up):
+        return Finding(
+            "startup", 0.7, ("batches came much faster at the end of the window than before",)
+        )
+    return None
+
+
+def _starts_slowly(case: Case) -> bool:
+    first_s, step_s = case.measured.first_batch_s, case.free.step_times.p50
+    return first_s > max(case.limits.startup_s, 10 * step_s) and first_s > case.free.wall_s
+
+
+def _bursty(case: Case) -> Finding | None:
+    device, wait = case.device_examples_per_s, case.wait_fraction
+    if case.device is None or device is None or wait is None:
+        return None
+    if case.examples_per_s < case.limits.fits * device:
+        return None
+    fits = (
+        f"on average the pipeline gives {case.examples_per_s:,.0f} examples/s and the device takes "
+        f"{device:,.0f}, yet the loop waited {wait:.1%}"
+    )
+    if (blame := _late_by_neighbours(case.device, wait, case.limits)) is not None:
+        return replace(blame, evidence=(fits, *blame.evidence))
+    times, waits = case.free.step_times, case.device.waits
+    uneven = times.p99 > case.limits.burst_ratio * times.p50
+    rare = (
+        times.largest > case.limits.rare_burst * times.p50 and waits.p50 < MOSTLY_LATE * waits.mean
+    )
+    if (uneven or rare) and case.examples_per_s >= case.limits.fits * device:
+        late_s = times.p99 if uneven else times.largest
+        line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, late ones {late_s * 1e3:.0f} ms"
+        return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
+    if not _runs_ahead(case):
+        line = "nothing works on the next batch while the device computes: no prefetch at the end"
+        return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
+    return Finding("unknown", 0.0, (fits, "batch times hardly vary: these signals conflict"))
+
+
+def _late_by_neighbours(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
+    """What to say where a loop waited while its threads waited for a vCPU that others had."""
+    later, delayed_s = taken_by_others(device), device.signals.run_delay_s or 0.0
+    delayed = delayed_s / device.wall_s
+    if later <= limits.contended_other or delayed < ONE_HALF * wait:
+        return None
+    lines = (
+        f"with the device, other processes took {later:.0%} of the vCPUs",
+        f"and our threads were ready without one {delayed:.2f} s per second",
+    )
+    if delayed >= wait:
+        return Finding("stolen", 0.7, lines)
+    return Finding("unknown", 0.0, (*lines, "too much of it to know why batches come late"))
+
+
+def _runs_ahead(case: Case) -> bool:
+    """Whether the end of the pipeline works while the loop does something else."""
+    if case.measured.runs_ahead is not None:
+        return case.measured.runs_ahead
+    outer = (node.path[-1] for node in case.free.nodes[:3])
+    return any("Prefetch" in name or "Parallel" in name or "MapAndBatch" in name for name in outer)
+
+
+def _throttled(case: Case) -> Finding | None:
+    if case.throttled < case.limits.throttled:
+        return None
+    usable = case.free.signals.vcpus_usable
+    return Finding(
+        "throttled",
+        min(1.0, 0.5 + case.throttled),
+        (f"the CPU quota of {usable:g} vCPUs held us back {case.throttled:.0%} of the time",),
+        bottleneck=_heaviest(case.parts.stages),
+    )
+
+
+def _cpu(case: Case) -> Finding | None:
+    busy = case.own + case.others
+    if busy < case.limits.busy:
+        return None
+    usable = case.free.signals.vcpus_usable
+    lines = [f"own CPU is {case.own:.0%} of {usable:g} usable vCPUs, others take {case.others:.0%}"]
+    if case.run_delay is not None:
+        lines.append(f"ready threads waited {case.run_delay:.2f} s per vCPU and second for one")
+    heaviest = _heaviest(case.parts.stages)
+    later = taken_by_others(case.device) if case.device else 0.0
+    if later > case.limits.contended_other:
+        lines.append(f"with the device, others took {later:.0%} of the vCPUs")
+    if max(case.others, later) <= case.limits.contended_other:
+        return Finding("vcpu", _sure(1 - busy, 0.2), tuple(lines), heaviest)
+    quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
+    if quiet and later <= case.limits.contended_other:
+        return None
+    # One thread that is always ready is enough where neighbours have most of its time.
+    wanted = case.limits.serial_active if case.is_robbed else case.limits.stolen_demand * usable
+    if case.demand is not None and case.demand < wanted:
+        return None
+    return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
+
+
+def _gil(case: Case) -> Finding | None:
+    late_ms = case.free.signals.gil_overshoot_p90_ms
+    usual_ms = case.free.signals.gil_overshoot_p50_ms
+    python = [stage.index for stage in case.parts.stages if stage.runs_python]
+    cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
+    in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
+    if late_ms is None or usual_ms is None or not lock_is_held(case):
+        return None
+    mostly = cpu_ms >= case.limits.gil_share * case.parts.cpu_s_per_example * 1e3
+    alone = case.others <= case.limits.contended_other
+    if not (in_python >= case.limits.gil_vcpus or (mostly and alone)):
+        return None
+    if case.own >= case.limits.busy:
+        return None
+    if case.in_flight > TWO_THREADS and (case.demand or 0.0) >= case.limits.busy * case.in_flight:
+        # Calls that wait for the lock do not want a vCPU; these do, and neighbours have them.
+        return None
+    if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
+        return None
+    busiest = max(python, key=lambda index: case.parts.stages[index].active_ms_per_example)
+    return Finding(
+        "gil",
+        0.9,
+        (
+            f"a 2 ms sleep in Python ended {usual_ms:.1f} ms late (90th percentile "
+            f"{late_ms:.1f} ms), its wait for a vCPU taken out: "
+            "somebody holds the interpreter lock",
+            f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
+            f"{case.own:.0%} of the usable vCPUs are busy",
+        ),
+        bottleneck=busiest,
+    )
+
+
+def lock_is_held(case: Case) -> bool:
+    """Whether somebody holds the interpreter lock most of the time.
+
+    Neighbours that take the vCPU from a thread that holds it for a moment make the probe late now
+    and then, not usually; and who holds it runs or is ready to run, so it costs a whole vCPU.
+    """
+    signals, limits = case.free.signals, case.limits
+    often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
+    usually = (signals.gil_overshoot_p50_ms or 0.0) >= limits.gil_overshoot_usual_ms
+    return often and usually and (case.demand is None or case.demand >= limits.gil_demand)
+
+
+def _serial(case: Case) -> Finding | None:
+    if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
+        return None
+    if case.is_robbed or _works_in_threads_of_its_own(case):
+        return None
+    worst = max(serial_runs(case), key=lambda run: run[1], default=None)
+    waits = case.blocked >= case.limits.blocked_share
+    if worst is not None and worst[1] >= case.limits.serial_active and not waits:
+        stages, active = worst
+        names = ", ".join(dict.fromkeys(case.parts.stages[index].name for index in stages))
+        line = f"one thread runs {names} {min(1.0, active):.0%} of the time; no other can help it"
+        return Finding("serial", _sure(1 - active, 0.2), (line,), _longest(case, stages))
+    return _one_busy_thread(case, worst) or _few_lanes(case)
+
+
+def _works_in_threads_of_its_own(case: Case) -> bool:
+    """Whether Python that gives one batch after the other waits for threads that it started."""
+    return case.measured.lanes == 1 and (case.free.signals.second_thread or 0.0) > ONE_HALF
+
+
+def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Finding | None:
+    """A thread that never rests while hardly any other wants a vCPU, whatever the model says."""
+    busiest, second = case.free.signals.busiest_thread, case.free.signals.second_thread
+    if busiest is None or second is None or worst is None or (case.measured.lanes or 1) > 1:
+        return None
+    if busiest < case.limits.serial_active or second > ONE_HALF:
+        return None
+    line = f"one thread is busy {busiest:.0%} of the time, the next one {second:.0%}"
+    return Finding("serial", 0.8, (line, *_overhead_line(case)), _longest(case, worst[0]))
+
+
+def _few_lanes(case: Case) -> Finding | None:
+    """All workers at work, and fewer of them than vCPUs."""
+    lanes, usable = case.measured.lanes or 0, case.free.signals.vcpus_usable
+    full = case.in_flight >= case.limits.serial_active * lanes
+    if not 1 < lanes < case.limits.busy * usable or not full:
+        return None
+    line = f"all {lanes} workers are busy and there are {usable:g} vCPUs"
+    return Finding("serial", 0.8, (line,), _longest(case, range(len(case.parts.stages))))
+
+
+def _element_by_element(case: Case) -> Finding | None:
+    """Vacant vCPUs, nothing waited for, and most work is that of passing elements on."""
+    if case.is_robbed or case.own >= case.limits.busy or lock_is_held(case):
+        return None
+    if case.parts.residual.share_of_cpu < ONE_HALF or case.blocked >= case.limits.blocked_share:
+        return None
+    return Finding(
+        "serial", 0.6, _overhead_line(case), _longest(case, range(len(case.parts.stages)))
+    )
+
+
+def _longest(case: Case, stages: Iterable[int]) -> int | None:
+    costs = {index: case.parts.stages[index].active_ms_per_example for index in stages}
+    return max(costs, key=costs.__getitem__, default=None)
+
+
+def _transfer(case: Case) -> Finding | None:
+    """Most of the time that stages were active went into copies to the device."""
+    moved = [s for s in case.parts.stages if s.op in TRANSFERS]
+    active = sum(stage.calls_in_flight for stage in moved)
+    if not moved or active < case.limits.transfer_share * case.in_flight or active < ONE_HALF:
+        return None
+    line = f"copies to the device take {active / case.in_flight:.0%} of the time of all stages"
+    return Finding("transfer", 0.85, (line,), bottleneck=moved[0].index)
+
+
+def _waiting(case: Case) -> Finding | None:
+    least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
+    if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
+        return None
+    slow = _most_blocked(case.parts.stages)
+    stage, pool = case.parts.stages[slow], case.measured.threadpool_size
+    lines = [
+        f"stages were active {case.in_flight:.1f} calls at a time on {case.own:.0%} of the vCPUs: "
+        f"{case.blocked:.0%} of their time is waiting",
+        f"{stage.name} takes {stage.active_ms_per_example:.1f} ms per example, "
+        f"{stage.cpu_ms_per_example:.2f} ms of it on a vCPU",
+    ]
+    capped = bool(pool) and case.in_flight >= case.limits.pool_full * pool
+    if capped and (stage.parallelism or 1) > pool:
+        line = f"{stage.parallelism} calls are allowed and the thread pool has {pool} threads"
+        return Finding("threadpool", 0.85, (*lines, line), bottleneck=slow)
+    line = f"at most {stage.parallelism or 1} of its calls may wait at the same time"
+    return Finding("io", 0.85, (*lines, line), bottleneck=slow)
+
+
+def _small_pool(case: Case) -> Finding | None:
+    """Work that would use more vCPUs than the thread pool has threads."""
+    pool, usable = case.measured.threadpool_size, case.free.signals.vcpus_usable
+    if not 0 < pool < case.limits.busy * usable or case.own + case.others >= case.limits.busy:
+        return None
+    capped = [stage for stage in case.parts.stages if (stage.parallelism or 1) > pool]
+    if sum(stage.calls_in_flight for stage in capped) < case.limits.pool_full * pool:
+        return None
+    worst = max(capped, key=lambda stage: stage.active_ms_per_example)
+    line = (
+        f"{worst.parallelism} calls are allowed, the thread pool has {pool} threads, all of them "
+        f"busy, and there are {usable:g} vCPUs"
+    )
+    return Finding("threadpool", 0.85, (line,), bottleneck=worst.index)
+
+
+def _rarely_late(case: Case) -> Finding | None:
+    """A few batches that nearly all the time goes into, where nothing else explains the wait."""
+    times = case.free.step_times
+    if case.is_robbed or times.p50 >= MOSTLY_LATE * times.mean:
+        return None
+    line = (
+        f"half of the batches take up to {times.p50 * 1e3:.1f} ms, the mean is "
+        f"{times.mean * 1e3:.1f} ms: few and late ones take nearly all the time"
+    )
+    return Finding("bursty", 0.6, (line,), bottleneck=_heaviest(case.parts.stages))
+
+
+def _unknown(case: Case) -> Finding:
+    late_ms = case.free.signals.gil_overshoot_p90_ms
+    return Finding(
+        "unknown",
+        0.0,
+        (
+            f"own CPU {case.own:.0%}, others {case.others:.0%} of the vCPUs, "
+            f"{case.blocked:.0%} of the stages' time is waiting, "
+            f"GIL probe {'not known' if late_ms is None else f'{late_ms:.1f} ms'}: "
+            "no single cause fits",
+            *_overhead_line(case),
+            *(("measure again when the neighbours are quiet",) if case.is_robbed else ()),
+        ),
+    )
+
+
+def _overhead_line(case: Case) -> tuple[str, ...]:
+    share = case.parts.residual.share_of_cpu
+    if share < case.limits.residual:
+        return ()
+    return (f"{share:.0%} of the CPU time is spent between the stages, element by element",)
+
+
+RULES: tuple[Rule, ...] = (
+    _device,
+    _startup,
+    _bursty,
+    _throttled,
+    _transfer,
+    _gil,
+    _waiting,
+    _small_pool,
+    _serial,
+    _element_by_element,
+    _cpu,
+    _rarely_late,
+)
+
+
+def _heaviest(stages: Sequence[Stage]) -> int | None:
+    costs = [stage.cpu_ms_per_example for stage in stages]
+    return costs.index(max(costs)) if costs else None
+
+
+def _most_blocked(stages: Sequence[Stage]) -> int:
+    waits = [stage.active_ms_per_example - stage.cpu_ms_per_example for stage in stages]
+    return waits.index(max(waits))
+
+
+def _sure(distance: float, scale: float) -> float:
+    """Confidence from 1.0 where the signal is far on its side down to 0.6 at the edge."""
+    return round(max(0.6, 1.0 - 0.4 * max(0.0, distance) / scale), 2)

@@ -1,0 +1,372 @@
+"""What a sweep measured, and what two of them say of each other."""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tpuctl.clock import WallClock
+from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.errors import (
+    InvalidInputError,
+    NotFoundError,
+    ScriptFailedError,
+    TpuctlError,
+    UsageError,
+)
+from tpuctl.outcome import Outcome, Status
+from tpuctl.progress import OnProgress, Progress
+from tpuctl.training.catalog import Template
+from tpuctl.training.environment import Change
+from tpuctl.training.plan import LaunchPlan, find_script, pick_choice
+from tpuctl.training.run import run_training
+from tpuctl.training.strategies import plan_training
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train on this machine: device, framework and strategy."""
+
+    device: str
+    framework: str
+    strategy: str
+    cpu_devices: int | None = None
+    hides_accelerators: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training: the first epoch apart, since it compiles; the rest as means over epochs.
+
+    `batch_size` is global. `us_per_example` is an epoch's time over its examples.
+    """
+
+    device: str
+    framework: str
+    strategy: str
+    batch_size: int
+    replicas: int
+    first_epoch_s: float
+    epoch_s: float
+    step_ms: float
+    us_per_example: float
+    examples_per_s: float
+
+
+@dataclass(frozen=True)
+class Bench(Outcome):
+    """A sweep over batch sizes on everything that this machine can train on.
+
+    `date` is the day (UTC) as YYYY-MM-DD; empty where a sweep that was read does not say.
+    """
+
+    machine: str
+    date: str
+    template: str
+    examples_per_epoch: int
+    epochs: int
+    rows: tuple[Row, ...]
+    plot: str | None
+    errors: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def place(self) -> str:
+        """Where and when it was measured."""
+        return f"{self.machine}, {self.date}" if self.date else self.machine
+
+    @property
+    def status(self) -> Status:
+        """Partial where some trainings failed, an error where all did."""
+        if not self.errors:
+            return "ok"
+        return "partial" if self.rows else "error"
+
+    @property
+    def exit_code(self) -> int:
+        """1 when any training failed."""
+        return 1 if self.errors else 0
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """The trainings that failed, each with its command."""
+        return self.errors
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Two machines at one batch size, or each at its best where `batch_size` is None."""
+
+    batch_size: int | None
+    before: Row
+    after: Row
+    speed_up: float
+    first_epoch_speed_up: float
+
+
+@dataclass(frozen=True)
+class Comparison(Outcome):
+    """How many times as fast the second machine is as the first; each with its date."""
+
+    template: str
+    before: str
+    after: str
+    speed_ups: tuple[SpeedUp, ...]
+
+
+_HINT = "Take it again: tpuctl bench --json > FILE.json"
+
+
+def compare(before: Bench, after: Bench) -> Comparison:
+    """Compare the best rows of two sweeps, batch by batch and at each one's best batch.
+
+    Raises InvalidInputError where they trained different things.
+    """
+    if before.template != after.template:
+        raise InvalidInputError(
+            f"Cannot compare a sweep of {before.template} with one of {after.template}.",
+            hint="Run both with the same --template.",
+        )
+    sizes = sorted(_sizes(before) & _sizes(after))
+    pairs = [(size, _best(before.rows, size), _best(after.rows, size)) for size in sizes]
+    best = (None, _best(before.rows), _best(after.rows))
+    return Comparison(
+        before.template,
+        before.place,
+        after.place,
+        tuple(_speed_up(*pair) for pair in [*pairs, best]),
+    )
+
+
+def load(path: Path) -> Bench:
+    """Read what `tpuctl bench --json` printed; raises NotFoundError or InvalidInputError."""
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no sweep {path}.", hint=_HINT) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"Could not read the sweep {path}: {error}", hint=_HINT) from error
+    try:
+        data = document["data"]
+        rows = tuple(_read_row(row) for row in data["rows"])
+        bench = Bench(
+            str(data["machine"]),
+            str(data.get("date", "")),
+            str(data["template"]),
+            int(data["examples_per_epoch"]),
+            int(data["epochs"]),
+            rows,
+            None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"{path} is no sweep of tpuctl bench.", hint=_HINT) from error
+    if not rows:
+        raise InvalidInputError(f"The sweep {path} holds no measurement.", hint=_HINT)
+    return bench
+
+
+def _read_row(row: dict[str, Any]) -> Row:
+    values = {field.name: row[field.name] for field in fields(Row)}
+    numbers = [value for name, value in values.items() if name.endswith(("_s", "_ms", "_example"))]
+    if not all(isinstance(value, int | float) and value > 0 for value in numbers):
+        raise ValueError("a time is not above 0")
+    return Row(**values)
+
+
+def _sizes(bench: Bench) -> set[int]:
+    return {row.batch_size for row in bench.rows}
+
+
+def _best(rows: Iterable[Row], size: int | None = None) -> Row:
+    able = [row for row in rows if size in (None, row.batch_size)]
+    return min(able, key=lambda row: row.us_per_example)
+
+
+def _speed_up(size: int | None, before: Row, after: Row) -> SpeedUp:
+    return SpeedUp(
+        size,
+        before,
+        after,
+        round(before.us_per_example / after.us_per_example, 2),
+        round(before.first_epoch_s / after.first_epoch_s, 2),
+    )
+
+
+# Seed of the comparison: MNIST has as many; a CPU would need minutes for each epoch of them.
+EXAMPLES_ON_ACCELERATOR = 60_000
+EXAMPLES_ON_CPU = 4_096
+_ALONE = {"tensorflow": "default", "jax": "single"}
+_ON_CPU = {"tensorflow": "default", "jax": "cpu"}
+_HIDE = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+
+
+def plan_variants(
+    here: Diagnosis, script: Template, *, framework: str = "auto", cpu_devices: int | None = None
+) -> tuple[Variant, ...]:
+    """List what to measure: the accelerator with all replicas and with one, and the CPU.
+
+    `cpu_devices` adds the CPU split into so many pretended devices.
+    """
+    choice = pick_choice(
+        script, here.strategies, preferred=here.recommended.framework, framework=framework
+    )
+    name, variants = choice.framework, []
+    if name not in _ALONE:
+        raise UsageError(f"bench measures TensorFlow and JAX, not {name}.")
+    count, kind = _accelerators(here)
+    on_cpu = {_ON_CPU[name], "default"}
+    if count and choice.strategy not in on_cpu | {_ALONE[name]}:
+        variants.append(Variant(f"{kind} x{count}", name, choice.strategy))
+    if here.gpus or (count and choice.strategy == _ALONE[name]):
+        variants.append(Variant(f"{kind} x1", name, _ALONE[name]))
+    variants.append(Variant("CPU", name, _ON_CPU[name], hides_accelerators=bool(count)))
+    if cpu_devices:
+        spread = "mirrored" if name == "tensorflow" else "mesh"
+        variants.append(Variant(f"CPU split in {cpu_devices}", name, spread, cpu_devices))
+    return tuple(variants)
+
+
+def run_bench(
+    here: Diagnosis,
+    *,
+    template: str,
+    batch_sizes: Sequence[int],
+    epochs: int,
+    on_progress: OnProgress,
+    framework: str = "auto",
+    examples: int | None = None,
+    cpu_devices: int | None = None,
+) -> Bench:
+    """Train the template once for each variant and batch size, a process each.
+
+    Raises UsageError for an `epochs` that leaves nothing without the first, a batch of more
+    examples than there are, or a template without the flags it takes.
+    """
+    script = find_script(template)
+    variants = plan_variants(here, script, framework=framework, cpu_devices=cpu_devices)
+    on_cpu = all(variant.device.startswith("CPU") for variant in variants)
+    examples = examples or (EXAMPLES_ON_CPU if on_cpu else EXAMPLES_ON_ACCELERATOR)
+    _check(batch_sizes, epochs, examples)
+    rows: list[Row] = []
+    errors: list[TpuctlError] = []
+    jobs = [(variant, size) for variant in variants for size in batch_sizes]
+    for done, (variant, size) in enumerate(jobs):
+        on_progress(Progress("bench", done, len(jobs), "trainings", f"{variant.device}, {size}"))
+        settings = {"data": "fake", "examples": examples, "epochs": epochs, "batch-size": size}
+        try:
+            result = _train(here, template, variant, settings)
+            rows.append(_row(variant, size, result))
+        except ScriptFailedError as error:
+            errors.append(error)
+    on_progress(Progress("bench", len(jobs), len(jobs), "trainings", ""))
+    today = WallClock().now().date().isoformat()
+    return Bench(
+        _machine(here), today, script.name, examples, epochs, tuple(rows), None, tuple(errors)
+    )
+
+
+def parse_batches(text: str) -> tuple[int, ...]:
+    """Read `256,512,1024`; raises UsageError."""
+    try:
+        sizes = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        sizes = (0,)
+    if min(sizes) < 1:
+        raise UsageError(
+            f"--batch {text!r} is no list of batch sizes.", hint="Like: --batch 256,512,1024"
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _check(batch_sizes: Sequence[int], epochs: int, examples: int) -> None:
+    if epochs < 2:
+        raise UsageError(
+            f"--epochs {epochs} leaves nothing to measure: the first epoch compiles and is apart.",
+            hint="--epochs 3",
+        )
+    if max(batch_sizes) > examples:
+        raise UsageError(
+            f"--batch {max(batch_sizes)} is more than the {examples} examples of an epoch.",
+            hint=f"--examples {4 * max(batch_sizes)}",
+        )
+
+
+def _train(
+    here: Diagnosis, template: str, variant: Variant, settings: dict[str, object]
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder:
+        out = Path(folder) / "out"
+        plan = plan_training(
+            template,
+            here,
+            framework=variant.framework,
+            strategy=variant.strategy,
+            settings=[f"{name}={value}" for name, value in {**settings, "out": out}.items()],
+            cpu_devices=variant.cpu_devices,
+        )
+        training = run_training(
+            _hidden(plan) if variant.hides_accelerators else plan,
+            log=subprocess.DEVNULL,
+            errors=Path(folder) / "stderr.log",
+            stdin=subprocess.DEVNULL,
+        )
+    if training.failures:
+        raise training.failures[0]
+    return dict(training.result or {})
+
+
+def _hidden(plan: LaunchPlan) -> LaunchPlan:
+    because = tuple(f"{Change(name, value, 'the CPU alone')}" for name, value in _HIDE.items())
+    return replace(plan, env={**plan.env, **_HIDE}, because=(*plan.because, *because))
+
+
+def _row(variant: Variant, batch_size: int, result: dict[str, Any]) -> Row:
+    try:
+        first, *rest = result["epochs"]
+        epoch_s = fmean(epoch["seconds"] for epoch in rest)
+        steps = rest[0]["steps"]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise InvalidInputError("The template left no times of its epochs.") from error
+    examples = steps * batch_size
+    return Row(
+        device=variant.device,
+        framework=variant.framework,
+        strategy=variant.strategy,
+        batch_size=batch_size,
+        replicas=result["replicas"],
+        first_epoch_s=first["seconds"],
+        epoch_s=round(epoch_s, 4),
+        step_ms=round(epoch_s / steps * 1e3, 3),
+        us_per_example=round(epoch_s / examples * 1e6, 3),
+        examples_per_s=round(examples / epoch_s, 1),
+    )
+
+
+def _accelerators(here: Diagnosis) -> tuple[int, str]:
+    if here.accelerator in ("tpu", "tpu-remote"):
+        return here.devices or here.remote_cores or 1, f"TPU {here.generation or ''}".strip()
+    return here.gpus, here.gpu_names[0] if here.gpu_names else "GPU"
+
+
+def _machine(here: Diagnosis) -> str:
+    count, kind = _accelerators(here)
+    cpus = f"{here.host.vcpus:g} vCPUs" if here.host.vcpus else "CPU"
+    return ", ".join([here.runtime, *([f"{count} {kind}"] if count else []), cpus])
+
+
+def draw(bench: Bench, path: Path) -> Bench:
+    """Draw microseconds per example over the batch size, a curve for each device, as a PNG.
+
+    Raises MissingExtraError where matplotlib is not installed.
+    """
+    from tpuctl.training._plot import write_curves
+
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in sorted(bench.rows, key=lambda row: row.batch_size):
+        name = f"{row.device}, {row.framework}"
+        curves.setdefault(name, []).append((row.batch_size, row.us_per_example))
+    write_curves(path, curves, x="global batch", y="us per example")
+    return replace(bench, plot=str(path))

@@ -1,0 +1,109 @@
+"""What must change in the environment before a framework is imported: pure, and shown.
+
+A framework reads these variables once, while it is imported; afterwards it is too late.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from tpuctl.training.strategy import Choice
+
+_KERAS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One variable that is set, or removed where `value` is None, and why.
+
+    `code` is the failure of the catalogue that it prevents, if there is one.
+    """
+
+    variable: str
+    value: str | None
+    because: str
+    code: str | None = None
+
+    def __str__(self) -> str:
+        what = f"unset {self.variable}" if self.value is None else f"{self.variable}={self.value}"
+        return f"{what} ({self.because})"
+
+
+def plan_environment(
+    choice: Choice,
+    problems: Collection[str],
+    env: Mapping[str, str],
+    *,
+    libtpu: str | None = None,
+) -> tuple[Change, ...]:
+    """List what must change for a choice to work, given the codes of the problems found.
+
+    `libtpu` is the path of the TPU library, for TensorFlow's PJRT variables. What is right already
+    is left out.
+    """
+    wanted = (
+        *_keras(choice),
+        *_addresses(choice, problems),
+        *_hostnames(problems, env),
+        *_platforms(choice, problems, env),
+        *_pjrt(choice, problems, libtpu),
+    )
+    return tuple(change for change in wanted if env.get(change.variable) != change.value)
+
+
+def find_libtpu() -> str | None:
+    """The path of the TPU library, as images and pip put it."""
+    spec = find_spec("libtpu")
+    pip = Path(spec.origin).with_name("libtpu.so") if spec and spec.origin else None
+    places = (Path("/lib/libtpu.so"), Path("/usr/lib/libtpu.so"), pip)
+    return next((str(place) for place in places if place and place.is_file()), None)
+
+
+def apply_changes(changes: Iterable[Change], env: MutableMapping[str, str]) -> None:
+    """Make the changes in an environment."""
+    for change in changes:
+        if change.value is None:
+            env.pop(change.variable, None)
+        else:
+            env[change.variable] = change.value
+
+
+def _keras(choice: Choice) -> Iterable[Change]:
+    if backend := _KERAS.get(choice.framework):
+        yield Change("KERAS_BACKEND", backend, f"Keras runs on {backend}", "F35")
+
+
+def _addresses(choice: Choice, problems: Collection[str]) -> Iterable[Change]:
+    if choice.framework == "torch" and "F53" in problems:
+        because = "torch_xla would start more processes than TPU_PROCESS_ADDRESSES names"
+        yield Change("TPU_PROCESS_ADDRESSES", None, because, "F53")
+    elif "F54" in problems:
+        yield Change("TPU_PROCESS_ADDRESSES", None, "the address 'local' has no port", "F54")
+    if choice.framework == "torch" and "F61" in problems:
+        yield Change("PJRT_DEVICE", "TPU", "PJRT_DEVICE hides the TPU", "F61")
+
+
+def _hostnames(problems: Collection[str], env: Mapping[str, str]) -> Iterable[Change]:
+    if "F47" not in problems:
+        return
+    for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS"):
+        if any(space in env.get(name, "") for space in " \n\t"):
+            yield Change(name, None, f"{name} holds a sentence where host names belong", "F47")
+
+
+def _platforms(
+    choice: Choice, problems: Collection[str], env: Mapping[str, str]
+) -> Iterable[Change]:
+    """JAX obeys, too, when it is told to leave a TPU alone: that may be meant."""
+    asked_for = env.get("JAX_PLATFORMS", "").lower()
+    if choice.framework == "jax" and "F16" in problems and "tpu" in asked_for:
+        yield Change("JAX_PLATFORMS", None, "JAX would insist on a TPU that is not here", "F16")
+
+
+def _pjrt(choice: Choice, problems: Collection[str], libtpu: str | None) -> Iterable[Change]:
+    if choice.strategy != "tpu-local" or "F30" not in problems or libtpu is None:
+        return
+    because = "TensorFlow reaches this generation through PJRT only"
+    yield Change("NEXT_PLUGGABLE_DEVICE_USE_C_API", "true", because, "F30")
+    yield Change("TF_PLUGGABLE_DEVICE_LIBRARY_PATH", libtpu, because, "F30")

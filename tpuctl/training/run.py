@@ -1,0 +1,225 @@
+"""Run a planned training on this machine and tell what came of it."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
+from tpuctl.outcome import Status
+from tpuctl.storage.local import translated_write_errors
+from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, idle_devices, read_counts
+from tpuctl.training.plan import LaunchPlan
+
+# A child that was asked to stop writes nothing long: Keras leaves within a batch.
+STOP_S = 15
+# Below a tenth, faster input would not be felt.
+WORTH_SAYING = 0.1
+# What TensorFlow 2.21 prints at every start, whatever its log level is set to (2026-11-20).
+_START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen of a training's steps from outside, compilation and evaluation left out.
+
+    `slowest` is the stage of the input pipeline that the device would wait for first.
+    """
+
+    steps: int
+    step_ms: float
+    examples_per_s: float | None
+    input_wait_fraction: float
+    slowest: str | None
+
+
+@dataclass(frozen=True)
+class Training(LaunchPlan):
+    """A training run that ended: its plan, its exit code and the figures it left behind.
+
+    `result` is what the script wrote down itself; `watched` is None where no steps were seen.
+    """
+
+    returncode: int
+    result: Mapping[str, Any] | None
+    executed: tuple[Executed, ...]
+    seconds: float
+    watched: Watched | None = None
+    last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """An error when the script failed, attention when a device or the input kept it waiting."""
+        if self.returncode:
+            return "error"
+        return "attention" if self.warnings else "ok"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Devices that did nothing, and an input pipeline that kept them waiting."""
+        if self.returncode:
+            return ()
+        found = (idle_devices(self.executed, self.devices), self._waited())
+        return tuple(sentence for sentence in found if sentence)
+
+    @property
+    def input_wait_fraction(self) -> float | None:
+        """How much of the time the device waited for input: the script's own word counts first."""
+        said = (self.result or {}).get("input_wait_fraction")
+        if isinstance(said, float):
+            return said
+        return self.watched.input_wait_fraction if self.watched else None
+
+    @property
+    def exit_code(self) -> int:
+        """The script's own; 128 + N for signal N, as a shell would say."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Nothing more: the reasons of the plan were given before it ran."""
+        return ()
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """How the script ended, where it did not end well."""
+        if not self.returncode:
+            return ()
+        how = f"ended with exit code {self.returncode}"
+        if self.returncode < 0:
+            how = f"was killed by {_signal_name(-self.returncode)}"
+        said = f": {self.last_words[-1].strip()}" if self.last_words else "."
+        again = f"Run it alone: {shlex.join(self.argv)}"
+        return (ScriptFailedError(f"{self.script} {how}{said}", hint=again),)
+
+    def _waited(self) -> str | None:
+        fraction = self.input_wait_fraction
+        if fraction is None or fraction < WORTH_SAYING:
+            return None
+        slowest = self.watched and self.watched.slowest
+        where = f"; the slowest stage is {slowest}" if slowest else ""
+        return (
+            f"The device, and the MXU in it, waited for input {fraction:.0%} of the time{where}. "
+            f"What would mend it: tpuctl profile run -- {shlex.join(_plainly(self.argv))}"
+        )
+
+
+def run_training(
+    plan: LaunchPlan,
+    *,
+    log: int | None = None,
+    errors: Path | None = None,
+    stdin: int | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> Training:
+    """Run the plan's command, wait for it, and read the `result.json` in its output folder.
+
+    `beside` are variables of the environment that are not the plan's but those of who watches.
+    `log` is the descriptor for what the script prints (default: stdout); `errors` is a file for
+    its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
+    script is stopped before KeyboardInterrupt goes on.
+    """
+    start_s = time.monotonic()
+    result_path = _output_folder(plan) / "result.json"
+    before = _stamp(result_path)
+    with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
+        counts = Path(folder) / "counts.json"
+        environment = {**_environment(plan, counts), **(beside or {})}
+        child = subprocess.Popen(plan.argv, env=environment, stdout=log, stderr=stderr, stdin=stdin)
+        with _stopped_on_interrupt(child):
+            returncode = child.wait()
+        fresh = _stamp(result_path) != before
+        result = _read_result(result_path) if fresh and not returncode else None
+        executed = read_counts(counts, result)
+    planned = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
+    return Training(
+        **planned,
+        returncode=returncode,
+        seconds=time.monotonic() - start_s,
+        result=result,
+        executed=executed,
+        last_words=_last_lines(errors) if errors and returncode else (),
+    )
+
+
+def _environment(plan: LaunchPlan, counts: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in plan.unset}
+    return {**kept, **plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
+
+
+def _plainly(argv: Sequence[str]) -> tuple[str, ...]:
+    return ("python", *argv[1:]) if argv[0] == sys.executable else tuple(argv)
+
+
+@contextmanager
+def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
+    if path is None:
+        yield None
+        return
+    with translated_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    with file:
+        yield file
+
+
+def _last_lines(path: Path, count: int = 15) -> tuple[str, ...]:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(line for line in lines if line.strip() and not _START_UP.match(line))[-count:]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} (often: out of memory)" if name == "SIGKILL" else name
+
+
+def _output_folder(plan: LaunchPlan) -> Path:
+    for index, word in enumerate(plan.argv):
+        if word == "--out" and index + 1 < len(plan.argv):
+            return Path(plan.argv[index + 1])
+        if word.startswith("--out="):
+            return Path(word.partition("=")[2])
+    return Path("training")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"Could not read the training's result {path}: {error}") from error
+    return result
+
+
+@contextmanager
+def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise

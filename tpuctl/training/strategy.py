@@ -1,0 +1,240 @@
+"""Which framework, and which strategy of it, fits a machine: a pure choice with its reasons."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.training import snippets
+
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the choice depends on. A build is what a framework can see: `tpu`, `gpu` or `cpu`."""
+
+    accelerator: str = "none"
+    runtime: str = "workstation"
+    devices: int = 0
+    hosts: int = 1
+    slices: int = 1
+    gpus: int = 0
+    remote: str | None = None
+    needs_pjrt_variables: bool = False
+    tensorflow_build: str | None = None
+    jax_build: str | None = None
+    torch_build: str | None = None
+    has_torch_xla: bool = False
+    has_keras_3: bool = False
+    tensorflow_workers: int = 1
+    stray_process_addresses: bool = False
+
+    @property
+    def several_hosts(self) -> bool:
+        """Whether the same program must start on more than one host."""
+        return self.hosts > 1 or self.slices > 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A framework and a strategy, why, and code that runs as pasted."""
+
+    framework: str
+    strategy: str
+    because: str
+    snippet: str
+
+
+def choose(situation: Situation, *, framework: str = "auto", strategy: str = "auto") -> Choice:
+    """Choose the framework and the strategy; either can be given and is then kept.
+
+    Raises InvalidInputError for a framework or strategy that does not exist.
+    """
+    if framework != "auto" and framework not in _CHOOSERS:
+        raise InvalidInputError(
+            f"{framework!r} is no framework that tpuctl knows.",
+            hint=f"Frameworks are: auto, {', '.join(_CHOOSERS)}.",
+        )
+    chosen = _best(situation) if framework == "auto" else _CHOOSERS[framework](situation)
+    if strategy in ("auto", chosen.strategy):
+        return chosen
+    if strategy not in snippets.known(chosen.framework):
+        raise InvalidInputError(
+            f"{strategy!r} is no strategy of {chosen.framework}.",
+            hint=f"Strategies are: auto, {', '.join(snippets.known(chosen.framework))}.",
+        )
+    return Choice(
+        chosen.framework,
+        strategy,
+        "asked for by name",
+        snippets.snippet(chosen.framework, strategy, situation.remote),
+    )
+
+
+def choose_tensorflow(situation: Situation) -> Choice:
+    """The strategy of TensorFlow: TPUStrategy needs a TPU build, not just a TPU."""
+    strategy, because = _tensorflow(situation)
+    return _choice("tensorflow", strategy, because, situation)
+
+
+def choose_jax(situation: Situation) -> Choice:
+    """The strategy of JAX: a mesh over what is there, started on every host."""
+    strategy, because = _jax(situation)
+    return _choice("jax", strategy, because, situation)
+
+
+def choose_torch(situation: Situation) -> Choice:
+    """The strategy of PyTorch: torch_xla on a TPU, CUDA on GPUs."""
+    strategy, because = _torch(situation)
+    return _choice("torch", strategy, because, situation)
+
+
+def choose_keras(situation: Situation) -> Choice:
+    """The backend and distribution of Keras 3."""
+    if not situation.has_keras_3:
+        return Choice("keras", "not-installed", "Keras 3 is not installed", "")
+    if situation.tensorflow_build == "tpu" and _tpu(situation):
+        below = choose_tensorflow(situation)
+        return Choice("keras", "tensorflow-" + below.strategy, below.because, below.snippet)
+    if situation.jax_build is None:
+        strategy, because = _keras_without_jax(situation)
+        return Choice("keras", strategy, because, snippets.snippet("keras", strategy, None))
+    if _tpu(situation) and situation.several_hosts:
+        strategy, because = "jax-distributed", f"{situation.hosts} hosts train together"
+    elif max(situation.devices, situation.gpus) > 1 and situation.jax_build != "cpu":
+        strategy, because = "jax-data-parallel", "several devices, one host"
+    else:
+        strategy, because = "jax-single", "one device"
+    return Choice("keras", strategy, because, snippets.snippet("keras", strategy, None))
+
+
+_CHOOSERS: dict[str, Callable[[Situation], Choice]] = {
+    "tensorflow": choose_tensorflow,
+    "jax": choose_jax,
+    "torch": choose_torch,
+}
+
+
+def _choice(framework: str, strategy: str, because: str, situation: Situation) -> Choice:
+    code = snippets.snippet(framework, strategy, situation.remote)
+    if strategy == "tpu-local" and situation.needs_pjrt_variables:
+        code = snippets.PJRT_VARIABLES + code
+    return Choice(framework, strategy, because, code)
+
+
+def _best(situation: Situation) -> Choice:
+    """TensorFlow where it can see the accelerator, else whoever can."""
+    choices = {name: chooser(situation) for name, chooser in _CHOOSERS.items()}
+    order = ("tensorflow", "jax", "torch")
+    if _tpu(situation):
+        able = [name for name in order if choices[name].strategy in _ON_TPU]
+    elif situation.accelerator == "gpu":
+        builds = (situation.tensorflow_build, situation.jax_build, situation.torch_build)
+        able = [name for name, build in zip(order, builds, strict=True) if build == "gpu"]
+    else:
+        able = []
+    installed = [name for name in order if choices[name].strategy not in _NOWHERE]
+    best = next(iter(able + installed), None)
+    if best is None:
+        return _install(situation)
+    return _with_keras(situation, choices[best])
+
+
+def _with_keras(situation: Situation, choice: Choice) -> Choice:
+    """Show Keras 3 on top of JAX where both are there: shorter than a mesh by hand."""
+    keras = choose_keras(situation)
+    if choice.framework != "jax" or not keras.strategy.startswith("jax-"):
+        return choice
+    return Choice("jax", choice.strategy, f"{choice.because}; Keras 3 runs on JAX", keras.snippet)
+
+
+_ON_TPU = frozenset(
+    {
+        "tpu-local", "tpu-grpc", "tpu-name", "single", "mesh", "distributed+mesh", "xla-single",
+        "xla-launch", "xla-launch-pop-addresses", "xla-launch-all-hosts",
+    }
+)  # fmt: skip
+_NOWHERE = frozenset({"not-installed", "none-on-tpu"})
+
+
+def _install(situation: Situation) -> Choice:
+    because = "no framework is installed"
+    if situation.tensorflow_build is not None:
+        because = "no framework that sees the TPU is installed"
+    code = snippets.install_jax(situation.accelerator)
+    return Choice("jax", "not-installed", because, code)
+
+
+def _tpu(situation: Situation) -> bool:
+    return situation.accelerator in ("tpu", "tpu-remote")
+
+
+def _tensorflow(situation: Situation) -> tuple[str, str]:
+    build = situation.tensorflow_build
+    if build is None:
+        return "not-installed", "TensorFlow is not installed"
+    if situation.accelerator == "tpu-remote":
+        name = situation.remote or ""
+        if name.startswith("grpc://") or ":" in name or name.startswith("{"):
+            return "tpu-grpc", f"the TPU answers at {name}"
+        return "tpu-name", f"the TPU is called {name}"
+    if situation.accelerator == "tpu":
+        if build != "tpu":
+            return "none-on-tpu", "this TensorFlow was built without TPU support"
+        if situation.several_hosts:
+            return "tpu-name", f"one worker drives all {situation.hosts} hosts by the TPU's name"
+        return "tpu-local", "the chips are in this machine and TensorFlow is a TPU build"
+    if situation.tensorflow_workers > 1:
+        return "multiworker-mirrored", f"TF_CONFIG names {situation.tensorflow_workers} workers"
+    if situation.gpus > 1 and build == "gpu":
+        return "mirrored", f"{situation.gpus} GPUs in this machine"
+    return "default", "one GPU" if situation.gpus == 1 and build == "gpu" else "CPU only"
+
+
+def _jax(situation: Situation) -> tuple[str, str]:
+    if situation.jax_build is None:
+        return "not-installed", "JAX is not installed"
+    if situation.accelerator == "tpu-remote":
+        if situation.runtime == "colab-legacy-tpu-node":
+            return "single", "historic: jax.tools.colab_tpu made the node's cores local devices"
+        return "cpu", "JAX cannot use a TPU on another machine"
+    if situation.accelerator == "tpu":
+        if situation.several_hosts:
+            return "distributed+mesh", f"{situation.hosts} hosts, each runs the program"
+        if situation.devices > 1:
+            return "mesh", f"{situation.devices} devices on one host"
+        return "single", "one device"
+    if situation.gpus and situation.jax_build == "gpu":
+        return ("mesh" if situation.gpus > 1 else "single"), f"{situation.gpus} GPU(s)"
+    return "cpu", "no accelerator that this JAX can see"
+
+
+def _torch(situation: Situation) -> tuple[str, str]:
+    if situation.runtime == "colab-legacy-tpu-node":
+        return "xla-launch", "historic: a torch_xla for XRT, which the notebook installed itself"
+    if situation.torch_build is None:
+        return "not-installed", "PyTorch is not installed"
+    if situation.accelerator == "tpu" and situation.has_torch_xla:
+        return _torch_xla(situation)
+    if situation.gpus and situation.torch_build == "gpu":
+        return ("cuda-ddp" if situation.gpus > 1 else "cuda-single"), f"{situation.gpus} GPU(s)"
+    return "cpu", "no accelerator that this PyTorch can see"
+
+
+def _torch_xla(situation: Situation) -> tuple[str, str]:
+    if situation.several_hosts:
+        return "xla-launch-all-hosts", f"{situation.hosts} hosts, each runs the program"
+    if situation.devices == 1:
+        # launch() would start as many processes as the bounds say, and Colab's bounds are wrong.
+        return "xla-single", "one device: a launcher would only trip over the bounds"
+    if situation.stray_process_addresses:
+        return "xla-launch-pop-addresses", "TPU_PROCESS_ADDRESSES names fewer processes than chips"
+    return "xla-launch", f"{situation.devices} devices on one host"
+
+
+def _keras_without_jax(situation: Situation) -> tuple[str, str]:
+    if situation.tensorflow_build is not None:
+        return "tensorflow", "JAX is not installed, TensorFlow is"
+    if situation.torch_build is not None:
+        return "torch", "only PyTorch is installed"
+    return "not-installed", "Keras 3 has no backend here"
