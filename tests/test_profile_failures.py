@@ -113,7 +113,7 @@ def test_a_target_that_hangs_is_ended_and_its_line_named(
 
 ENDS = {
     "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL; .*memory"),
-    "leaves": ("os._exit(7)", "ended with code 7 and without a result.$"),
+    "leaves": ("os._exit(7)", "exited with code 7 without a result.$"),
 }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tpuctl.errors import TargetError
-from tpuctl.usercode.keeper import remove
 from tpuctl.usercode.scratch import scratch_folder
+from tpuctl.usercode.scratch_cleanup import remove
 
 LIMIT_S = 60.0
 OWNER = """
