@@ -133,7 +133,7 @@ UNSUITABLE = {
     "text": ("def make():\n    return 'abc'\n", "builtins.str", "any iterable"),
     "nothing": ("def make():\n    return None\n", "NoneType", "a tf.data.Dataset"),
     "another function": ("def other():\n    pass\n", "no function make", "other"),
-    "arguments": ("def make(path):\n    return path\n", "needs arguments", "defaults"),
+    "arguments": ("def make(path):\n    return path\n", "requires arguments", "default values"),
 }
 
 
