@@ -12,7 +12,7 @@ pytest.importorskip("asyncssh")
 
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent.chips import DEVICES
-from tpuctl.remote.barrier import Probe, check_workers, judge
+from tpuctl.remote.barrier import Probe, check_workers, find_problems
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.results import summarize
@@ -32,7 +32,7 @@ def slice_of(*changes: dict[str, Any]) -> list[tuple[Host, Probe]]:
 
 
 def test_good_workers_have_no_problem() -> None:
-    assert judge(slice_of(), 4) == []
+    assert find_problems(slice_of(), 4) == []
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_good_workers_have_no_problem() -> None:
     ],
 )
 def test_the_worker_that_is_wrong_is_named_and_how(change: dict[str, Any], said: str) -> None:
-    ((index, problem),) = judge(slice_of({}, change), None)
+    ((index, problem),) = find_problems(slice_of({}, change), None)
     assert index == 1
     assert str(problem) == f"worker 1 (h1) is not fit for a job: {said}."
     verb, where = ("free" if "holders" in change else "run"), "--host h0,h1,h2,h3 --worker 1"
@@ -62,7 +62,7 @@ def test_the_worker_that_is_wrong_is_named_and_how(change: dict[str, Any], said:
 
 
 def test_each_way_of_being_unfit_is_told_once() -> None:
-    problems = judge(slice_of({}, {"chips": 3}, {"disk_free_bytes": 9}, {"chips": 3}), 4)
+    problems = find_problems(slice_of({}, {"chips": 3}, {"disk_free_bytes": 9}, {"chips": 3}), 4)
     chips, disk = (str(failure) for failure in summarize(problems))
     assert "worker 1 (h1)" in chips
     assert "it shows 3 of 4 chips. The same on worker 3." in chips
@@ -70,13 +70,13 @@ def test_each_way_of_being_unfit_is_told_once() -> None:
 
 
 def test_a_wrong_clock_of_our_own_is_no_problem_of_theirs() -> None:
-    assert judge(slice_of(*[{"clock_s": 3600.0}] * 4), None) == []
+    assert find_problems(slice_of(*[{"clock_s": 3600.0}] * 4), None) == []
 
 
 def test_chips_that_all_lack_are_missed_when_their_number_is_known() -> None:
     seen = slice_of(*[{"chips": 0}] * 4)
-    assert judge(seen, None) == []
-    assert len(judge(seen, 4)) == 4
+    assert find_problems(seen, None) == []
+    assert len(find_problems(seen, 4)) == 4
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ Keep = Callable[[str, bool], bool]
 _GIT = ".git"
 
 
-def keep_here(root: Path) -> Keep:
+def local_rules(root: Path) -> Keep:
     """The rules for a folder of this machine, those of its repository above it included."""
     root = root.resolve()
     top = next((path for path in (root, *root.parents) if (path / _GIT).exists()), root)
@@ -32,7 +32,7 @@ def keep_here(root: Path) -> Keep:
     return lambda path, is_folder: rules.keeps(prefix + path, is_folder)
 
 
-def keep_there(texts: Mapping[str, str]) -> Keep:
+def remote_rules(texts: Mapping[str, str]) -> Keep:
     """The rules for a folder of a worker, from the texts of its ignore files."""
     return _Rules(lambda path: texts.get(path, "")).keeps
 

@@ -17,7 +17,7 @@ from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
 from tpuctl.errors import HostKeyError, TpuctlError
-from tpuctl.remote.connection import Connection, HereConnector, Patience
+from tpuctl.remote.connection import Connection, LocalConnector, Timeouts
 from tpuctl.remote.hosts import Host, worker_alias
 from tpuctl.remote.keys import ensure_key, key_for_tpus, login_hint, private_keys
 from tpuctl.storage.local import append_line, ensure_folder, locked
@@ -47,7 +47,7 @@ class HostKeys:
             if known is None:
                 append_line(self.path, f"{name_of(host)} {key}")
             elif known != key:
-                raise changed(host, known, key, self.path)
+                raise host_key_changed(host, known, key, self.path)
 
     def learn(self, hosts: Iterable[tuple[Host, str]]) -> None:
         """Keep what workers have published, where we know nothing of them yet."""
@@ -91,7 +91,7 @@ def published_key(attributes: Mapping[str, str]) -> str | None:
     return None
 
 
-def changed(
+def host_key_changed(
     host: Host, known: str, shown: str, path: Path, *, is_published: bool = False
 ) -> HostKeyError:
     """The error for a key that is not the one we know."""
@@ -123,7 +123,7 @@ class Access:
     host_keys: HostKeys
     jump: Host | None = None
     login_hint: str | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: Timeouts = field(default_factory=Timeouts)
 
 
 class Connector(Protocol):
@@ -135,7 +135,7 @@ class Connector(Protocol):
 
 def require_extra(*, for_folders: bool) -> None:
     """Raise MissingExtraError now, before anything is made that nothing could be done with."""
-    import tpuctl.remote._ssh
+    import tpuctl.remote._asyncssh
 
     if for_folders:
         import tpuctl.remote._ignore  # noqa: F401
@@ -160,7 +160,7 @@ def open_access_to(
     host_keys = HostKeys(state / "known_hosts")
     learn_host_keys(api, node, host_keys)
     hint = login_hint(node, user, pair.path)
-    return Access((pair.path,), host_keys, jump, hint, Patience(new_key_s=wait_s))
+    return Access((pair.path,), host_keys, jump, hint, Timeouts(new_key_s=wait_s))
 
 
 def learn_host_keys(api: TpuApi, node: Node, host_keys: HostKeys) -> None:
@@ -187,7 +187,7 @@ def connector(access: Access | None, workers: int) -> AbstractAsyncContextManage
     Without an access the only worker is this machine.
     """
     if access is None:
-        return nullcontext(HereConnector())
-    from tpuctl.remote._ssh import open_ssh
+        return nullcontext(LocalConnector())
+    from tpuctl.remote._asyncssh import open_ssh
 
     return open_ssh(access, workers)

@@ -10,8 +10,8 @@ from tpuctl.errors import TpuctlError, WorkerUnfitError
 from tpuctl.hardware.types import known_chips
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.access import Access
-from tpuctl.remote.connection import Connection, ask
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import Connection, call_agent
+from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host
 from tpuctl.units import GIB, format_bytes, format_duration
 
@@ -44,7 +44,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Fitness(Outcome):
+class WorkerCheck(Outcome):
     """What the workers are like, and which of them are unfit and how."""
 
     workers: tuple[Probe, ...]
@@ -73,29 +73,29 @@ class Fitness(Outcome):
 
 def check_workers(
     hosts: tuple[Host, ...], access: Access, *, chips_per_worker: int | None = None
-) -> Fitness:
+) -> WorkerCheck:
     """Look at every worker; without `chips_per_worker` they only have to agree."""
 
-    async def check() -> Fitness:
+    async def check() -> WorkerCheck:
         async with open_fleet(hosts, access) as fleet:
             return await probe_fleet(fleet, chips_per_worker)
 
-    return drive(check())
+    return run_async(check())
 
 
-async def probe_fleet(fleet: Fleet, chips_per_worker: int | None) -> Fitness:
+async def probe_fleet(fleet: Fleet, chips_per_worker: int | None) -> WorkerCheck:
     """Look at the workers of a fleet, all at once."""
     answers = await fleet.each(_probe)
     pairs = list(zip(fleet.hosts, answers, strict=True))
     seen = [(host, answer) for host, answer in pairs if isinstance(answer, Probe)]
     unseen = [(host.index, a) for host, a in pairs if isinstance(a, TpuctlError)]
-    found = [*unseen, *judge(seen, chips_per_worker)]
-    return Fitness(tuple(probe for _, probe in seen), tuple(found))
+    found = [*unseen, *find_problems(seen, chips_per_worker)]
+    return WorkerCheck(tuple(probe for _, probe in seen), tuple(found))
 
 
 async def _probe(connection: Connection) -> Probe:
     host = connection.host
-    async with ask(
+    async with call_agent(
         connection, "probe.probe", packages=PACKAGES, known=known_chips()
     ) as conversation:
         now_s = (await conversation.answer())["now_s"]
@@ -114,7 +114,7 @@ async def _probe(connection: Connection) -> Probe:
     )
 
 
-def judge(
+def find_problems(
     seen: Sequence[tuple[Host, Probe]], chips_per_worker: int | None
 ) -> list[tuple[int, TpuctlError]]:
     """Name every worker that is unfit, or unlike the others, and how."""

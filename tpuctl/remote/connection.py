@@ -18,7 +18,7 @@ from tpuctl.errors import (
 )
 from tpuctl.remote.agent import wire
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.payload import COMMAND, ROOT_COMMAND, opening
+from tpuctl.remote.payload import COMMAND, ROOT_COMMAND, request_bytes
 
 HEARTBEAT_S = 10.0
 LEASE_S = 120.0
@@ -29,7 +29,7 @@ _NOISE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a worker may take: to let us in, between two signs of life, and to come back.
 
     `new_key_s` is for a key that was only just made known: workers hear of it a while later.
@@ -76,7 +76,7 @@ class Connection(Protocol):
         """Say goodbye."""
 
 
-class Conversation:
+class AgentCall:
     """One request to the agent, and what it answers, frame by frame."""
 
     def __init__(self, host: Host, channel: Channel) -> None:
@@ -122,7 +122,7 @@ class Conversation:
         """The first note; raises WorkerLostError when there is none."""
         async for note in self.notes():
             return note
-        raise lost(self.host)
+        raise connection_lost(self.host)
 
     async def send(self, data: bytes) -> None:
         """Send frames at the pace of the worker."""
@@ -180,24 +180,26 @@ class Conversation:
 
 
 @asynccontextmanager
-async def ask(
+async def call_agent(
     connection: Connection, operation: str, as_root: bool = False, /, **request: object
-) -> AsyncIterator[Conversation]:
+) -> AsyncIterator[AgentCall]:
     """Begin a conversation with the worker's agent, and end it whatever happens.
 
     With `as_root` the agent is root, by sudo; WorkerError where that wants a password.
     """
-    async with converse(connection, opening(operation, **request), as_root) as conversation:
+    async with call_agent_with(
+        connection, request_bytes(operation, **request), as_root
+    ) as conversation:
         yield conversation
 
 
 @asynccontextmanager
-async def converse(
+async def call_agent_with(
     connection: Connection, first: bytes, as_root: bool = False
-) -> AsyncIterator[Conversation]:
+) -> AsyncIterator[AgentCall]:
     """The same with the first words prepared, which may then be the same for many workers."""
     channel = await connection.open(ROOT_COMMAND if as_root else COMMAND)
-    conversation = Conversation(connection.host, channel)
+    conversation = AgentCall(connection.host, channel)
     try:
         await conversation.send(first)
         yield conversation
@@ -205,7 +207,7 @@ async def converse(
         conversation.close()
 
 
-def lost(host: Host, why: str = "it ended without a word") -> WorkerLostError:
+def connection_lost(host: Host, why: str = "it ended without a word") -> WorkerLostError:
     """The error for a connection that broke."""
     return WorkerLostError(
         f"The connection to {host.label} broke: {why}.",
@@ -233,18 +235,18 @@ def _refuse(host: Host, refused: dict[str, Any]) -> NoReturn:
 _COMPLAINT_BYTES = 4096
 
 
-class HereConnector:
+class LocalConnector:
     """Opens what stands for a connection to this machine."""
 
     async def connect(self, host: Host) -> Connection:
         """There is nothing to authenticate."""
-        return _Here(host)
+        return _LocalConnection(host)
 
 
-class _Here:
+class _LocalConnection:
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._channels: list[_Channel] = []
+        self._channels: list[_LocalChannel] = []
 
     async def open(self, command: str) -> Channel:
         """Start a command in a session of its own, so that Ctrl-C is ours alone."""
@@ -252,7 +254,7 @@ class _Here:
         process = await asyncio.create_subprocess_exec(
             "/bin/sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
-        self._channels.append(_Channel(process))
+        self._channels.append(_LocalChannel(process))
         return self._channels[-1]
 
     async def close(self) -> None:
@@ -261,7 +263,7 @@ class _Here:
             await channel.end()
 
 
-class _Channel:
+class _LocalChannel:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin
         assert process.stdout

@@ -15,20 +15,26 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import tree as agent_tree
 from tpuctl.remote.agent import wire
-from tpuctl.remote.agent.tree import FILE, Entry, read_entries
+from tpuctl.remote.agent.tree import FILE, TreeEntry, read_entries
 from tpuctl.remote.agent.unpack import Receiver
-from tpuctl.remote.connection import Connection, Conversation, ask, converse, lost
+from tpuctl.remote.connection import (
+    AgentCall,
+    Connection,
+    call_agent,
+    call_agent_with,
+    connection_lost,
+)
 from tpuctl.remote.copy_plan import (
-    Copied,
-    CopyEnd,
     CopyPlan,
+    CopyResult,
+    CopyResults,
     Direction,
     LocalTree,
-    check_that_it_is_there,
+    check_source_exists,
     copy_failed,
     read_tree,
 )
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.payload import payload
 from tpuctl.storage.local import ensure_folder, translated_write_errors
@@ -41,7 +47,7 @@ _LAST_WORDS_S = 5.0
 class _Upload:
     """What one worker lacks, and the blocks on their way to it."""
 
-    conversation: Conversation
+    conversation: AgentCall
     coming: tuple[int, ...]
     touched: tuple[int, ...]
     blocks: asyncio.Queue[bytes | None] = field(
@@ -72,7 +78,7 @@ class _Group:
 
 async def upload(
     hosts: tuple[Host, ...], access: Access, source: Path, path: str, on_progress: OnProgress
-) -> tuple[list[CopyEnd], tuple[str, ...]]:
+) -> tuple[list[CopyResult], tuple[str, ...]]:
     """Bring a path on every worker to the state of one here; how that went.
 
     Also names what is neither file, folder nor link here.
@@ -83,8 +89,8 @@ async def upload(
         async with open_fleet(hosts, access) as fleet, AsyncExitStack() as stack:
             agent = payload("copy")
 
-            async def greet(connection: Connection) -> Conversation:
-                return await stack.enter_async_context(converse(connection, agent))
+            async def greet(connection: Connection) -> AgentCall:
+                return await stack.enter_async_context(call_agent_with(connection, agent))
 
             greeted = await fleet.each(greet)
             tree = await reading
@@ -96,7 +102,7 @@ async def upload(
 
 
 async def _begin(
-    fleet: Fleet, greeted: list[Conversation | TpuctlError], tree: LocalTree, path: str
+    fleet: Fleet, greeted: list[AgentCall | TpuctlError], tree: LocalTree, path: str
 ) -> list[_Upload | TpuctlError]:
     """Tell every worker what there is, and hear what it lacks."""
     request = wire.note(do="receive", path=path, entries=tree.rows, is_file=tree.is_file)
@@ -148,7 +154,7 @@ class _Sending:
         self._total_bytes = sum(group.size_bytes * len(group.uploads) for group in groups)
         self._sent_bytes = 0
 
-    async def to_all(self) -> list[CopyEnd]:
+    async def to_all(self) -> list[CopyResult]:
         """Send to every worker what it lacks."""
         packing = [asyncio.create_task(self._pack(group)) for group in self._groups.values()]
         try:
@@ -203,12 +209,12 @@ class _Sending:
 
     def _end(
         self, host: Host, begun: _Upload | TpuctlError, answer: dict[str, Any] | TpuctlError
-    ) -> CopyEnd:
+    ) -> CopyResult:
         if isinstance(begun, TpuctlError):
             return copy_failed(host, begun)
         if isinstance(answer, TpuctlError):
             return copy_failed(host, answer)
-        return CopyEnd(
+        return CopyResult(
             host.index,
             host.address,
             None,
@@ -236,16 +242,16 @@ def _blocks(tree: LocalTree, coming: tuple[int, ...]) -> Iterator[tuple[int, byt
 
 async def download(
     hosts: tuple[Host, ...], access: Access, path: str, target: Path, on_progress: OnProgress
-) -> list[CopyEnd]:
+) -> list[CopyResult]:
     """Bring a folder of this machine to the state of a path on each worker; how that went.
 
     Several workers each get a folder of their own below the target.
     """
 
-    async def fetch(connection: Connection) -> CopyEnd:
+    async def fetch(connection: Connection) -> CopyResult:
         index = connection.host.index
         mine = target / f"worker-{index}" if len(hosts) > 1 else target
-        async with ask(connection, "copy.deliver", path=path) as conversation:
+        async with call_agent(connection, "copy.deliver", path=path) as conversation:
             return await _Fetching(conversation, mine, on_progress).run(alone=len(hosts) == 1)
 
     async with open_fleet(hosts, access) as fleet:
@@ -257,11 +263,11 @@ async def download(
 
 
 class _Fetching:
-    def __init__(self, conversation: Conversation, target: Path, on_progress: OnProgress) -> None:
+    def __init__(self, conversation: AgentCall, target: Path, on_progress: OnProgress) -> None:
         self._conversation, self._host = conversation, conversation.host
         self._target, self._on_progress = target, on_progress
 
-    async def run(self, *, alone: bool) -> CopyEnd:
+    async def run(self, *, alone: bool) -> CopyResult:
         """Ask for what is missing here and put it in its place."""
         listing = await self._conversation.answer()
         root, entries = self._choose(listing, alone=alone)
@@ -272,7 +278,7 @@ class _Fetching:
             finally:
                 receiver.close()
         host, files = self._host, [one for one in entries.values() if one.kind == FILE]
-        return CopyEnd(
+        return CopyResult(
             host.index,
             host.address,
             None,
@@ -286,7 +292,7 @@ class _Fetching:
             odd=tuple(map(str, listing["odd"])),
         )
 
-    def _choose(self, listing: dict[str, Any], *, alone: bool) -> tuple[Path, dict[int, Entry]]:
+    def _choose(self, listing: dict[str, Any], *, alone: bool) -> tuple[Path, dict[int, TreeEntry]]:
         """Where it goes, and which of the worker's files, by their numbers over there."""
         try:
             everything = read_entries(listing["entries"])
@@ -297,9 +303,9 @@ class _Fetching:
             ) from refusal
         if listing["is_file"]:
             return self._place_of_file(everything[0], alone=alone)
-        from tpuctl.remote._ignore import keep_there
+        from tpuctl.remote._ignore import remote_rules
 
-        keep, left_out, chosen = keep_there(listing["ignores"]), set(), {}
+        keep, left_out, chosen = remote_rules(listing["ignores"]), set(), {}
         for number, entry in enumerate(everything):
             parent = entry.path.rpartition("/")[0]
             is_folder = entry.kind == "d"
@@ -309,13 +315,13 @@ class _Fetching:
                 chosen[number] = entry
         return self._target, chosen
 
-    def _place_of_file(self, entry: Entry, *, alone: bool) -> tuple[Path, dict[int, Entry]]:
+    def _place_of_file(self, entry: TreeEntry, *, alone: bool) -> tuple[Path, dict[int, TreeEntry]]:
         if alone and not self._target.is_dir():
             entry.path = self._target.name
             return self._target.parent, {0: entry}
         return self._target, {0: entry}
 
-    async def _receive(self, receiver: Receiver, entries: dict[int, Entry]) -> list[int]:
+    async def _receive(self, receiver: Receiver, entries: dict[int, TreeEntry]) -> list[int]:
         missing, doubtful = await self._doing(receiver.compare)
         same: list[int] = []
         if doubtful:
@@ -340,7 +346,7 @@ class _Fetching:
             await self._doing(receiver.feed, data)
             done += len(data)
             self._on_progress(Progress(task, min(done, total_bytes), total_bytes, "bytes"))
-        raise lost(self._host)
+        raise connection_lost(self._host)
 
     async def _doing(self, function: Any, *arguments: Any) -> Any:
         """Touch the disk in a thread, so that no slow disk makes us look dead."""
@@ -357,7 +363,7 @@ class _Fetching:
 
 def copy(
     hosts: tuple[Host, ...], access: Access, plan: CopyPlan, *, on_progress: OnProgress = silent
-) -> Copied:
+) -> CopyResults:
     """Carry out a copy.
 
     On the other side nothing changes before everything has arrived; then each file takes its place
@@ -366,12 +372,12 @@ def copy(
     start_s, local = time.monotonic(), Path(plan.local or ".").expanduser()
     odd: tuple[str, ...] = ()
     if plan.direction is Direction.UP:
-        check_that_it_is_there(local)
-        ends, odd = drive(upload(hosts, access, local, plan.remote, on_progress))
+        check_source_exists(local)
+        ends, odd = run_async(upload(hosts, access, local, plan.remote, on_progress))
     else:
         if plan.local.endswith("/"):
             ensure_folder(local)
-        ends = drive(download(hosts, access, plan.remote, local, on_progress))
-    return Copied(
+        ends = run_async(download(hosts, access, plan.remote, local, on_progress))
+    return CopyResults(
         workers=tuple(ends), direction=plan.direction, seconds=time.monotonic() - start_s, odd=odd
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
-from tpuctl.remote.agent.tree import FILE, Entry, digest, entry_of_file, scan
+from tpuctl.remote.agent.tree import FILE, TreeEntry, digest, entry_of_file, scan
 from tpuctl.remote.hosts import Host, name_workers
-from tpuctl.remote.results import Ends, WorkerEnd
+from tpuctl.remote.results import CommandResult, CommandResults
 
 _REMOTE = re.compile(r"(?P<name>[^/:]*):(?P<path>.*)", re.DOTALL)
 _NAMED = 3
@@ -23,7 +23,7 @@ class Direction(enum.Enum):
 
 
 @dataclass(frozen=True)
-class CopyEnd(WorkerEnd):
+class CopyResult(CommandResult):
     """What was copied to or from one worker; `files` is how many there are, sent or not."""
 
     path: str | None = None
@@ -35,10 +35,10 @@ class CopyEnd(WorkerEnd):
 
 
 @dataclass(frozen=True)
-class Copied(Ends):
+class CopyResults(CommandResults):
     """A copy to or from all workers."""
 
-    workers: tuple[CopyEnd, ...]
+    workers: tuple[CopyResult, ...]
     direction: Direction
     seconds: float
     odd: tuple[str, ...] = ()
@@ -94,9 +94,9 @@ def plan_copy(source: str, target: str, *, has_hosts: bool) -> CopyPlan:
     return CopyPlan(direction, name, there["path"], target if from_there else source)
 
 
-def copy_failed(host: Host, error: TpuctlError) -> CopyEnd:
+def copy_failed(host: Host, error: TpuctlError) -> CopyResult:
     """What came of a copy that failed."""
-    return CopyEnd(host.index, host.address, None, None, str(error), failure=error)
+    return CopyResult(host.index, host.address, None, None, str(error), failure=error)
 
 
 def _some(names: list[str]) -> str:
@@ -112,7 +112,7 @@ class LocalTree:
     """
 
     root: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
     is_file: bool
     rows: list[list[object]]
     odd: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class LocalTree:
         return sum([entry.kind == FILE for entry in self.entries])
 
 
-def check_that_it_is_there(path: Path) -> None:
+def check_source_exists(path: Path) -> None:
     """Raise NotFoundError for what is missing, before anybody is asked for anything."""
     if not os.path.exists(path):
         raise NotFoundError(f"There is no {path} to copy.")
@@ -147,9 +147,9 @@ def read_tree(path: Path) -> LocalTree:
     """
     try:
         if path.is_dir():
-            from tpuctl.remote._ignore import keep_here
+            from tpuctl.remote._ignore import local_rules
 
-            entries, odd = scan(str(path), keep_here(path))
+            entries, odd = scan(str(path), local_rules(path))
             rows = [entry.as_list() for entry in entries]
             return LocalTree(str(path), tuple(entries), False, rows, tuple(odd))
         real = path.resolve()

@@ -124,7 +124,7 @@ def _not_started(
     return NotStartedError(f"Nothing was started on {host.label}, for {them} cannot be reached.")
 
 
-def drive(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run asynchronous work to its end, from anywhere, a notebook included.
 
     Ctrl-C (and TERM, HUP) cancels it, which it may use to leave nothing behind; then

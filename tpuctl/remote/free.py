@@ -7,11 +7,11 @@ from typing import Any
 from tpuctl.errors import ChipsHeldError, TpuctlError
 from tpuctl.hardware.types import known_chips
 from tpuctl.remote.access import Access
-from tpuctl.remote.agent.chips import LEFT, REFUSED, STAYS
-from tpuctl.remote.connection import Connection, ask
-from tpuctl.remote.fleet import drive, open_fleet
+from tpuctl.remote.agent.chips import LEFT_ALONE, REFUSED, STILL_RUNNING
+from tpuctl.remote.connection import Connection, call_agent
+from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.hosts import Host, ranges
-from tpuctl.remote.results import Answers, WorkerAnswer
+from tpuctl.remote.results import Results, WorkerResult
 
 FREE_GRACE_S = 10.0
 # Chips stay busy for up to half a minute after their process was killed (seen on Kaggle).
@@ -34,7 +34,7 @@ class ChipHolder:
 
 
 @dataclass(frozen=True)
-class HeldWorker(WorkerAnswer):
+class WorkerHolders(WorkerResult):
     """The chips of a worker; `uninspected` processes did not let us see what they have open."""
 
     chips: int = 0
@@ -45,13 +45,13 @@ class HeldWorker(WorkerAnswer):
 
 
 @dataclass(frozen=True)
-class Held(Answers):
+class Holders(Results):
     """Who has the chips of some workers, before or after they were freed."""
 
-    workers: tuple[HeldWorker, ...]
+    workers: tuple[WorkerHolders, ...]
 
     @property
-    def to_end(self) -> list[tuple[HeldWorker, ChipHolder]]:
+    def to_end(self) -> list[tuple[WorkerHolders, ChipHolder]]:
         """The processes that may be ended."""
         return [(w, holder) for w in self.workers for holder in w.holders if holder.may_end]
 
@@ -74,29 +74,31 @@ class Held(Answers):
         )
 
 
-def find_holders(hosts: tuple[Host, ...], access: Access | None, *, as_root: bool = False) -> Held:
+def find_holders(
+    hosts: tuple[Host, ...], access: Access | None, *, as_root: bool = False
+) -> Holders:
     """Find the processes that have chips open, on every worker; nothing is touched."""
 
-    async def look(connection: Connection) -> HeldWorker:
+    async def look(connection: Connection) -> WorkerHolders:
         known = known_chips()
-        async with ask(connection, "chips.look", as_root, known=known) as conversation:
+        async with call_agent(connection, "chips.look", as_root, known=known) as conversation:
             return _seen(connection.host, await conversation.answer())
 
-    async def look_everywhere() -> list[HeldWorker | TpuctlError]:
+    async def look_everywhere() -> list[WorkerHolders | TpuctlError]:
         async with open_fleet(hosts, access) as fleet:
             return await fleet.each(look)
 
-    return _held(hosts, drive(look_everywhere()))
+    return _held(hosts, run_async(look_everywhere()))
 
 
 def free_chips(
-    held: Held,
+    held: Holders,
     hosts: tuple[Host, ...],
     access: Access | None,
     *,
     as_root: bool = False,
     grace_s: float = FREE_GRACE_S,
-) -> Held:
+) -> Holders:
     """End exactly the processes that were found: TERM, and KILL after `grace_s`.
 
     Never a parent of ours, nor one whose id belongs to somebody else by now. libtpu's lock file is
@@ -104,34 +106,34 @@ def free_chips(
     """
     before = {worker.index: worker for worker in held.workers}
 
-    async def free(connection: Connection) -> HeldWorker:
+    async def free(connection: Connection) -> WorkerHolders:
         host = connection.host
         ending = [(one.pid, one.started) for one in before[host.index].holders if one.may_end]
         request = {"known": known_chips(), "processes": ending, "grace_s": grace_s}
-        async with ask(
+        async with call_agent(
             connection, "chips.release", as_root, **request, settle_s=_SETTLE_S
         ) as conversation:
             return _freed(host, before[host.index], await conversation.answer())
 
-    async def free_everywhere() -> list[HeldWorker | TpuctlError]:
+    async def free_everywhere() -> list[WorkerHolders | TpuctlError]:
         async with open_fleet(hosts, access) as fleet:
             return await fleet.each(free)
 
-    return _held(hosts, drive(free_everywhere()))
+    return _held(hosts, run_async(free_everywhere()))
 
 
-def _held(hosts: tuple[Host, ...], answers: list[HeldWorker | TpuctlError]) -> Held:
+def _held(hosts: tuple[Host, ...], answers: list[WorkerHolders | TpuctlError]) -> Holders:
     workers = (
-        HeldWorker(host.index, host.address, str(answer), answer)
+        WorkerHolders(host.index, host.address, str(answer), answer)
         if isinstance(answer, TpuctlError)
         else answer
         for host, answer in zip(hosts, answers, strict=True)
     )
-    return Held(tuple(workers))
+    return Holders(tuple(workers))
 
 
-def _seen(host: Host, answer: Mapping[str, Any]) -> HeldWorker:
-    return HeldWorker(
+def _seen(host: Host, answer: Mapping[str, Any]) -> WorkerHolders:
+    return WorkerHolders(
         host.index,
         host.address,
         None,
@@ -142,12 +144,12 @@ def _seen(host: Host, answer: Mapping[str, Any]) -> HeldWorker:
     )
 
 
-def _freed(host: Host, before: HeldWorker, answer: Mapping[str, Any]) -> HeldWorker:
+def _freed(host: Host, before: WorkerHolders, answer: Mapping[str, Any]) -> WorkerHolders:
     """What was found, with what became of it, and who has chips nevertheless."""
     outcomes = dict(answer["outcomes"])
     after = _seen(host, answer)
     touched = tuple(
-        replace(holder, outcome=outcomes.get(holder.pid, LEFT)) for holder in before.holders
+        replace(holder, outcome=outcomes.get(holder.pid, LEFT_ALONE)) for holder in before.holders
     )
     known = {(holder.pid, holder.started) for holder in before.holders}
     new = tuple(one for one in after.holders if (one.pid, one.started) not in known)
@@ -174,7 +176,7 @@ def _failure(
         if holder.outcome == REFUSED:
             what = f"{who} belongs to {holder.user or 'somebody else'}, and is not ours to end"
             return ChipsHeldError(f"{host.label}: {what}.", hint=f"{again} --sudo")
-        if holder.outcome == STAYS:
+        if holder.outcome == STILL_RUNNING:
             what, hint = f"{who} does not end although it was killed", "Restart that machine."
         elif holder.is_this_notebook:
             what, hint = f"{who} is this very notebook", "Restart its kernel."

@@ -16,18 +16,18 @@ from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.agent.joblog import LOG_BYTES
 from tpuctl.remote.agent.jobs import NAME, RUNNING
 from tpuctl.remote.barrier import probe_fleet
-from tpuctl.remote.connection import Connection, Patience, ask
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import Connection, Timeouts, call_agent
+from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host, split_user, workers_of
 from tpuctl.remote.keys import has_os_login, known_key, login_user, private_keys
-from tpuctl.remote.results import Ends, WorkerEnd, end_by_error, summarize
+from tpuctl.remote.results import CommandResult, CommandResults, error_result, summarize
 from tpuctl.remote.run import Command
 
 STOP_GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
-class StartedJob(Ends):
+class StartedJob(CommandResults):
     """A job that runs on its own now; `target` is how a command line names its workers."""
 
     job: str
@@ -36,7 +36,7 @@ class StartedJob(Ends):
 
 
 @dataclass(frozen=True)
-class StoppedWorker(WorkerEnd):
+class StoppedWorker(CommandResult):
     """What became of a job on one worker: the state it was in, and the one it is in now."""
 
     was: str | None = None
@@ -44,7 +44,7 @@ class StoppedWorker(WorkerEnd):
 
 
 @dataclass(frozen=True)
-class StoppedJob(Ends):
+class StoppedJob(CommandResults):
     """A job that was asked to end."""
 
     job: str
@@ -121,7 +121,7 @@ def start_job(
     when one of them is unfit. Of its log each worker keeps the last `log_bytes` (0: all of it).
     """
     name = check_job(job) or _new_name()
-    return drive(_start_on_all(hosts, command, access, name, check, log_bytes))
+    return run_async(_start_on_all(hosts, command, access, name, check, log_bytes))
 
 
 def stop_job(
@@ -132,12 +132,12 @@ def stop_job(
     grace_s: float = STOP_GRACE_S,
 ) -> StoppedJob:
     """End a job (default: the newest) with all its processes: TERM, and KILL after `grace_s`."""
-    return drive(_stop_on_all(hosts, access, check_job(job), grace_s))
+    return run_async(_stop_on_all(hosts, access, check_job(job), grace_s))
 
 
 def list_jobs(hosts: tuple[Host, ...], access: Access) -> Jobs:
     """Read every job of some workers, and its state on each."""
-    return drive(_list(hosts, access))
+    return run_async(_list(hosts, access))
 
 
 async def find_job(fleet: Fleet, job: str | None) -> str | None:
@@ -151,7 +151,7 @@ async def find_job(fleet: Fleet, job: str | None) -> str | None:
 
 async def jobs_of(connection: Connection) -> list[dict[str, Any]]:
     """Every job of a worker as its agent describes it, the oldest first."""
-    async with ask(connection, "jobs.show") as conversation:
+    async with call_agent(connection, "jobs.show") as conversation:
         return list((await conversation.answer())["jobs"])
 
 
@@ -178,11 +178,11 @@ async def _start_on_all(
         "log_bytes": log_bytes,
     }
 
-    async def start(connection: Connection) -> WorkerEnd:
-        async with ask(connection, "jobs.start", job=job, **request) as conversation:
+    async def start(connection: Connection) -> CommandResult:
+        async with call_agent(connection, "jobs.start", job=job, **request) as conversation:
             await conversation.answer()
         host = connection.host
-        return WorkerEnd(host.index, host.address, None, None, None)
+        return CommandResult(host.index, host.address, None, None, None)
 
     async with open_fleet(hosts, access, together=True) as fleet:
         if check and (unfit := (await probe_fleet(fleet, None)).unfit):
@@ -191,23 +191,23 @@ async def _start_on_all(
         if any(isinstance(answer, TpuctlError) for answer in answers):
             answers = await _take_back(fleet, job, answers)
     pairs = zip(hosts, answers, strict=True)
-    workers = (end_by_error(h, a) if isinstance(a, TpuctlError) else a for h, a in pairs)
+    workers = (error_result(h, a) if isinstance(a, TpuctlError) else a for h, a in pairs)
     return StartedJob(tuple(workers), job, command.argv, hosts[0].target)
 
 
-def _not_fit(hosts: tuple[Host, ...], unfit: dict[int, TpuctlError]) -> tuple[WorkerEnd, ...]:
+def _not_fit(hosts: tuple[Host, ...], unfit: dict[int, TpuctlError]) -> tuple[CommandResult, ...]:
     idle = "Nothing was started on {}, for another worker is not fit for it."
     return tuple(
-        end_by_error(host, unfit.get(host.index) or NotStartedError(idle.format(host.label)))
+        error_result(host, unfit.get(host.index) or NotStartedError(idle.format(host.label)))
         for host in hosts
     )
 
 
 async def _take_back(
-    fleet: Fleet, job: str, answers: list[WorkerEnd | TpuctlError]
-) -> list[WorkerEnd | TpuctlError]:
+    fleet: Fleet, job: str, answers: list[CommandResult | TpuctlError]
+) -> list[CommandResult | TpuctlError]:
     """Stop the job where it did start: a part of a slice would wait for the rest for ever."""
-    begun = {answer.index for answer in answers if isinstance(answer, WorkerEnd)}
+    begun = {answer.index for answer in answers if isinstance(answer, CommandResult)}
 
     async def stop(connection: Connection) -> None:
         if connection.host.index in begun:
@@ -243,7 +243,7 @@ async def _stop_on_all(
 
 async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> StoppedWorker:
     host = connection.host
-    async with ask(connection, "jobs.stop", job=job, grace_s=grace_s) as conversation:
+    async with call_agent(connection, "jobs.stop", job=job, grace_s=grace_s) as conversation:
         answer = await conversation.answer()
     state = answer["state"]["state"]
     failure = None
@@ -296,7 +296,7 @@ def _job_state(index: int, entry: dict[str, Any]) -> JobState:
     return JobState(index, entry["state"], entry["pid"], ended.get("code"), ended.get("signal"))
 
 
-_HURRY = Patience(connect_s=4.0)
+_HURRY = Timeouts(connect_s=4.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,7 +231,7 @@ def _line(public: Path) -> str:
 
 def _make(path: Path) -> KeyPair:
     """Make a key that only its owner may read."""
-    from tpuctl.remote._ssh import new_key
+    from tpuctl.remote._asyncssh import new_key
 
     ensure_folder(path.parent)
     path.parent.chmod(0o700)

@@ -10,11 +10,11 @@ from tpuctl.errors import JobLostError, TpuctlError, WorkerLostError, WorkerUnre
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
 from tpuctl.remote.agent.jobs import LOST
-from tpuctl.remote.connection import Connection, ask, lost
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import Connection, call_agent, connection_lost
+from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import check_job, find_job
-from tpuctl.remote.results import Ends, Output, Sink, WorkerEnd, end_of
+from tpuctl.remote.results import CommandResult, CommandResults, Output, Sink, command_result
 from tpuctl.units import format_bytes
 
 _FIRST_RETRY_S = 0.2
@@ -22,7 +22,7 @@ _LAST_RETRY_S = 15.0
 
 
 @dataclass(frozen=True)
-class LogEnd(WorkerEnd):
+class LogResult(CommandResult):
     """How far a worker's log was read, and the state of the job at that moment."""
 
     state: str | None = None
@@ -30,11 +30,11 @@ class LogEnd(WorkerEnd):
 
 
 @dataclass(frozen=True)
-class Logs(Ends):
+class Logs(CommandResults):
     """The log of a job on all workers."""
 
     job: str
-    workers: tuple[LogEnd, ...]
+    workers: tuple[LogResult, ...]
 
 
 def read_logs(
@@ -53,11 +53,11 @@ def read_logs(
     `note` hears of it. Followed to its end, the result carries the job's exit code.
     """
     output = Output(tuple(host.index for host in hosts), sink)
-    reading = _Reading(access, output, note, Listener(), {})
-    return drive(reading.on_all(hosts, check_job(job), follow=follow, tail=tail))
+    reading = _Reading(access, output, note, LogListener(), {})
+    return run_async(reading.on_all(hosts, check_job(job), follow=follow, tail=tail))
 
 
-class Listener:
+class LogListener:
     """Hears, worker by worker, how the following of a log goes; this one does not care."""
 
     def heard(self, worker: int, offset_bytes: int) -> None:
@@ -69,7 +69,7 @@ class Listener:
     def back(self, worker: int) -> None:
         """Its connection is there again."""
 
-    def ended(self, worker: int, end: "LogEnd | TpuctlError") -> None:
+    def ended(self, worker: int, end: "LogResult | TpuctlError") -> None:
         """There is nothing more to read there."""
 
 
@@ -80,7 +80,7 @@ async def follow_log(
     sink: Sink,
     note: Callable[[str], None],
     job: str,
-    listener: Listener,
+    listener: LogListener,
     offsets: Mapping[int, int],
     tail: int | None,
     follow: bool = True,
@@ -101,7 +101,7 @@ class _Reading:
         access: Access,
         output: Output,
         note: Callable[[str], None],
-        listener: Listener,
+        listener: LogListener,
         offsets: Mapping[int, int],
     ) -> None:
         self._patience, self._access = access.patience, access
@@ -116,7 +116,7 @@ class _Reading:
             for host, error in fleet.unreached:
                 self._listener.ended(host.index, error)
 
-            async def read(connection: Connection) -> LogEnd:
+            async def read(connection: Connection) -> LogResult:
                 start = self._offsets.get(connection.host.index)
                 log = _WorkerLog(connection.host, name, self._listener, self._note, follow=follow)
                 log.begin(start, tail)
@@ -130,14 +130,16 @@ class _Reading:
 
             answers = await fleet.each(read)
         workers = (
-            LogEnd(host.index, host.address, None, None, str(answer), failure=answer)
+            LogResult(host.index, host.address, None, None, str(answer), failure=answer)
             if isinstance(answer, TpuctlError)
             else answer
             for host, answer in zip(hosts, answers, strict=True)
         )
         return Logs(job=name or "", workers=tuple(workers))
 
-    async def _to_the_end(self, fleet: Fleet, connection: Connection, log: "_WorkerLog") -> LogEnd:
+    async def _to_the_end(
+        self, fleet: Fleet, connection: Connection, log: "_WorkerLog"
+    ) -> LogResult:
         while True:
             try:
                 end = log.end(await log.read(connection, self._output))
@@ -171,7 +173,7 @@ class _WorkerLog:
         self,
         host: Host,
         job: str | None,
-        listener: Listener,
+        listener: LogListener,
         note: Callable[[str], None],
         *,
         follow: bool,
@@ -190,7 +192,9 @@ class _WorkerLog:
     async def read(self, connection: Connection, output: Output) -> dict[str, Any]:
         """Read on from where we are; the job's state at the end."""
         request = {"job": self._job, "offset": self._offset, "tail": self._tail}
-        async with ask(connection, "jobs.logs", **request, follow=self.follow) as conversation:
+        async with call_agent(
+            connection, "jobs.logs", **request, follow=self.follow
+        ) as conversation:
             async for kind, payload in conversation.frames():
                 if kind != wire.NOTE:
                     data = wire.read_block(kind, payload)
@@ -205,7 +209,7 @@ class _WorkerLog:
                 await self._explain(note, output)
                 # From here on we know where we are, and ask for no tail again.
                 self._offset, self._tail = note["offset"], None
-        raise lost(self.host)
+        raise connection_lost(self.host)
 
     async def _explain(self, note: dict[str, Any], output: Output) -> None:
         """Say what of a log is no longer there, and end a line whose rest is gone."""
@@ -224,18 +228,18 @@ class _WorkerLog:
                 f"{limit}: the file system there cannot drop its beginning."
             )
 
-    def end(self, state: dict[str, Any]) -> LogEnd:
+    def end(self, state: dict[str, Any]) -> LogResult:
         """What the job's state means for this worker."""
         host, failure = self.host, None
-        ended = WorkerEnd(host.index, host.address, None, None, None)
+        ended = CommandResult(host.index, host.address, None, None, None)
         if state["state"] == LOST:
             failure = JobLostError(
                 f"Job {self._job} is gone from {host.label} and left no exit code.",
                 hint="Was the machine restarted? Its log is still there.",
             )
         elif state["exit"] and self.follow:
-            ended = end_of(host, f"Job {self._job}", state["exit"])
-        return LogEnd(
+            ended = command_result(host, f"Job {self._job}", state["exit"])
+        return LogResult(
             host.index,
             host.address,
             ended.exit_code,

@@ -47,7 +47,7 @@ module.main(MODULE, i)
 """
 
 
-def opening(operation: str, **request: object) -> bytes:
+def request_bytes(operation: str, **request: object) -> bytes:
     """Everything that a conversation with a worker begins with; `operation` is module.function."""
     module, _, function = operation.partition(".")
     return payload(module) + wire.note(do=function, **request)

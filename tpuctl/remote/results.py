@@ -19,7 +19,7 @@ from tpuctl.errors import (
 )
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, name_workers, ranges
-from tpuctl.remote.output_lines import Folder, Line, LineSplitter, Prefixes
+from tpuctl.remote.output import Line, LineMerger, LinePrefixes, LineSplitter
 
 Sink = Callable[[int, bytes], None]
 """Takes bytes for stream 1 or 2; may block."""
@@ -37,7 +37,7 @@ class Output:
     def __init__(self, workers: tuple[int, ...], sink: Sink) -> None:
         self._sink = sink
         self._alone = len(workers) == 1
-        self._fold, self._prefixes = Folder(len(workers)), Prefixes(workers)
+        self._fold, self._prefixes = LineMerger(len(workers)), LinePrefixes(workers)
         self._splitters = {(w, stream): LineSplitter() for w in workers for stream in (1, 2)}
         self._queue: asyncio.Queue[list[tuple[int, bytes]]] = asyncio.Queue(_QUEUED)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="output")
@@ -116,14 +116,14 @@ class Output:
 
 
 _FULL_BYTES = 1 << 20
-_ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """By these somebody ends a program; of the others the kernel may know more."""
 
 _WORKER = re.compile(r"worker \d+ \(.*?\)")
 
 
 @dataclass(frozen=True)
-class WorkerEnd:
+class CommandResult:
     """How it went on one worker. `exit_code` is None where no command came to an end."""
 
     index: int
@@ -143,7 +143,7 @@ class WorkerEnd:
 
 
 @dataclass(frozen=True)
-class WorkerAnswer:
+class WorkerResult:
     """What one worker said, or why it did not."""
 
     index: int
@@ -153,10 +153,10 @@ class WorkerAnswer:
 
 
 @dataclass(frozen=True)
-class Answers(Outcome):
+class Results(Outcome):
     """What several workers said, in the order of their numbers."""
 
-    workers: tuple[WorkerAnswer, ...]
+    workers: tuple[WorkerResult, ...]
 
     @property
     def status(self) -> Status:
@@ -178,13 +178,13 @@ class Answers(Outcome):
 
 
 @dataclass(frozen=True)
-class Ends(Outcome):
+class CommandResults(Outcome):
     """The same thing done on several workers, in the order of their numbers."""
 
-    workers: tuple[WorkerEnd, ...]
+    workers: tuple[CommandResult, ...]
 
     @property
-    def failed(self) -> tuple[WorkerEnd, ...]:
+    def failed(self) -> tuple[CommandResult, ...]:
         """The workers that are to blame: not those that only waited for them."""
         return tuple(
             worker
@@ -258,11 +258,11 @@ def _say_once(same: list[tuple[int, TpuctlError]]) -> TpuctlError:
     return type(first)(f"{first} {rest}", hint=first.hint)
 
 
-def end_of(host: Host, what: str, ended: Mapping[str, Any]) -> WorkerEnd:
+def command_result(host: Host, what: str, ended: Mapping[str, Any]) -> CommandResult:
     """How a command ended, from what the agent reports; `what` names the command."""
     code, number = ended["code"], ended["signal"]
     failure = _failure(host, what, ended)
-    return WorkerEnd(
+    return CommandResult(
         host.index,
         host.address,
         code if number is None else 128 + number,
@@ -273,9 +273,9 @@ def end_of(host: Host, what: str, ended: Mapping[str, Any]) -> WorkerEnd:
     )
 
 
-def end_by_error(host: Host, error: TpuctlError) -> WorkerEnd:
+def error_result(host: Host, error: TpuctlError) -> CommandResult:
     """How it went where no command came to an end."""
-    return WorkerEnd(host.index, host.address, None, None, str(error), failure=error)
+    return CommandResult(host.index, host.address, None, None, str(error), failure=error)
 
 
 def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | None:
@@ -298,7 +298,7 @@ def _failure(host: Host, what: str, ended: Mapping[str, Any]) -> TpuctlError | N
     often = " (often: out of memory, see dmesg there)" if number == signal.SIGKILL else ""
     return CommandKilledError(
         f"{what} was killed by {_signal_name(number)}{often} on {host.label}.",
-        hint=None if number in _ASKED else f"Ask its kernel: {where} -- sudo dmesg",
+        hint=None if number in _STOP_SIGNALS else f"Ask its kernel: {where} -- sudo dmesg",
     )
 
 

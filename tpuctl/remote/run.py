@@ -10,10 +10,17 @@ from typing import Any, Protocol
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
-from tpuctl.remote.connection import LEASE_S, Connection, Conversation, ask, lost
-from tpuctl.remote.fleet import drive, open_fleet
+from tpuctl.remote.connection import LEASE_S, AgentCall, Connection, call_agent, connection_lost
+from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.results import Ends, Output, Sink, WorkerEnd, end_by_error, end_of
+from tpuctl.remote.results import (
+    CommandResult,
+    CommandResults,
+    Output,
+    Sink,
+    command_result,
+    error_result,
+)
 
 _STOP_S = 20.0
 _KEPT_BYTES = 1 << 16
@@ -22,7 +29,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class CommandEnd(WorkerEnd):
+class RunResult(CommandResult):
     """How a command ended on one worker, and the end of what it printed."""
 
     stdout: str = ""
@@ -31,11 +38,11 @@ class CommandEnd(WorkerEnd):
 
 
 @dataclass(frozen=True)
-class CommandEnds(Ends):
+class RunResults(CommandResults):
     """How a command ended on all workers."""
 
     command: tuple[str, ...]
-    workers: tuple[CommandEnd, ...]
+    workers: tuple[RunResult, ...]
 
 
 @dataclass(frozen=True)
@@ -70,30 +77,30 @@ def _variable(text: str) -> tuple[str, str]:
 
 def run_command(
     hosts: tuple[Host, ...], command: Command, access: Access, *, sink: Sink
-) -> CommandEnds:
+) -> RunResults:
     """Run a command on every worker, its output to `sink` as it comes.
 
     On Ctrl-C the commands are stopped over there, then KeyboardInterrupt is raised.
     """
-    return drive(_run_on_all(hosts, command, access, sink))
+    return run_async(_run_on_all(hosts, command, access, sink))
 
 
 async def _run_on_all(
     hosts: tuple[Host, ...], command: Command, access: Access, sink: Sink
-) -> CommandEnds:
+) -> RunResults:
     async with Output(tuple(host.index for host in hosts), sink) as output:
 
-        async def work(connection: Connection) -> CommandEnd:
+        async def work(connection: Connection) -> RunResult:
             return await run_on(connection, command, output)
 
         async with open_fleet(hosts, access, together=True) as fleet:
             ends = await fleet.each(work)
-    return CommandEnds(workers=ends_of(hosts, ends), command=command.argv)
+    return RunResults(workers=ends_of(hosts, ends), command=command.argv)
 
 
 def ends_of(
-    hosts: Sequence[Host], ends: Sequence[CommandEnd | TpuctlError]
-) -> tuple[CommandEnd, ...]:
+    hosts: Sequence[Host], ends: Sequence[RunResult | TpuctlError]
+) -> tuple[RunResult, ...]:
     """How it went on every worker, those included that could not be reached."""
     return tuple(
         _never_ended(host, end) if isinstance(end, TpuctlError) else end
@@ -111,17 +118,17 @@ class Taker(Protocol):
         """Hear that a worker prints nothing more."""
 
 
-async def run_on(connection: Connection, command: Command, output: Taker) -> CommandEnd:
+async def run_on(connection: Connection, command: Command, output: Taker) -> RunResult:
     """Run a command on one worker; how it ended, whatever that was."""
-    tails = {1: Tail(), 2: Tail()}
+    tails = {1: _Tail(), 2: _Tail()}
     request = {"argv": command.argv, "env": command.env, "folder": command.folder}
     try:
-        async with ask(connection, "run.run", **request, lease_s=LEASE_S) as conversation:
+        async with call_agent(connection, "run.run", **request, lease_s=LEASE_S) as conversation:
             ended = await _follow(conversation, output, tails)
     except TpuctlError as error:
         end = _never_ended(connection.host, error)
     else:
-        end = _command_end(end_of(connection.host, command.argv[0], ended))
+        end = _command_end(command_result(connection.host, command.argv[0], ended))
     finally:
         await output.end(connection.host.index)
     cut = tails[1].is_cut or tails[2].is_cut
@@ -129,7 +136,7 @@ async def run_on(connection: Connection, command: Command, output: Taker) -> Com
 
 
 async def _follow(
-    conversation: Conversation, output: Taker, tails: "dict[int, Tail]"
+    conversation: AgentCall, output: Taker, tails: "dict[int, _Tail]"
 ) -> dict[str, Any]:
     """Pass on what is printed until the command has ended; how it did."""
     host = conversation.host
@@ -144,10 +151,10 @@ async def _follow(
         except (asyncio.CancelledError, OSError):
             await _stop(conversation)
             raise
-    raise lost(host)
+    raise connection_lost(host)
 
 
-async def _stop(conversation: Conversation) -> None:
+async def _stop(conversation: AgentCall) -> None:
     """Close our side, which ends the command over there, and wait until it has."""
     conversation.finish()
 
@@ -161,15 +168,15 @@ async def _stop(conversation: Conversation) -> None:
         return
 
 
-def _command_end(end: WorkerEnd) -> CommandEnd:
-    return CommandEnd(**{name: getattr(end, name) for name in WorkerEnd.__dataclass_fields__})
+def _command_end(end: CommandResult) -> RunResult:
+    return RunResult(**{name: getattr(end, name) for name in CommandResult.__dataclass_fields__})
 
 
-def _never_ended(host: Host, error: TpuctlError) -> CommandEnd:
-    return _command_end(end_by_error(host, error))
+def _never_ended(host: Host, error: TpuctlError) -> RunResult:
+    return _command_end(error_result(host, error))
 
 
-class Tail:
+class _Tail:
     """The last of a stream, for those who read the result instead of the screen."""
 
     def __init__(self) -> None:
@@ -220,7 +227,7 @@ def run_each(
     access: Access,
     *,
     on_line: OnLine,
-) -> tuple[CommandEnd, ...]:
+) -> tuple[RunResult, ...]:
     """Run the command of each worker, by its number; nothing anywhere if one cannot be reached.
 
     How they ended; nothing when `on_line` stopped them. On Ctrl-C the commands are stopped over
@@ -228,14 +235,14 @@ def run_each(
     """
     lines = _Lines(on_line)
 
-    async def work(connection: Connection) -> CommandEnd:
+    async def work(connection: Connection) -> RunResult:
         return await run_on(connection, commands[connection.host.index], lines)
 
-    async def run_all() -> tuple[CommandEnd, ...]:
+    async def run_all() -> tuple[RunResult, ...]:
         async with open_fleet(hosts, access, together=True) as fleet:
             return ends_of(hosts, await fleet.each(work))
 
     try:
-        return drive(run_all())
+        return run_async(run_all())
     except _Enough:
         return ()

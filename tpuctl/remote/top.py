@@ -8,10 +8,10 @@ from typing import Any
 from tpuctl.errors import TpuctlError, WorkerLostError, WorkerUnreachableError
 from tpuctl.hardware.types import known_chips
 from tpuctl.remote.access import Access
-from tpuctl.remote.connection import LEASE_S, Connection, ask, lost
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import LEASE_S, Connection, call_agent, connection_lost
+from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.results import Answers, WorkerAnswer
+from tpuctl.remote.results import Results, WorkerResult
 
 INTERVAL_S = 2.0
 _SAMPLE_S = 0.5
@@ -34,7 +34,7 @@ class ChipUse:
 
 
 @dataclass(frozen=True)
-class WorkerUse(WorkerAnswer):
+class WorkerUse(WorkerResult):
     """One worker; the load is of all its processors together, over the last moment."""
 
     vcpus: int | None = None
@@ -46,7 +46,7 @@ class WorkerUse(WorkerAnswer):
 
 
 @dataclass(frozen=True)
-class Usage(Answers):
+class Usage(Results):
     """What some workers are doing at one moment."""
 
     workers: tuple[WorkerUse, ...]
@@ -56,14 +56,16 @@ def read_usage(hosts: tuple[Host, ...], access: Access | None, *, as_root: bool 
     """Look at every worker once; takes half a second, over which the load is measured."""
 
     async def look(connection: Connection) -> WorkerUse:
-        async with ask(connection, "top.watch", as_root, **_request(_SAMPLE_S, 1)) as conversation:
+        async with call_agent(
+            connection, "top.watch", as_root, **_request(_SAMPLE_S, 1)
+        ) as conversation:
             return _use(connection.host, await conversation.answer())
 
     async def look_everywhere() -> Usage:
         async with open_fleet(hosts, access) as fleet:
             return _usage(hosts, await fleet.each(look))
 
-    return drive(look_everywhere())
+    return run_async(look_everywhere())
 
 
 def follow_usage(
@@ -78,7 +80,7 @@ def follow_usage(
 
     A worker that is lost is shown so, and asked again every few seconds.
     """
-    drive(_Following(hosts, access, on_usage, as_root, interval_s).on_all())
+    run_async(_Following(hosts, access, on_usage, as_root, interval_s).on_all())
 
 
 class _Following:
@@ -113,11 +115,11 @@ class _Following:
     async def _on_one(self, fleet: Fleet, host: Host) -> None:
         async def watch(connection: Connection) -> None:
             request = _request(self._interval_s, None)
-            asked = ask(connection, "top.watch", self._as_root, **request)
+            asked = call_agent(connection, "top.watch", self._as_root, **request)
             async with asked as conversation, conversation.watched():
                 async for note in conversation.notes():
                     self._latest[host.index] = _use(host, note)
-            raise lost(host)
+            raise connection_lost(host)
 
         connection = fleet.found(host)
         while True:

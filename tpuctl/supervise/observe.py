@@ -14,10 +14,10 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.agent.jobs import RUNNING
 from tpuctl.remote.barrier import probe_fleet
 from tpuctl.remote.connection import Connection
-from tpuctl.remote.fleet import drive, open_fleet
+from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import jobs_of
-from tpuctl.remote.results import end_of
+from tpuctl.remote.results import command_result
 from tpuctl.supervise.models import (
     JobSight,
     Known,
@@ -117,7 +117,7 @@ def ask_workers(
     answer_s: float = ANSWER_S,
 ) -> WorkersSight:
     """Look at every worker; whether it is fit for a job only where no job of ours runs."""
-    return drive(_ask(hosts, access, memory, chips_per_worker, answer_s))
+    return run_async(_ask(hosts, access, memory, chips_per_worker, answer_s))
 
 
 async def _ask(
@@ -170,5 +170,5 @@ async def _in_time(work: Awaitable[T], who: str, limit_s: float) -> T:
 def _job(host: Host, entry: dict[str, Any]) -> JobSight:
     if not entry["exit"]:
         return JobSight(entry["state"])
-    end = end_of(host, "The job", entry["exit"])
+    end = command_result(host, "The job", entry["exit"])
     return JobSight(entry["state"], end.exit_code, end.failure)

@@ -14,7 +14,7 @@ from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.barrier import Probe, check_workers
 from tpuctl.remote.copy import copy
-from tpuctl.remote.copy_plan import Copied, CopyPlan, Direction
+from tpuctl.remote.copy_plan import CopyPlan, CopyResults, Direction
 from tpuctl.remote.hosts import EMULATED_PORT, Host
 from tpuctl.remote.jobs import StartedJob, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
@@ -207,7 +207,7 @@ def _choice(
 
 def copy_to_workers(
     plan: RemotePlan, access: Access, *, on_progress: OnProgress = silent
-) -> Copied | None:
+) -> CopyResults | None:
     """Bring everything over that the plan names; the copy that failed, if one did."""
     for source, target in plan.copies:
         way = CopyPlan(Direction.UP, None, target, source)
@@ -227,7 +227,7 @@ def train_on_workers(
     sink: Sink,
     note: Callable[[str], None],
     progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
-) -> Copied | StartedJob | Logs:
+) -> CopyResults | StartedJob | Logs:
     """Copy, start on every worker, and follow to the end, unless it is to go on alone.
 
     The training survives a broken connection. Ctrl-C ends it on every worker, and goes on.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DEVICES = "TPUCTL_EMULATED_DEVICES"
 """Names a folder that stands for /dev on a worker that is none."""
 
-TOLD, KILLED, GONE = "ended", "killed", "gone"
-REFUSED, STAYS, LEFT = "refused", "stays", "left"
+ENDED, KILLED, GONE = "ended", "killed", "gone"
+REFUSED, STILL_RUNNING, LEFT_ALONE = "refused", "stays", "left"
 """What became of a process that had chips: it obeyed TERM, needed KILL, was gone already; we may
 not end it, it does not end, or it was left alone."""
 
@@ -88,7 +88,7 @@ def release(request: dict[str, Any], stdin: BinaryIO) -> None:
         if ticks is None or start_ticks(pid) != ticks:
             outcomes[pid] = GONE
         elif holder is None or not _may_end(holder):
-            outcomes[pid] = LEFT
+            outcomes[pid] = LEFT_ALONE
         else:
             ending[pid] = ticks
     outcomes.update(_end(ending, request["grace_s"], request["settle_s"]))
@@ -148,7 +148,7 @@ def _end(ending: dict[int, int], grace_s: float, settle_s: float) -> dict[int, s
     outcomes: dict[int, str] = {}
     alive = dict(ending)
     for number, wait_s, outcome in (
-        (signal.SIGTERM, grace_s, TOLD),
+        (signal.SIGTERM, grace_s, ENDED),
         (signal.SIGKILL, settle_s, KILLED),
     ):
         for pid in list(alive):
@@ -168,7 +168,7 @@ def _end(ending: dict[int, int], grace_s: float, settle_s: float) -> dict[int, s
             if not alive or time.monotonic() > deadline:
                 break
             select.select([], [], [], _POLL_S)
-    outcomes.update(dict.fromkeys(alive, STAYS))
+    outcomes.update(dict.fromkeys(alive, STILL_RUNNING))
     return outcomes
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 
-from tpuctl.remote.agent.tree import FILE, Entry, digest, entry_of_file, pack, read_entries, scan
+from tpuctl.remote.agent.tree import (
+    FILE,
+    TreeEntry,
+    digest,
+    entry_of_file,
+    pack,
+    read_entries,
+    scan,
+)
 from tpuctl.remote.agent.unpack import Receiver
 from tpuctl.remote.agent.wire import (
     BLOCK_BYTES,
@@ -96,7 +104,7 @@ def _absolute(path: str) -> str:
     return os.path.normpath(os.path.join(home, path))
 
 
-def _ignores(root: str, entries: list[Entry]) -> dict[str, str]:
+def _ignores(root: str, entries: list[TreeEntry]) -> dict[str, str]:
     """The files that say what is not to be copied, which the other side reads."""
     texts = {}
     for entry in entries:

@@ -23,7 +23,7 @@ _LONGEST_LINE = 1 << 16
 _SLACK = 16
 
 
-class Bound:
+class LogLimit:
     """Keeps a log within a number of bytes, and a sixteenth of it; 0 means no bound."""
 
     def __init__(self, log: int, most_bytes: int) -> None:
@@ -61,7 +61,7 @@ def _find_punch() -> Callable[[int, int], bool] | None:
     return punch
 
 
-def begin_of(log: int, offset: int) -> int:
+def data_start(log: int, offset: int) -> int:
     """Where the log still is, at `offset` or behind it."""
     try:
         return os.lseek(log, offset, os.SEEK_DATA)
@@ -69,11 +69,11 @@ def begin_of(log: int, offset: int) -> int:
         return offset
 
 
-def read_on(log: int, offset: int, size: int) -> tuple[int, bytes]:
+def read_from(log: int, offset: int, size: int) -> tuple[int, bytes]:
     """Read on from an offset, or from the first whole line behind a hole; from where, and what."""
     data = os.pread(log, size, offset)
     # Looked at after reading: what has been cut out meanwhile reads as zeros.
-    begin = begin_of(log, offset) if data else offset
+    begin = data_start(log, offset) if data else offset
     if begin == offset:
         return offset, data
     begin = _next_line(log, begin)
@@ -94,7 +94,7 @@ def is_too_large(log: int, most_bytes: int) -> bool:
 def tail_offset(log: int, lines: int) -> int:
     """Where the last so many lines begin, as far as they are still there."""
     end = position = os.fstat(log).st_size
-    first = begin_of(log, 0)
+    first = data_start(log, 0)
     missing = lines + 1
     while position > first:
         start = max(first, position - _TAIL_BYTES)

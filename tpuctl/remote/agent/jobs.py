@@ -16,7 +16,7 @@ import signal
 import time
 
 from tpuctl.remote.agent import process
-from tpuctl.remote.agent.joblog import Bound, is_too_large, read_on, tail_offset
+from tpuctl.remote.agent.joblog import LogLimit, is_too_large, read_from, tail_offset
 from tpuctl.remote.agent.run import free_bytes, wake_on_child
 from tpuctl.remote.agent.wire import BLOCK_BYTES, Refusal, block, note, send
 
@@ -75,7 +75,7 @@ def logs(request: dict[str, Any], stdin: BinaryIO) -> None:
 def _send_rest(log: int, offset: int) -> int:
     """Send what there is from an offset on, and say what has been dropped; how far it goes."""
     while True:
-        begin, data = read_on(log, offset, BLOCK_BYTES)
+        begin, data = read_from(log, offset, BLOCK_BYTES)
         if begin > offset:
             send(note(offset=begin, dropped_bytes=begin - offset))
         elif not data:
@@ -137,13 +137,13 @@ def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
     _report(folder, _PID, {**both, "boot": _boot()})
     os.write(tell, json.dumps({"pid": pid}).encode())
     os.close(tell)
-    _wait_and_bound(pid, wake, Bound(log, request["log_bytes"]))
+    _wait_and_bound(pid, wake, LogLimit(log, request["log_bytes"]))
     process.end_session(pid, process.LEFT_BEHIND)
     ended = {**process.reap(pid, oom_kills), "disk_free_bytes": free_bytes(folder)}
     _report(folder, _EXIT, {**ended, "ended_s": time.time()})
 
 
-def _wait_and_bound(pid: int, wake: int, bound: Bound) -> None:
+def _wait_and_bound(pid: int, wake: int, bound: LogLimit) -> None:
     """Wait for a job to end, and keep its log within bounds meanwhile."""
     while not process.has_ended(pid):
         if select.select([wake], [], [], _BOUND_S)[0]:

@@ -23,7 +23,7 @@ _PART = (".tpuctl-", ".part")
 _PERMISSIONS = 0o777
 
 
-class Entry:
+class TreeEntry:
     """A file, folder or link: `path` is relative, with slashes; `link` is where a link leads."""
 
     __slots__ = ("kind", "link", "mode", "mtime_ns", "path", "size")
@@ -39,12 +39,12 @@ class Entry:
         return [self.path, self.kind, self.mode, self.size, self.mtime_ns, self.link]
 
 
-def read_entries(rows: object) -> list[Entry]:
+def read_entries(rows: object) -> list[TreeEntry]:
     """Take entries from a note; raises Refusal for what leads out of the folder or makes no sense.
 
     Every entry must lie in folders that are themselves in the list, so never behind a link.
     """
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     folders, seen = {""}, set()
     if not isinstance(rows, list):
         raise Refusal("bad_path", "there is no list of files")
@@ -63,10 +63,10 @@ def read_entries(rows: object) -> list[Entry]:
     return entries
 
 
-def _read_entry(row: object) -> Entry:
+def _read_entry(row: object) -> TreeEntry:
     if not isinstance(row, list) or tuple(map(type, row)) != _TYPES:
         raise Refusal("bad_path", "an entry makes no sense")
-    entry = Entry(*row)
+    entry = TreeEntry(*row)
     if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or "\0" in entry.link:
         raise Refusal("bad_path", f"{entry.path!r} is neither file, folder nor link")
     entry.mode &= _PERMISSIONS
@@ -83,12 +83,12 @@ def part_name(word: str) -> str:
     return word.join(_PART)
 
 
-def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[Entry], list[str]]:
+def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[TreeEntry], list[str]]:
     """List a folder, parents before children, and name what is neither file, folder nor link.
 
     `keep` is asked for each path and whether it is a folder; what it refuses is not looked into.
     """
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     odd: list[str] = []
     waiting = [""]
     while waiting:
@@ -110,20 +110,20 @@ def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[Entry], lis
     return entries, odd
 
 
-def _entry_of(path: str, child: os.DirEntry[str]) -> Entry | None:
+def _entry_of(path: str, child: os.DirEntry[str]) -> TreeEntry | None:
     state = child.stat(follow_symlinks=False)
     if stat.S_ISLNK(state.st_mode):
-        return Entry(path, LINK, _PERMISSIONS, 0, 0, os.readlink(child.path))
+        return TreeEntry(path, LINK, _PERMISSIONS, 0, 0, os.readlink(child.path))
     return entry_of_file(path, state)
 
 
-def entry_of_file(path: str, state: os.stat_result) -> Entry | None:
+def entry_of_file(path: str, state: os.stat_result) -> TreeEntry | None:
     """The entry for a file or folder; None for anything else."""
     mode = state.st_mode & _PERMISSIONS
     if stat.S_ISDIR(state.st_mode):
-        return Entry(path, FOLDER, mode, 0, 0, "")
+        return TreeEntry(path, FOLDER, mode, 0, 0, "")
     if stat.S_ISREG(state.st_mode):
-        return Entry(path, FILE, mode, state.st_size, state.st_mtime_ns, "")
+        return TreeEntry(path, FILE, mode, state.st_size, state.st_mtime_ns, "")
     return None
 
 
@@ -138,7 +138,7 @@ def digest(path: str) -> str:
     return total.hexdigest()
 
 
-def pack(root: str, entries: list[Entry], wanted: Iterable[int]) -> Iterator[bytes]:
+def pack(root: str, entries: list[TreeEntry], wanted: Iterable[int]) -> Iterator[bytes]:
     """Join the contents of some files into blocks; one that changes meanwhile is marked."""
     waiting, waiting_bytes = [], 0
     for index in wanted:

@@ -15,7 +15,7 @@ from tpuctl.remote.agent.tree import (
     FOLDER,
     LINK,
     RECORD,
-    Entry,
+    TreeEntry,
     digest,
     is_part,
     part_name,
@@ -34,7 +34,7 @@ _OPEN_FOLDERS = 128
 class Receiver:
     """Brings a folder to the state of some entries, by number; what is not among them stays."""
 
-    def __init__(self, root: str, entries: dict[int, Entry]) -> None:
+    def __init__(self, root: str, entries: dict[int, TreeEntry]) -> None:
         _make_root(root)
         self._root, self._entries = root, entries
         self._folders = {"": os.open(root, _OPEN_FOLDER)}
@@ -192,7 +192,7 @@ class Receiver:
         folder, name = self._where(self._entries[index])
         os.replace(str(index), name, src_dir_fd=self._part, dst_dir_fd=folder)
 
-    def _make_folder(self, entry: Entry) -> bool:
+    def _make_folder(self, entry: TreeEntry) -> bool:
         if entry.kind != FOLDER:
             return False
         folder, name = self._where(entry)
@@ -235,14 +235,14 @@ class Receiver:
         except FileNotFoundError:
             return None
 
-    def _read_link(self, entry: Entry) -> str | None:
+    def _read_link(self, entry: TreeEntry) -> str | None:
         folder, name = self._where(entry)
         try:
             return os.readlink(name, dir_fd=folder)
         except OSError:
             return None
 
-    def _where(self, entry: Entry) -> tuple[int, str]:
+    def _where(self, entry: TreeEntry) -> tuple[int, str]:
         folder, _, name = entry.path.rpartition("/")
         descriptor = self._open_folder(folder)
         if descriptor is None:
@@ -318,7 +318,7 @@ def _empty(part: int) -> None:
             os.rmdir(left, dir_fd=part)
 
 
-def _check_kind(entry: Entry, state: os.stat_result) -> None:
+def _check_kind(entry: TreeEntry, state: os.stat_result) -> None:
     is_folder = stat.S_ISDIR(state.st_mode)
     if is_folder != (entry.kind == FOLDER):
         what = "a folder" if is_folder else "no folder"

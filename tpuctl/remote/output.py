@@ -70,7 +70,7 @@ class _Group:
 _number = attrgetter("number")
 
 
-class Folder:
+class LineMerger:
     """Joins equal lines of different workers that come within a moment of each other."""
 
     def __init__(self, workers: int) -> None:
@@ -139,7 +139,7 @@ class Folder:
         return Line(group.stream, group.text, frozenset(group.workers))
 
 
-class Prefixes:
+class LinePrefixes:
     """Says in front of a line whose it is."""
 
     def __init__(self, workers: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""asyncssh, imported without what takes a third of its time."""
+"""SSH connections to workers, made with asyncssh."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ from tpuctl.errors import (
     WorkerError,
     WorkerUnreachableError,
 )
-from tpuctl.remote.access import Access, HostKeys, changed
-from tpuctl.remote.connection import lost
+from tpuctl.remote.access import Access, HostKeys, host_key_changed
+from tpuctl.remote.connection import connection_lost
 from tpuctl.remote.hosts import Host
 
 
@@ -61,7 +61,7 @@ _MEMORY_BYTES = 64 << 20
 _WINDOW_BYTES = (1 << 17, 1 << 21)
 _COMPLAINT_BYTES = 4096
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
-_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
+_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
           "ssh-rsa")  # fmt: skip
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com",
             "aes256-ctr", "aes128-ctr")  # fmt: skip
@@ -79,17 +79,21 @@ class _Client(asyncssh.SSHClient):
         known = self._host_keys.find(self._host)
         try:
             if known is None:
-                self._host_keys.remember(self._host, _agreeing(self._host, key, shown))
+                self._host_keys.remember(
+                    self._host, _check_users_known_hosts(self._host, key, shown)
+                )
             elif known != shown:
                 keys = self._host_keys
                 published = keys.is_published(self._host)
-                self.refusal = changed(self._host, known, shown, keys.path, is_published=published)
+                self.refusal = host_key_changed(
+                    self._host, known, shown, keys.path, is_published=published
+                )
         except TpuctlError as error:
             self.refusal = error
         return self.refusal is None
 
 
-def _agreeing(host: Host, key: Any, shown: str) -> str:
+def _check_users_known_hosts(host: Host, key: Any, shown: str) -> str:
     """The key, unless the user's own `known_hosts` knows another for a machine of theirs."""
     path = Path(os.path.expanduser("~/.ssh/known_hosts"))
     if not host.is_own or not path.is_file():
@@ -98,7 +102,7 @@ def _agreeing(host: Host, key: Any, shown: str) -> str:
     same_type = [known for known in theirs if known.get_algorithm() == key.get_algorithm()]
     if same_type and key.convert_to_public() not in same_type:
         known = " ".join(same_type[0].export_public_key().decode().split()[:2])
-        raise changed(host, known, shown, path)
+        raise host_key_changed(host, known, shown, path)
     return shown
 
 
@@ -137,7 +141,7 @@ class _Ssh:
     async def _handshake(self, host: Host) -> Any:
         client = _Client(host, self._access.host_keys)
         patience = self._access.patience
-        with _translated(host, client, patience.connect_s, self._keys):
+        with _translated_errors(host, client, patience.connect_s, self._keys):
             async with time_limit(patience.connect_s):
                 return await asyncssh.connect(
                     host.address,
@@ -160,7 +164,7 @@ class _Ssh:
             agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,
             agent_identities=None if host.is_own else locked,
             known_hosts=([], [], []),
-            server_host_key_algs=_signatures(known),
+            server_host_key_algs=_signature_algorithms(known),
             encryption_algs=_CIPHERS,
             compression_algs=None,
             gss_auth=False,
@@ -171,9 +175,9 @@ class _Ssh:
         )
 
 
-def _signatures(known: str | None) -> Sequence[str]:
+def _signature_algorithms(known: str | None) -> Sequence[str]:
     """How a worker may sign: with the kind of key that we know it by, else the best one first."""
-    kinds = [known.split()[0]] if known else _KINDS
+    kinds = [known.split()[0]] if known else _KEY_TYPES
     return [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
 
 
@@ -195,7 +199,7 @@ class _Connection:
 
     async def open(self, command: str) -> "_Channel":
         """Start a command on a channel of its own."""
-        with _translated(self.host):
+        with _translated_errors(self.host):
             process = await self._connection.create_process(
                 command, encoding=None, window=self._window
             )
@@ -219,7 +223,7 @@ class _Channel:
 
     async def read(self, size: int) -> bytes:
         """Read what there is, up to `size`."""
-        with _translated(self._host):
+        with _translated_errors(self._host):
             data: bytes = await self._process.stdout.read(size)
             if not data:
                 await self._check_that_it_ended()
@@ -229,11 +233,11 @@ class _Channel:
         """Tell the end of a command from the end of the connection under it."""
         await self._process.wait_closed()
         if self._process.returncode is None:
-            raise lost(self._host)
+            raise connection_lost(self._host)
 
     async def write(self, data: bytes) -> None:
         """Write at the pace of the worker."""
-        with _translated(self._host):
+        with _translated_errors(self._host):
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
@@ -295,7 +299,7 @@ def _load_keys(paths: tuple[Path, ...]) -> _Keys:
 
 
 @contextmanager
-def _translated(
+def _translated_errors(
     host: Host,
     client: _Client | None = None,
     connect_s: float = 0.0,
@@ -316,20 +320,20 @@ def _translate(
     host: Host, error: Exception, connecting: bool, connect_s: float, keys: "_Keys | None"
 ) -> TpuctlError:
     if isinstance(error, asyncssh.PermissionDenied):
-        return _not_let_in(host, keys or _Keys((), ()))
+        return _auth_error(host, keys or _Keys((), ()))
     if isinstance(error, asyncssh.ChannelOpenError):
         return WorkerError(
             f"{host.label} opens no further session: {error.reason}.",
             hint="Raise MaxSessions in its sshd_config, or end something else there.",
         )
     if not connecting:
-        return lost(host, _reason(error))
+        return connection_lost(host, _reason(error))
     if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolError)):
         return WorkerError(f"{host.label} and we have no SSH in common: {error.reason}.")
-    return _unreachable(host, error, connect_s)
+    return _unreachable_error(host, error, connect_s)
 
 
-def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
+def _auth_error(host: Host, keys: _Keys) -> WorkerAuthError:
     offered = len(keys.ours)
     what = "lets nobody in without a key, and we have none"
     if offered:
@@ -344,7 +348,7 @@ def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
     return WorkerAuthError(f"{host.label} {what} for the user {host.user}.", hint=hint)
 
 
-def _unreachable(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
+def _unreachable_error(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
     see = "Is it READY, and does a firewall rule admit you? Behind a bastion: --jump user@ip."
     if isinstance(error, ConnectionRefusedError):
         what = "refuses connections"
