@@ -15,7 +15,7 @@ from tpuctl.remote.output import (
     LinePrefixes,
     LineSplitter,
 )
-from tpuctl.remote.results import command_result
+from tpuctl.remote.results import CommandResult, ExitReport, command_result
 
 
 def shown(lines: list[Line], workers: int = 4) -> list[str]:
@@ -140,8 +140,8 @@ def test_a_prefix_says_whose_line_it_is(workers: set[int], prefix: str) -> None:
 
 @pytest.mark.parametrize(("number", "asks"), [(15, False), (2, False), (9, True), (11, True)])
 def test_the_kernel_is_asked_about_a_program_that_nobody_has_ended(number: int, asks: bool) -> None:
-    ended = {"code": None, "signal": number, "out_of_memory": False}
-    end = command_result(Host(0, "10.0.0.1", "me", 22, target="t1"), "The job", ended)
+    host, report = Host(0, "10.0.0.1", "me", 22, target="t1"), ExitReport(None, number, False)
+    end = command_result(CommandResult, host, "The job", report)
     assert end.code == 128 + number
     assert end.failure
     assert ("dmesg" in (end.failure.hint or "")) is asks

@@ -180,7 +180,7 @@ def test_who_has_taken_chips_meanwhile_is_not_ended_but_told(own: Slice) -> None
             assert first.wait() == -15
             assert second.poll() is None
             assert (done.exit_code, done.failures[0].code) == (1, "chips_held")
-            assert f"process {second.pid} (sleep …) has taken chips meanwhile" in str(
+            assert f"process {second.pid} (sleep …) has opened chips in the meantime" in str(
                 done.failures[0]
             )
 
@@ -202,7 +202,7 @@ def test_processes_of_other_users_that_cannot_be_looked_into_are_counted(own: Sl
         ).stdout
         ((_, seen),) = wire.split_frames(bytearray(said.removeprefix(wire.MARK)))
         assert wire.read_note(seen)["uninspected"] > 0
-    worker = WorkerHolders(0, "h", None, chips=1, uninspected=7)
+    worker = WorkerHolders(index=0, address="h", chips=1, uninspected=7)
     assert "7 processes of other users" in Holders((worker,)).warnings[0]
     assert "--sudo" in Holders((worker,)).warnings[0]
 

@@ -78,7 +78,7 @@ def test_a_worker_that_shows_another_key_than_is_published_is_refused(
     tmp_path: Path, ed25519: str
 ) -> None:
     with running_slice(tmp_path, 1) as workers:
-        workers.access.host_keys.learn([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
+        workers.access.host_keys.remember_published([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
         command = plan_command(["touch", "was-here"])
         ended = run_command(workers.hosts, command, workers.access, sink=Heard())
         assert ended.failures[0].code == "host_key_changed"
@@ -92,7 +92,7 @@ def test_what_is_known_of_a_worker_is_not_replaced_by_what_is_published(
     with running_slice(tmp_path, 1) as workers:
         command = plan_command(["true"])
         run_command(workers.hosts, command, workers.access, sink=Heard())
-        workers.access.host_keys.learn([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
+        workers.access.host_keys.remember_published([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
         ended = run_command(workers.hosts, command, workers.access, sink=Heard())
         assert ended.failures == ()
 

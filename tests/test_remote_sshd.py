@@ -84,7 +84,7 @@ def running_sshd(
                 if not line:
                     pytest.skip("sshd does not start on this machine")
             keys = HostKeys(tmp_path / "known_hosts")
-            access = Access((tmp_path / "key",), keys, patience=IMPATIENT)
+            access = Access((tmp_path / "key",), keys, timeouts=IMPATIENT)
             yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
         finally:
             server.kill()
@@ -328,7 +328,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "run.run": {"argv": ["true"], "env": {}, "folder": None, "lease_s": 9.0},
     "jobs.show": {},
     "copy.deliver": {"path": "/etc/hostname"},
-    "probe.probe": {"known": {}, "packages": ["numpy"]},
+    "chips.probe": {"known": {}, "packages": ["numpy"]},
     "chips.look": {"known": {}},
     "top.watch": {"known": {}, "interval_s": 0.01, "count": 1, "lease_s": 9.0},
 }

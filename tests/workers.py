@@ -69,7 +69,7 @@ class Slice:
 
     @property
     def access(self) -> Access:
-        return Access((self.key,), HostKeys(self.root / "known_hosts"), patience=IMPATIENT)
+        return Access((self.key,), HostKeys(self.root / "known_hosts"), timeouts=IMPATIENT)
 
     def refuse(self, index: int) -> None:
         """Stop listening on a worker's port."""

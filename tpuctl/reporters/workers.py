@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
-    from tpuctl.remote.results import CommandResults
+    from tpuctl.remote.results import Results
     from tpuctl.remote.ssh import Shell
 
 _LONGEST = 40
 
 
-def ends(result: CommandResults) -> None:
+def ends(result: Results) -> None:
     """Nothing: the commands have said it themselves, and failures are said as such."""
 
 

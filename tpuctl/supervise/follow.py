@@ -13,7 +13,7 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.fleet import run_async
 from tpuctl.remote.hosts import Host, name_workers
 from tpuctl.remote.logs import LogListener, LogResult, follow_log
-from tpuctl.remote.results import Sink
+from tpuctl.remote.output import Sink
 from tpuctl.supervise.models import SILENT_S, Order, Silence
 from tpuctl.units import format_duration
 
@@ -155,7 +155,7 @@ def follow_job(
     note: Callable[[str], None],
 ) -> Followed:
     """Follow a job until it ends or fails somewhere, its TPU is not well, or a worker hangs."""
-    patient = replace(access, patience=replace(access.patience, reconnect_s=math.inf))
+    patient = replace(access, timeouts=replace(access.timeouts, reconnect_s=math.inf))
     return run_async(_Following(hosts, patient, job, order, so_far, eyes, sink, note).to_the_end())
 
 

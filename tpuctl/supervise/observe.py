@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tpuctl.cloud import models
 from tpuctl.cloud.lookup import Thing
@@ -16,8 +16,8 @@ from tpuctl.remote.barrier import probe_fleet
 from tpuctl.remote.connection import Connection
 from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.jobs import jobs_of
-from tpuctl.remote.results import command_result
+from tpuctl.remote.jobs import JobRecord, jobs_of
+from tpuctl.remote.results import CommandResult, command_result
 from tpuctl.supervise.models import (
     JobSight,
     Known,
@@ -129,13 +129,13 @@ async def _ask(
 ) -> WorkersSight:
     async with open_fleet(hosts, access) as fleet:
 
-        async def jobs(connection: Connection) -> list[dict[str, Any]]:
+        async def jobs(connection: Connection) -> tuple[JobRecord, ...]:
             return await _in_time(jobs_of(connection), connection.host.label, answer_s)
 
         pairs = list(zip(hosts, await fleet.each(jobs), strict=True))
         errors = {host.index: a for host, a in pairs if isinstance(a, TpuctlError)}
         known = [(host, a) for host, a in pairs if not isinstance(a, TpuctlError)]
-        running = {entry["job"] for _, jobs in known for entry in jobs if entry["state"] == RUNNING}
+        running = {entry.job for _, jobs in known for entry in jobs if entry.state == RUNNING}
         ours = sorted(job for job in running if memory.owns(job))
         open_job = memory.open.job if memory.open else None
         unfit: dict[int, TpuctlError] = {}
@@ -150,7 +150,7 @@ async def _ask(
             host.index: _job(host, entry)
             for host, jobs in known
             for entry in jobs
-            if entry["job"] == open_job
+            if entry.job == open_job
         },
         remains=tuple(job for job in ours if job != open_job),
         strangers=tuple(sorted(job for job in running if is_watched(job) and not memory.owns(job))),
@@ -167,8 +167,8 @@ async def _in_time(work: Awaitable[T], who: str, limit_s: float) -> T:
         ) from None
 
 
-def _job(host: Host, entry: dict[str, Any]) -> JobSight:
-    if not entry["exit"]:
-        return JobSight(entry["state"])
-    end = command_result(host, "The job", entry["exit"])
-    return JobSight(entry["state"], end.exit_code, end.failure)
+def _job(host: Host, entry: JobRecord) -> JobSight:
+    if not entry.exit:
+        return JobSight(entry.state)
+    end = command_result(CommandResult, host, "The job", entry.exit)
+    return JobSight(entry.state, end.exit_code, end.failure)

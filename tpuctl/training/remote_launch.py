@@ -18,7 +18,7 @@ from tpuctl.remote.copy_plan import CopyPlan, CopyResults, Direction
 from tpuctl.remote.hosts import EMULATED_PORT, Host
 from tpuctl.remote.jobs import StartedJob, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
-from tpuctl.remote.results import Sink
+from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Template

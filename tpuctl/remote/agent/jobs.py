@@ -17,7 +17,7 @@ import time
 
 from tpuctl.remote.agent import process
 from tpuctl.remote.agent.joblog import LogLimit, is_too_large, read_from, tail_offset
-from tpuctl.remote.agent.run import free_bytes, wake_on_child
+from tpuctl.remote.agent.run import wake_on_child
 from tpuctl.remote.agent.wire import BLOCK_BYTES, Refusal, block, note, send
 
 TYPE_CHECKING = False
@@ -139,7 +139,7 @@ def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
     os.close(tell)
     _wait_and_bound(pid, wake, LogLimit(log, request["log_bytes"]))
     process.end_session(pid, process.LEFT_BEHIND)
-    ended = {**process.reap(pid, oom_kills), "disk_free_bytes": free_bytes(folder)}
+    ended = {**process.reap(pid, oom_kills), "disk_free_bytes": process.free_bytes(folder)}
     _report(folder, _EXIT, {**ended, "ended_s": time.time()})
 
 

@@ -121,6 +121,15 @@ def oom_kills() -> int:
     return total
 
 
+def free_bytes(path: str) -> int | None:
+    """Return the free disk space where `path` is."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return None
+    return state.f_bavail * state.f_frsize
+
+
 def start_ticks(pid: int) -> int | None:
     """When a process started, in the kernel's ticks since boot; None when it does not live."""
     fields = _stat(str(pid))

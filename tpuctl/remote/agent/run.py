@@ -41,17 +41,9 @@ def run(request: dict[str, Any], stdin: BinaryIO) -> None:
     ended = process.reap(pid, oom_kills)
     for descriptor, kind in pipes.items():
         _drain(descriptor, kind)
-    left_behind = left_behind if watched else 0
-    send(note(exit={**ended, "left_behind": left_behind, "disk_free_bytes": free_bytes(".")}))
-
-
-def free_bytes(path: str) -> int | None:
-    """How much may still be written where `path` is."""
-    try:
-        state = os.statvfs(path)
-    except OSError:
-        return None
-    return state.f_bavail * state.f_frsize
+    ended["left_behind"] = left_behind if watched else 0
+    ended["disk_free_bytes"] = process.free_bytes(".")
+    send(note(exit=ended))
 
 
 def wake_on_child() -> int:
