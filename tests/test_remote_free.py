@@ -152,8 +152,8 @@ def test_a_process_that_has_got_the_id_since_is_left_alone(own: Slice) -> None:
             request = {"known": {}, "processes": [(pid, ticks)], "grace_s": 1, "settle_s": 1}
 
             async def one(connection: Connection) -> Any:
-                async with call_agent(connection, "chips.release", **request) as conversation:
-                    return await conversation.answer()
+                async with call_agent(connection, "chips.release", **request) as call:
+                    return await call.reply()
 
             (answer,) = await fleet.each(one)
             return answer

@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     path.touch()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
     write(path, 50_000)
-    LogLimit(descriptor, MOST).keep()
+    LogLimit(descriptor, MOST).enforce()
     if data_start(descriptor, 0) == 0:
         os.close(descriptor)
         pytest.skip("this file system cannot cut a file's beginning out")
@@ -71,9 +71,9 @@ def test_a_little_more_than_the_limit_is_not_worth_a_cut(tmp_path: Path) -> None
     path = tmp_path / "log"
     write(path, (MOST + 2000) // 10)
     descriptor = os.open(path, os.O_RDWR)
-    LogLimit(descriptor, MOST).keep()
+    LogLimit(descriptor, MOST).enforce()
     assert data_start(descriptor, 0) == 0
-    LogLimit(descriptor, 0).keep()
+    LogLimit(descriptor, 0).enforce()
     assert data_start(descriptor, 0) == 0
     os.close(descriptor)
 
@@ -106,7 +106,7 @@ def test_a_job_that_prints_for_ever_fills_no_disk(own: Slice, log: tuple[Path, i
     assert all(len(line) == 9 for line in lines)
     numbers = [int(line) for line in lines]
     assert numbers[-1] * 10 + 10 == path.stat().st_size
-    assert any("are gone from worker 0" in note and "--log-limit" in note for note in notes)
+    assert any("worker 0" in note and "dropped" in note and "--log-limit" in note for note in notes)
     wait_until(lambda: used_bytes(path) < 2 * MOST)
     last, _, _ = follow(own, live=False)
     assert [int(line) for line in last] == list(range(int(last[0]), numbers[-1] + 1))

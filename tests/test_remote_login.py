@@ -82,7 +82,7 @@ def test_a_worker_that_shows_another_key_than_is_published_is_refused(
         command = plan_command(["touch", "was-here"])
         ended = run_command(workers.hosts, command, workers.access, sink=Heard())
         assert ended.failures[0].code == "host_key_changed"
-        assert "shows another host key than its TPU publishes" in str(ended.failures[0])
+        assert "shows a different host key than its TPU publishes" in str(ended.failures[0])
         assert not (workers.folder(0) / "was-here").exists()
 
 
@@ -187,7 +187,7 @@ def test_a_key_that_os_login_does_not_know_says_how_to_add_it(tpuctl, os_login: 
     (error,) = result.document["errors"]
     assert error["code"] == "worker_auth"
     assert "gcloud compute os-login ssh-keys add --key-file=" in error["hint"]
-    assert "is bob your name there" in error["hint"]
+    assert "check that bob is your user name" in error["hint"]
 
 
 @pytest.mark.parametrize(

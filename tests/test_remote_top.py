@@ -131,8 +131,8 @@ def test_nothing_is_null_and_missing_is_not_nothing(tpuctl, own: Slice) -> None:
         chips = top(tpuctl, own)[0]["chips"]
     assert [chip["duty_cycle_percent"] for chip in chips] == [0.0, 0.0]
     assert [chip["hbm_used_bytes"] for chip in chips] == [None, None]
-    assert chips[0]["why_null"] == f"libtpu tells nothing of it, but process {pid} has it open"
-    assert chips[1]["why_null"] == "libtpu tells nothing of it; nobody seen has it open"
+    assert chips[0]["why_null"] == f"libtpu reports no value, but process {pid} has it open"
+    assert chips[1]["why_null"] == "libtpu reports no value; no visible process has it open"
 
 
 def test_what_is_no_number_is_missing(tpuctl, own: Slice) -> None:
