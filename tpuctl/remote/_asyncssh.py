@@ -159,11 +159,14 @@ class _Ssh:
             config=[str(user_config)] if host.is_own and user_config.is_file() else None,
             username=host.user,
             client_keys=list(self._keys.ours),
+            # A TPU is offered no other key of the agent: a server disconnects after six attempts.
             agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,
             agent_identities=None if host.is_own else locked,
+            # Empty, so that every key comes to _Client.validate_host_public_key().
             known_hosts=([], [], []),
             server_host_key_algs=_signature_algorithms(known),
             encryption_algs=_CIPHERS,
+            # The agent compresses what gets smaller.
             compression_algs=None,
             gss_auth=False,
             gss_kex=False,
@@ -194,12 +197,13 @@ async def open_ssh(access: Access, workers: int) -> AsyncIterator[_Ssh]:
 
 
 class _Connection:
+    """The port `Connection` over asyncssh."""
+
     def __init__(self, host: Host, connection: Any, window: int) -> None:
         self.host = host
         self._connection, self._window = connection, window
 
     async def open(self, command: str) -> "_Channel":
-        """Start a command on a new channel."""
         with _translated_errors(self.host):
             process = await self._connection.create_process(
                 command, encoding=None, window=self._window
@@ -207,8 +211,8 @@ class _Connection:
         return _Channel(self.host, process)
 
     async def close(self) -> None:
-        """Close the connection; a worker that is gone is not waited for."""
         self._connection.close()
+        # A worker that is gone would never confirm.
         try:
             async with time_limit(1.0):
                 await self._connection.wait_closed()
@@ -217,13 +221,14 @@ class _Connection:
 
 
 class _Channel:
+    """The port `Channel` over asyncssh."""
+
     def __init__(self, host: Host, process: Any) -> None:
         self._host, self._process = host, process
         self._stderr = b""
         self._reading_stderr = asyncio.create_task(self._read_stderr())
 
     async def read(self, size: int) -> bytes:
-        """Read up to `size` bytes, b"" at the end."""
         with _translated_errors(self._host):
             data: bytes = await self._process.stdout.read(size)
             if not data:
@@ -234,28 +239,23 @@ class _Channel:
             return data
 
     async def write(self, data: bytes) -> None:
-        """Write all of it, waiting while the worker is busy."""
         with _translated_errors(self._host):
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
     def write_soon(self, data: bytes) -> None:
-        """Write a few bytes if the channel is still open."""
         if not self._process.stdin.is_closing():
             self._process.stdin.write(data)
 
     def close_stdin(self) -> None:
-        """Send end of file."""
         if not self._process.stdin.is_closing():
             self._process.stdin.write_eof()
 
     async def stderr_tail(self) -> str:
-        """Wait for the end of stderr and return its last bytes."""
         await self._reading_stderr
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Close the channel."""
         self._reading_stderr.cancel()
         self._process.close()
 

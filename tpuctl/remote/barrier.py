@@ -19,7 +19,7 @@ PACKAGES = (
     "jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-tpu", "tensorflow-cpu", "torch",
     "torch_xla", "keras", "numpy",
 )  # fmt: skip
-"""Packages whose versions must agree: different ones compile different programs, which hang."""
+"""Packages whose versions must agree: others compile different programs, which then hang."""
 
 _MIN_DISK_BYTES = GIB
 _MAX_SKEW_S = 10.0
@@ -112,6 +112,7 @@ def find_problems(
     """List the problems of each worker by its number, and how it differs from the others."""
     if not seen:
         return []
+    # The median of the workers, not our own clock: what counts is that they agree.
     usual_clock_s = median(probe.clock_s for _, probe in seen)
     usual = {
         name: _most_common([_version(probe, name) for _, probe in seen])

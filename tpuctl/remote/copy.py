@@ -39,6 +39,7 @@ from tpuctl.remote.payload import payload
 from tpuctl.remote.results import with_failures
 from tpuctl.storage.local import ensure_folder, translated_write_errors
 
+# 2 MiB for each worker; the slowest one of a group sets the pace.
 _QUEUED_BLOCKS = 16
 _LAST_REPLY_S = 5.0
 

@@ -140,6 +140,7 @@ def _failure(
     again = f"tpuctl free {host.target}"
     if host.index:
         again += f" --worker {host.index}"
+    # One error is enough: the holders themselves are all in the result.
     if left:
         what, hint = _why_left(left[0], again)
     elif new:

@@ -124,6 +124,7 @@ EMULATED_PORT = "tpuctl-emulator-ssh-port"
 """Metadata key with the SSH port of an emulated TPU's workers."""
 
 _NOT_READY_YET = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
+# What useradd accepts.
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -170,26 +171,19 @@ def workers_of(node: Node, user: str, *, internal_ip: bool = False) -> tuple[Hos
     Raises WorkerUnreachableError when a worker has no address yet.
     """
     port = int(node.metadata.get(EMULATED_PORT, SSH_PORT))
-    indices = range(len(node.endpoints))
-    return tuple(_worker(node, index, user, port, internal_ip) for index in indices)
-
-
-def _worker(node: Node, index: int, user: str, port: int, internal_ip: bool) -> Host:
-    endpoint = node.endpoints[index]
-    address = endpoint.internal_ip if internal_ip else endpoint.external_ip or endpoint.internal_ip
-    if not address:
-        raise WorkerUnreachableError(
-            f"Worker {index} of {node.name} in {node.zone} has no address yet.",
-            hint="Try again in a minute.",
-        )
-    return Host(
-        index,
-        address,
-        user,
-        port,
-        target=f"{node.name} --zone {node.zone}",
-        key_alias=worker_alias(node, index),
-    )
+    target, workers = f"{node.name} --zone {node.zone}", []
+    for index, endpoint in enumerate(node.endpoints):
+        address = endpoint.internal_ip
+        if not internal_ip:
+            address = endpoint.external_ip or address
+        if not address:
+            raise WorkerUnreachableError(
+                f"Worker {index} of {node.name} in {node.zone} has no address yet.",
+                hint="Try again in a minute.",
+            )
+        key_alias = worker_alias(node, index)
+        workers.append(Host(index, address, user, port, target=target, key_alias=key_alias))
+    return tuple(workers)
 
 
 def worker_alias(node: Node, index: int) -> str:

@@ -99,7 +99,7 @@ class Jobs(Outcome):
 
 
 @dataclass(frozen=True)
-class JobStatus:
+class JobReport:
     """A job's state as its worker's agent reports it."""
 
     state: Literal["running", "finished", "stopped", "lost"]
@@ -108,7 +108,7 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
-class JobRecord(JobStatus):
+class JobRecord(JobReport):
     """A job as its worker's agent lists it."""
 
     job: str
@@ -125,7 +125,7 @@ class _JobList:
 class _StopReport:
     job: str
     was: str
-    state: JobStatus
+    state: JobReport
 
 
 def check_job(name: str | None) -> str | None:

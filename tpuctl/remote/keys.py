@@ -213,6 +213,7 @@ def with_key(metadata: Mapping[str, str], user: str, key: KeyPair) -> dict[str, 
     """Add a key for a user to a TPU's metadata."""
     if knows_key(metadata, user, key):
         return dict(metadata)
+    # An update replaces all metadata, so everything else must be sent again unchanged.
     lines = [line for line in metadata.get(_SSH_KEYS, "").splitlines() if line.strip()]
     return {**metadata, _SSH_KEYS: "\n".join([*lines, f"{user}:{key.public}"])}
 

@@ -13,7 +13,7 @@ from tpuctl.remote.agent.jobs import LOST
 from tpuctl.remote.connection import Connection, call_agent, connection_lost
 from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.jobs import JobStatus, check_job, find_job
+from tpuctl.remote.jobs import JobReport, check_job, find_job
 from tpuctl.remote.output import Output, Sink
 from tpuctl.remote.results import CommandResult, Results, command_result, with_failures
 from tpuctl.units import format_bytes
@@ -162,7 +162,7 @@ class _WorkerLog:
                 connection = await _reconnect(fleet, self.host, reconnect_s)
                 self.listener.back(self.host.index)
 
-    async def _read(self, connection: Connection) -> JobStatus:
+    async def _read(self, connection: Connection) -> JobReport:
         """Read from the current offset; returns the job's state at the end."""
         request = {"job": self.job, "offset": self.offset, "tail": self.tail}
         async with call_agent(connection, "jobs.logs", **request, follow=self.follow) as call:
@@ -173,7 +173,7 @@ class _WorkerLog:
                     self.is_mid_line = not content.endswith(b"\n")
                     self.listener.heard(self.host.index, self.offset)
                 elif "ended" in content:
-                    return call.read(JobStatus, content["ended"])
+                    return call.read(JobReport, content["ended"])
                 else:
                     position = call.read(_Position, content)
                     await self._report_gaps(position)
@@ -198,7 +198,7 @@ class _WorkerLog:
                 "file system there cannot drop its beginning."
             )
 
-    def _result(self, status: JobStatus) -> LogResult:
+    def _result(self, status: JobReport) -> LogResult:
         host = self.host
         place: dict[str, Any] = {"state": status.state, "offset_bytes": self.offset}
         if status.state == LOST:

@@ -102,6 +102,7 @@ class LineMerger:
 
     def _group_for(self, worker: int, stream: int, text: bytes) -> _Group | None:
         """Find the first waiting line to join without overtaking an earlier line of the worker."""
+        # Groups are shown by number, so a later line may only join a group after its last one.
         last = self._last_number.get(worker, -1)
         waiting = self._by_text.get((stream, text), [])
         place = bisect_right(waiting, last, key=attrgetter("number"))

@@ -25,8 +25,10 @@ _NEEDS = {
     "top": ("wire", "process", *_CHIPS, "chips", *_PROTOBUF, "metrics", "top"),
     "copy": ("wire", "tree", "unpack", "copy"),
 }
+# The same eight digits are read by _PYTHON.
 _LENGTH_DIGITS = 8
 
+# -I and -S: the user's environment and packages are not imported, which would cost time and trust.
 _PYTHON = (
     "python3 -I -S -c "
     "'import sys,zlib;i=sys.stdin.buffer;exec(zlib.decompress(i.read(int(i.read(8)))))'"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LOG_BYTES = 1 << 30
 """How much of its log a job keeps on each worker by default."""
 
+# FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _KEEP_SIZE_PUNCH_HOLE = 1 | 2
 _BLOCK_BYTES = 1 << 12
 _TAIL_BYTES = 1 << 16
@@ -34,6 +35,7 @@ class LogLimit:
         """Free the part that exceeds the limit."""
         if self._punch is None:
             return
+        # Only whole blocks can be freed, and not a few at a time: each call is a disk transaction.
         start = (os.fstat(self._log).st_size - self._most) // _BLOCK_BYTES * _BLOCK_BYTES
         if start - self._start < max(_BLOCK_BYTES, self._most // _SLACK):
             return

@@ -186,6 +186,7 @@ def _is_alive(processes: dict[str, Any]) -> bool:
 def _session_is_ours(processes: dict[str, Any]) -> bool:
     """Whether the session's id has not been reused."""
     pid, ticks = processes["pid"]
+    # None means that the leader has ended: its id is not reused while its session has processes.
     return process.start_ticks(pid) in (ticks, None)
 
 

@@ -30,6 +30,7 @@ def encode(texts: Iterable[str]) -> list[bytes]:
 
 def environment(added: dict[str, str]) -> dict[bytes, bytes]:
     """Return this machine's environment with added variables, and Python's output unbuffered."""
+    # Python buffers its output in a pipe, so a log would be minutes behind.
     return {
         b"PYTHONUNBUFFERED": b"1",
         **os.environb,
@@ -75,6 +76,7 @@ def _become(
     writer: int,
 ) -> None:
     """Turn into the command, or report why not; never returns."""
+    # After fork() nothing may return or raise into the agent's code: this is a second copy of it.
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

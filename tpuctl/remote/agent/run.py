@@ -1,4 +1,4 @@
-"""Run one command and send its output; it is stopped when nobody listens any more."""
+"""Run one command and send its output; it is stopped when the other end is gone."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def wake_on_child() -> int:
     """Return a descriptor that becomes readable when a child ends."""
     wake, write = os.pipe()
     os.set_blocking(write, False)
+    # Python writes a byte there for every signal that has a handler, so poll() cannot miss one.
     signal.set_wakeup_fd(write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     return wake
 
 
 def _pass_on(pid: int, pipes: dict[int, bytes], wake: int, lease_s: float) -> bool:
-    """Send output until the command has ended; returns False when nobody listens any more."""
+    """Send output until the command has ended; returns False when the other end is gone."""
     poll, waiting = select.poll(), set(pipes)
     for descriptor in (_STDIN, wake, *pipes):
         poll.register(descriptor, select.POLLIN)

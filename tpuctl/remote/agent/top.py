@@ -91,43 +91,34 @@ def _memory() -> tuple[int | None, int | None]:
 
 
 def _chips(chips: Chips) -> dict[str, Any]:
+    """Report each chip's load, memory and holder, and why a value is missing."""
     state = chips.state()
     if state is None:
         return {"chips": []}
-    holders = [_holder_of(nodes, state) for nodes in chips.nodes]
-    values, why = _read(chips, state)
-    per_chip = chips.devices_per_chip
-    duty = _by_chip(values[0], len(chips.nodes), per_chip)
-    used, total = (_by_chip(v, len(chips.nodes), per_chip, together=True) for v in values[1:])
-    return {
-        "chips": [
-            {
-                **_chip(index, nodes, holders[index], duty[index], used[index], total[index]),
-                "why_null": _why(state, holders[index], (duty[index], used[index]), why),
-            }
-            for index, nodes in enumerate(chips.nodes)
-        ]
-    }
+    values, failed = _read(chips, state)
+    count, per_chip = len(chips.nodes), chips.devices_per_chip
+    duty = _by_chip(values[0], count, per_chip)
+    used, total = (_by_chip(each, count, per_chip, together=True) for each in values[1:])
+    reports = []
+    for index, nodes in enumerate(chips.nodes):
+        holder = _holder_of(nodes, state)
+        report = {
+            "index": index,
+            "device": ", ".join(nodes),
+            "duty_cycle_percent": duty[index],
+            "hbm_used_bytes": _whole(used[index]),
+            "hbm_bytes": _whole(total[index]),
+            "holder_pid": holder.pid if holder else None,
+            "holder_user": holder.user if holder else None,
+            "holder_command": holder.command if holder else None,
+            "why_null": _why(state, holder, (duty[index], used[index]), failed),
+        }
+        reports.append(report)
+    return {"chips": reports}
 
 
-def _chip(
-    index: int,
-    nodes: tuple[str, ...],
-    holder: Holder | None,
-    duty: float | None,
-    used: float | None,
-    total: float | None,
-) -> dict[str, Any]:
-    return {
-        "index": index,
-        "device": ", ".join(nodes),
-        "duty_cycle_percent": duty,
-        "hbm_used_bytes": None if used is None else int(used),
-        "hbm_bytes": None if total is None else int(total),
-        "holder_pid": holder.pid if holder else None,
-        "holder_user": holder.user if holder else None,
-        "holder_command": holder.command if holder else None,
-    }
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _holder_of(nodes: tuple[str, ...], state: State) -> Holder | None:

@@ -154,6 +154,7 @@ def pack(root: str, entries: list[TreeEntry], wanted: Iterable[int]) -> Iterator
 
 def _pieces(path: str, index: int) -> Iterator[bytes]:
     """Yield a file's record: its header, its bytes, and whether they are complete."""
+    # The file may be gone by now, or replaced by a link to somewhere else.
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

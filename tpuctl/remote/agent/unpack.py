@@ -37,17 +37,23 @@ class Receiver:
     def __init__(self, root: str, entries: dict[int, TreeEntry]) -> None:
         _make_root(root)
         self._root, self._entries = root, entries
+        # Every path is opened from its parent's descriptor: a path as text could be redirected by a
+        # link that another process puts there between the check and the use.
         self._folders = {"": os.open(root, _OPEN_FOLDER)}
         self._umask = os.umask(0)
         os.umask(self._umask)
+        # The folder for incoming files, on the same file system as the target.
         self._part, self._part_name = -1, ""
         self._expected: set[int] = set()
         self._arrived: list[int] = []
         self._links: list[int] = []
+        # Folders that do not exist yet, those that have been created among the incoming files, and
+        # the one that is open now.
         self._new: dict[str, int] = {}
         self._staged: set[int] = set()
         self._stage, self._stage_of = -1, -1
         self._modes: list[int] = []
+        # The start of an incomplete record, and the file that is being received.
         self._rest = b""
         self._file, self._index, self._missing = -1, -1, 0
         self._place = (-1, "")
@@ -172,8 +178,8 @@ class Receiver:
     def _place_to_arrive(self, index: int) -> tuple[int, str]:
         """Return the folder and name to receive a file under.
 
-        The files of a new folder are received in a folder of their own, which is then renamed in
-        one step: half the time for many small files.
+        A new folder is received as a whole, which is then renamed into place in one step: half the
+        time for many small files.
         """
         parent, _, name = self._entries[index].path.rpartition("/")
         new = self._new.get(parent)
@@ -215,10 +221,7 @@ class Receiver:
                 raise
         else:
             return True
-        path = self._entries[staged].path
-        target = self._open_folder(path)
-        if target is None:
-            raise Refusal("bad_path", f"the folder {path!r} has disappeared")
+        target = self._existing_folder(self._entries[staged].path)
         source = os.open(str(staged), _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._part)
         try:
             for file in os.listdir(source):
@@ -245,10 +248,13 @@ class Receiver:
 
     def _where(self, entry: TreeEntry) -> tuple[int, str]:
         folder, _, name = entry.path.rpartition("/")
-        descriptor = self._open_folder(folder)
+        return self._existing_folder(folder), name
+
+    def _existing_folder(self, path: str) -> int:
+        descriptor = self._open_folder(path)
         if descriptor is None:
-            raise Refusal("bad_path", f"the folder {folder!r} has disappeared")
-        return descriptor, name
+            raise Refusal("bad_path", f"the folder {path!r} has disappeared")
+        return descriptor
 
     def _open_folder(self, path: str) -> int | None:
         """Open a folder below the root without following a link; None if it does not exist."""
@@ -268,14 +274,11 @@ class Receiver:
                 raise Refusal("in_the_way", f"{path!r} is not a folder there") from None
             raise
         if len(self._folders) >= _OPEN_FOLDERS:
-            self._close_folders(keep=above)
+            for other in [other for other in self._folders if other]:
+                if self._folders[other] != above:
+                    os.close(self._folders.pop(other))
         self._folders[path] = descriptor
         return descriptor
-
-    def _close_folders(self, keep: int) -> None:
-        for path, descriptor in list(self._folders.items()):
-            if path and descriptor != keep:
-                os.close(self._folders.pop(path))
 
     def _remove_stale(self) -> None:
         """Remove what a killed attempt has left; a running one holds a lock."""

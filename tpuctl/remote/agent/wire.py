@@ -27,6 +27,7 @@ HEADER = struct.Struct(">cI")
 STDOUT, STDERR, NOTE, RAW, ZIPPED = b"o", b"e", b"n", b"r", b"z"
 HEARTBEAT = b"."
 BLOCK_BYTES = 1 << 17
+# The largest frame is a list of files; this allows a few million of them.
 MAX_FRAME_BYTES = 1 << 28
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -59,10 +60,10 @@ def note(**content: Any) -> bytes:
 
 def read_note(payload: bytes) -> dict[str, Any]:
     """Read a note's JSON object."""
+    text = _decompress(payload[1:], MAX_FRAME_BYTES) if payload[:1] == b"z" else payload
     try:
-        text = zlib.decompress(payload[1:]) if payload[:1] == b"z" else payload
         content = json.loads(text)
-    except (ValueError, zlib.error) as error:
+    except ValueError as error:
         raise WireError("a note is not valid JSON") from error
     if not isinstance(content, dict):
         raise WireError("a note is not a JSON object")
@@ -81,13 +82,18 @@ def read_block(kind: bytes, payload: bytes) -> bytes:
     """Read the bytes of a stream's frame."""
     if kind == RAW:
         return payload
+    return _decompress(payload, 64 * BLOCK_BYTES)
+
+
+def _decompress(payload: bytes, most_bytes: int) -> bytes:
+    # A few bytes can decompress to gigabytes, so the size of the result is limited.
     unpack = zlib.decompressobj()
     try:
-        data = unpack.decompress(payload, 64 * BLOCK_BYTES)
+        data = unpack.decompress(payload, most_bytes)
     except zlib.error as error:
-        raise WireError("a block cannot be decompressed") from error
+        raise WireError("compressed data is damaged") from error
     if unpack.unconsumed_tail or not unpack.eof:
-        raise WireError("a block is too large")
+        raise WireError("compressed data is too large")
     return data
 
 
