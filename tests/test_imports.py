@@ -166,7 +166,7 @@ def compilers_called(module: str, folder: Path) -> list[str]:
 @pytest.mark.slow
 def test_no_compiler_is_asked_for_anything_before_a_worker_is_reached(tmp_path: Path) -> None:
     pytest.importorskip("asyncssh")
-    assert compilers_called("tpuctl.remote._ssh", tmp_path / "ours") == []
+    assert compilers_called("tpuctl.remote._asyncssh", tmp_path / "ours") == []
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ pytest.importorskip("asyncssh")
 
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent.chips import DEVICES
-from tpuctl.remote.barrier import Probe, check_workers, judge
+from tpuctl.remote.barrier import Probe, check_workers, find_problems
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.results import summarize
@@ -32,13 +32,13 @@ def slice_of(*changes: dict[str, Any]) -> list[tuple[Host, Probe]]:
 
 
 def test_good_workers_have_no_problem() -> None:
-    assert judge(slice_of(), 4) == []
+    assert find_problems(slice_of(), 4) == []
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"disk_free_bytes": 5 << 20}, "only 5 MiB of its disk is free"),
+        ({"disk_free_bytes": 5 << 20}, "its disk has only 5 MiB free"),
         ({"clock_s": 90.0}, "its clock is 1m 30s ahead of the others'"),
         ({"clock_s": -90.0}, "its clock is 1m 30s behind the others'"),
         ({"python": "3.8.10"}, "it has python 3.8.10, the others 3.11.2"),
@@ -49,12 +49,12 @@ def test_good_workers_have_no_problem() -> None:
             {"packages": {**GOOD.packages, "torch": "2.9.0"}},
             "it has torch 2.9.0, the others none",
         ),
-        ({"chips": 3}, "it shows 3 of 4 chips"),
+        ({"chips": 3}, "it has 3 of 4 chips"),
         ({"holders": ("77 (python x.py)",)}, "its chips are held by process 77 (python x.py)"),
     ],
 )
 def test_the_worker_that_is_wrong_is_named_and_how(change: dict[str, Any], said: str) -> None:
-    ((index, problem),) = judge(slice_of({}, change), None)
+    ((index, problem),) = find_problems(slice_of({}, change), None)
     assert index == 1
     assert str(problem) == f"worker 1 (h1) is not fit for a job: {said}."
     verb, where = ("free" if "holders" in change else "run"), "--host h0,h1,h2,h3 --worker 1"
@@ -62,21 +62,21 @@ def test_the_worker_that_is_wrong_is_named_and_how(change: dict[str, Any], said:
 
 
 def test_each_way_of_being_unfit_is_told_once() -> None:
-    problems = judge(slice_of({}, {"chips": 3}, {"disk_free_bytes": 9}, {"chips": 3}), 4)
+    problems = find_problems(slice_of({}, {"chips": 3}, {"disk_free_bytes": 9}, {"chips": 3}), 4)
     chips, disk = (str(failure) for failure in summarize(problems))
     assert "worker 1 (h1)" in chips
-    assert "it shows 3 of 4 chips. The same on worker 3." in chips
-    assert "worker 2 (h2) is not fit for a job: only 9 B of its disk" in disk
+    assert "it has 3 of 4 chips. The same on worker 3." in chips
+    assert "worker 2 (h2) is not fit for a job: its disk has only 9 B free" in disk
 
 
 def test_a_wrong_clock_of_our_own_is_no_problem_of_theirs() -> None:
-    assert judge(slice_of(*[{"clock_s": 3600.0}] * 4), None) == []
+    assert find_problems(slice_of(*[{"clock_s": 3600.0}] * 4), None) == []
 
 
 def test_chips_that_all_lack_are_missed_when_their_number_is_known() -> None:
     seen = slice_of(*[{"chips": 0}] * 4)
-    assert judge(seen, None) == []
-    assert len(judge(seen, 4)) == 4
+    assert find_problems(seen, None) == []
+    assert len(find_problems(seen, 4)) == 4
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_real_workers_are_looked_at(own: Slice) -> None:
     found = check_workers(own.hosts, own.access)
     (index, problem), *others = found.problems
     assert index == 0
-    assert "it shows 0 of 2 chips" in str(problem)
+    assert "it has 0 of 2 chips" in str(problem)
     assert others == []
     first = found.workers[0]
     assert first.python

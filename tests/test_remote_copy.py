@@ -19,11 +19,11 @@ from tests.waiting import wait_until
 from tests.workers import Slice, running_slice
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.progress import Progress
-from tpuctl.remote.agent.tree import CHANGED, RECORD, WHOLE, Entry, pack, read_entries, scan
+from tpuctl.remote.agent.tree import CHANGED, RECORD, WHOLE, TreeEntry, pack, read_entries, scan
 from tpuctl.remote.agent.unpack import Receiver
 from tpuctl.remote.agent.wire import Refusal, WireError
 from tpuctl.remote.copy import copy
-from tpuctl.remote.copy_plan import Copied, plan_copy, read_tree
+from tpuctl.remote.copy_plan import CopyResults, plan_copy, read_tree
 
 pytestmark = pytest.mark.slow
 
@@ -53,17 +53,17 @@ def code(tmp_path: Path) -> Path:
     return root
 
 
-def up(workers: Slice, source: Path, target: str = ":code", hosts: int = 2) -> Copied:
+def up(workers: Slice, source: Path, target: str = ":code", hosts: int = 2) -> CopyResults:
     plan = plan_copy(str(source), target, has_hosts=True)
     return copy(workers.hosts[:hosts], workers.access, plan)
 
 
-def down(workers: Slice, source: str, target: "Path | str", hosts: int = 2) -> Copied:
+def down(workers: Slice, source: str, target: "Path | str", hosts: int = 2) -> CopyResults:
     plan = plan_copy(source, str(target), has_hosts=True)
     return copy(workers.hosts[:hosts], workers.access, plan)
 
 
-def sent(result: Copied) -> list[int]:
+def sent(result: CopyResults) -> list[int]:
     return [worker.sent for worker in result.workers]
 
 
@@ -306,7 +306,7 @@ def test_the_stream_may_come_in_any_pieces(
 
 
 def receiving(root: Path, names: str) -> Receiver:
-    entries = {n: Entry(name, "f", 0o644, 1, 1, "") for n, name in enumerate(names)}
+    entries = {n: TreeEntry(name, "f", 0o644, 1, 1, "") for n, name in enumerate(names)}
     receiver = Receiver(str(root), entries)
     receiver.compare()
     receiver.expect(entries)
@@ -341,8 +341,8 @@ def test_a_file_that_changed_meanwhile_does_not_replace_the_old_one(tmp_path: Pa
 
 def receiving_folder(root: Path) -> Receiver:
     """A folder d with files a and b, of which a has arrived."""
-    entries = [Entry("d", "d", 0o750, 0, 0, "")]
-    entries += [Entry(f"d/{name}", "f", 0o640, 1, 1, "") for name in "ab"]
+    entries = [TreeEntry("d", "d", 0o750, 0, 0, "")]
+    entries += [TreeEntry(f"d/{name}", "f", 0o640, 1, 1, "") for name in "ab"]
     receiver = Receiver(str(root), dict(enumerate(entries)))
     receiver.expect(receiver.compare()[0])
     receiver.feed(RECORD.pack(1, 1) + b"x" + WHOLE)

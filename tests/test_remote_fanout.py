@@ -7,30 +7,30 @@ import pytest
 from hypothesis import given
 
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.output_lines import (
+from tpuctl.remote.output import (
     LONGEST_LINE_BYTES,
     WINDOW_S,
-    Folder,
     Line,
+    LineMerger,
+    LinePrefixes,
     LineSplitter,
-    Prefixes,
 )
-from tpuctl.remote.results import end_of
+from tpuctl.remote.results import CommandResult, ExitReport, command_result
 
 
 def shown(lines: list[Line], workers: int = 4) -> list[str]:
-    prefixes = Prefixes(tuple(range(workers)))
+    prefixes = LinePrefixes(tuple(range(workers)))
     return [prefixes.of(line).decode() for line in lines]
 
 
 def test_a_line_that_all_say_is_shown_once_and_at_once() -> None:
-    fold = Folder(4)
+    fold = LineMerger(4)
     assert [fold.add(worker, 1, b"ready", 0.0) for worker in range(3)] == [[], [], []]
     assert shown(fold.add(3, 1, b"ready", 0.0)) == ["all 4 workers: ready\n"]
 
 
 def test_a_line_that_one_worker_does_not_say_is_shown_after_the_window() -> None:
-    fold = Folder(32)
+    fold = LineMerger(32)
     for worker in range(31):
         assert fold.add(worker, 1, b"step 1", 0.0) == []
     assert fold.due(WINDOW_S / 2) == []
@@ -38,28 +38,28 @@ def test_a_line_that_one_worker_does_not_say_is_shown_after_the_window() -> None
 
 
 def test_nobody_waits_for_a_worker_that_has_ended() -> None:
-    fold = Folder(2)
+    fold = LineMerger(2)
     fold.add(0, 1, b"a", 0.0)
     fold.leave(1)
     assert shown(fold.due(0.0), 2) == ["[0] a\n"]
 
 
 def test_stdout_and_stderr_are_not_joined() -> None:
-    fold = Folder(2)
+    fold = LineMerger(2)
     fold.add(0, 1, b"a", 0.0)
     fold.add(1, 2, b"a", 0.0)
     assert [line.stream for line in fold.finish()] == [1, 2]
 
 
 def test_the_same_line_twice_from_one_worker_stays_two_lines() -> None:
-    fold = Folder(2)
+    fold = LineMerger(2)
     for worker in (0, 0, 1):
         fold.add(worker, 1, b"tick", 0.0)
     assert shown(fold.finish(), 2) == ["[0] tick\n"]
 
 
 def test_too_many_waiting_lines_are_shown_before_their_time() -> None:
-    fold, lines = Folder(2), []
+    fold, lines = LineMerger(2), []
     for number in range(10_000):
         lines += fold.add(0, 1, b"%d" % number, 0.0)
     assert len(lines) > 5_000
@@ -67,7 +67,7 @@ def test_too_many_waiting_lines_are_shown_before_their_time() -> None:
 
 
 def test_too_many_waiting_bytes_are_shown_before_their_time() -> None:
-    fold = Folder(2)
+    fold = LineMerger(2)
     lines = [line for _ in range(100) for line in fold.add(0, 1, b"x" * LONGEST_LINE_BYTES, 0.0)]
     assert lines
 
@@ -79,7 +79,7 @@ SAID = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([b"a", b"b", b"c"])
 def test_every_worker_is_heard_in_its_own_order_and_nothing_is_lost_or_doubled(
     said: list[tuple[int, bytes]], pace: int
 ) -> None:
-    fold, lines = Folder(4), []
+    fold, lines = LineMerger(4), []
     for moment, (worker, text) in enumerate(said):
         lines += fold.add(worker, 1, text, moment * pace * WINDOW_S / 4)
     lines += fold.finish()
@@ -140,8 +140,8 @@ def test_a_prefix_says_whose_line_it_is(workers: set[int], prefix: str) -> None:
 
 @pytest.mark.parametrize(("number", "asks"), [(15, False), (2, False), (9, True), (11, True)])
 def test_the_kernel_is_asked_about_a_program_that_nobody_has_ended(number: int, asks: bool) -> None:
-    ended = {"code": None, "signal": number, "out_of_memory": False}
-    end = end_of(Host(0, "10.0.0.1", "me", 22, target="t1"), "The job", ended)
+    host, report = Host(0, "10.0.0.1", "me", 22, target="t1"), ExitReport(None, number, False)
+    end = command_result(CommandResult, host, "The job", report)
     assert end.code == 128 + number
     assert end.failure
     assert ("dmesg" in (end.failure.hint or "")) is asks

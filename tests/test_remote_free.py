@@ -17,12 +17,12 @@ pytest.importorskip("asyncssh")
 
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent import wire
-from tpuctl.remote.agent.chips import DEVICES, LEFT, TOLD
+from tpuctl.remote.agent.chips import DEVICES, ENDED, LEFT_ALONE
 from tpuctl.remote.agent.process import start_ticks
-from tpuctl.remote.connection import Connection, ask
-from tpuctl.remote.fleet import drive, open_fleet
-from tpuctl.remote.free import Held, HeldWorker, find_holders, free_chips
-from tpuctl.remote.payload import COMMAND, opening
+from tpuctl.remote.connection import Connection, call_agent
+from tpuctl.remote.fleet import open_fleet, run_async
+from tpuctl.remote.free import Holders, WorkerHolders, find_holders, free_chips
+from tpuctl.remote.payload import COMMAND, request_bytes
 from tpuctl.reporters import chips as report
 from tpuctl.runtime.here import Here, nodes_of_chips
 from tpuctl.runtime.machine import PciDevice
@@ -152,21 +152,23 @@ def test_a_process_that_has_got_the_id_since_is_left_alone(own: Slice) -> None:
             request = {"known": {}, "processes": [(pid, ticks)], "grace_s": 1, "settle_s": 1}
 
             async def one(connection: Connection) -> Any:
-                async with ask(connection, "chips.release", **request) as conversation:
-                    return await conversation.answer()
+                async with call_agent(connection, "chips.release", **request) as call:
+                    return await call.reply()
 
             (answer,) = await fleet.each(one)
             return answer
 
     with holding(own, 0, "accel0") as holder, subprocess.Popen(["sleep", "600"]) as bystander:
         ticks = start_ticks(holder.pid)
-        assert drive(release(holder.pid, (ticks or 0) + 1))["outcomes"] == [[holder.pid, "gone"]]
+        assert run_async(release(holder.pid, (ticks or 0) + 1))["outcomes"] == [
+            [holder.pid, "gone"]
+        ]
         assert holder.poll() is None
         other = (bystander.pid, start_ticks(bystander.pid))
-        assert drive(release(*other))["outcomes"] == [[bystander.pid, LEFT]]
+        assert run_async(release(*other))["outcomes"] == [[bystander.pid, LEFT_ALONE]]
         assert bystander.poll() is None
         bystander.kill()
-        assert drive(release(holder.pid, ticks))["outcomes"] == [[holder.pid, TOLD]]
+        assert run_async(release(holder.pid, ticks))["outcomes"] == [[holder.pid, ENDED]]
 
 
 def test_who_has_taken_chips_meanwhile_is_not_ended_but_told(own: Slice) -> None:
@@ -178,7 +180,7 @@ def test_who_has_taken_chips_meanwhile_is_not_ended_but_told(own: Slice) -> None
             assert first.wait() == -15
             assert second.poll() is None
             assert (done.exit_code, done.failures[0].code) == (1, "chips_held")
-            assert f"process {second.pid} (sleep …) has taken chips meanwhile" in str(
+            assert f"process {second.pid} (sleep …) has opened chips in the meantime" in str(
                 done.failures[0]
             )
 
@@ -190,7 +192,7 @@ def test_processes_of_other_users_that_cannot_be_looked_into_are_counted(own: Sl
         Path(place, "accel0").touch()
         said = subprocess.run(
             ["sh", "-c", COMMAND],
-            input=opening("chips.look", known={}),
+            input=request_bytes("chips.look", known={}),
             env={"PATH": os.defpath, DEVICES: place},
             user=65534,
             group=65534,
@@ -200,9 +202,9 @@ def test_processes_of_other_users_that_cannot_be_looked_into_are_counted(own: Sl
         ).stdout
         ((_, seen),) = wire.split_frames(bytearray(said.removeprefix(wire.MARK)))
         assert wire.read_note(seen)["uninspected"] > 0
-    worker = HeldWorker(0, "h", None, chips=1, uninspected=7)
-    assert "7 processes of other users" in Held((worker,)).warnings[0]
-    assert "--sudo" in Held((worker,)).warnings[0]
+    worker = WorkerHolders(index=0, address="h", chips=1, uninspected=7)
+    assert "7 processes of other users" in Holders((worker,)).warnings[0]
+    assert "--sudo" in Holders((worker,)).warnings[0]
 
 
 class Board(Here):

@@ -10,7 +10,7 @@ pytest.importorskip("asyncssh")
 
 from tests.waiting import wait_until
 from tests.workers import Heard, Slice, running_slice
-from tpuctl.remote.agent.joblog import Bound, begin_of, read_on, tail_offset
+from tpuctl.remote.agent.joblog import LogLimit, data_start, read_from, tail_offset
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.run import plan_command
@@ -36,8 +36,8 @@ def log(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     path.touch()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
     write(path, 50_000)
-    Bound(descriptor, MOST).keep()
-    if begin_of(descriptor, 0) == 0:
+    LogLimit(descriptor, MOST).enforce()
+    if data_start(descriptor, 0) == 0:
         os.close(descriptor)
         pytest.skip("this file system cannot cut a file's beginning out")
     yield path, descriptor
@@ -48,22 +48,22 @@ def test_only_the_end_is_kept_and_every_byte_in_its_place(log: tuple[Path, int])
     path, descriptor = log
     assert path.stat().st_size == 500_000
     assert MOST <= used_bytes(path) <= MOST + 2 * 4096
-    begin, data = read_on(descriptor, 0, 1 << 20)
+    begin, data = read_from(descriptor, 0, 1 << 20)
     assert (data, begin % 10) == (b"", 0)
     assert 500_000 - MOST - 4096 <= begin <= 500_000 - MOST + 10
-    assert read_on(descriptor, begin, 10) == (begin, (LINE % (begin // 10)).encode())
-    assert read_on(descriptor, 500_000, 10) == (500_000, b"")
+    assert read_from(descriptor, begin, 10) == (begin, (LINE % (begin // 10)).encode())
+    assert read_from(descriptor, 500_000, 10) == (500_000, b"")
 
 
 def test_who_reads_behind_the_hole_notices_nothing(log: tuple[Path, int]) -> None:
     _, descriptor = log
-    assert read_on(descriptor, 499_990, 100) == (499_990, b"000049999\n")
+    assert read_from(descriptor, 499_990, 100) == (499_990, b"000049999\n")
 
 
 def test_the_tail_stops_where_the_log_begins(log: tuple[Path, int]) -> None:
     _, descriptor = log
     assert tail_offset(descriptor, 3) == 499_970
-    begin, _ = read_on(descriptor, 0, 10)
+    begin, _ = read_from(descriptor, 0, 10)
     assert tail_offset(descriptor, 10**9) == begin
 
 
@@ -71,10 +71,10 @@ def test_a_little_more_than_the_limit_is_not_worth_a_cut(tmp_path: Path) -> None
     path = tmp_path / "log"
     write(path, (MOST + 2000) // 10)
     descriptor = os.open(path, os.O_RDWR)
-    Bound(descriptor, MOST).keep()
-    assert begin_of(descriptor, 0) == 0
-    Bound(descriptor, 0).keep()
-    assert begin_of(descriptor, 0) == 0
+    LogLimit(descriptor, MOST).enforce()
+    assert data_start(descriptor, 0) == 0
+    LogLimit(descriptor, 0).enforce()
+    assert data_start(descriptor, 0) == 0
     os.close(descriptor)
 
 
@@ -106,7 +106,7 @@ def test_a_job_that_prints_for_ever_fills_no_disk(own: Slice, log: tuple[Path, i
     assert all(len(line) == 9 for line in lines)
     numbers = [int(line) for line in lines]
     assert numbers[-1] * 10 + 10 == path.stat().st_size
-    assert any("are gone from worker 0" in note and "--log-limit" in note for note in notes)
+    assert any("worker 0" in note and "dropped" in note and "--log-limit" in note for note in notes)
     wait_until(lambda: used_bytes(path) < 2 * MOST)
     last, _, _ = follow(own, live=False)
     assert [int(line) for line in last] == list(range(int(last[0]), numbers[-1] + 1))

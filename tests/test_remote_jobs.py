@@ -159,7 +159,7 @@ def test_a_connection_that_dies_without_a_word_is_noticed_and_replaced(own: Slic
 
 def test_a_worker_that_never_comes_back_is_given_up(own: Slice) -> None:
     start(own, "sh", "-c", "echo up; sleep 600")
-    impatient = replace(own.access, patience=replace(own.access.patience, reconnect_s=0.3))
+    impatient = replace(own.access, timeouts=replace(own.access.timeouts, reconnect_s=0.3))
 
     def sink(stream: int, data: bytes) -> None:
         own.refuse(0)

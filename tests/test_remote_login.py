@@ -78,11 +78,11 @@ def test_a_worker_that_shows_another_key_than_is_published_is_refused(
     tmp_path: Path, ed25519: str
 ) -> None:
     with running_slice(tmp_path, 1) as workers:
-        workers.access.host_keys.learn([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
+        workers.access.host_keys.remember_published([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
         command = plan_command(["touch", "was-here"])
         ended = run_command(workers.hosts, command, workers.access, sink=Heard())
         assert ended.failures[0].code == "host_key_changed"
-        assert "shows another host key than its TPU publishes" in str(ended.failures[0])
+        assert "shows a different host key than its TPU publishes" in str(ended.failures[0])
         assert not (workers.folder(0) / "was-here").exists()
 
 
@@ -92,7 +92,7 @@ def test_what_is_known_of_a_worker_is_not_replaced_by_what_is_published(
     with running_slice(tmp_path, 1) as workers:
         command = plan_command(["true"])
         run_command(workers.hosts, command, workers.access, sink=Heard())
-        workers.access.host_keys.learn([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
+        workers.access.host_keys.remember_published([(workers.hosts[0], f"ssh-ed25519 {ed25519}")])
         ended = run_command(workers.hosts, command, workers.access, sink=Heard())
         assert ended.failures == ()
 
@@ -187,7 +187,7 @@ def test_a_key_that_os_login_does_not_know_says_how_to_add_it(tpuctl, os_login: 
     (error,) = result.document["errors"]
     assert error["code"] == "worker_auth"
     assert "gcloud compute os-login ssh-keys add --key-file=" in error["hint"]
-    assert "is bob your name there" in error["hint"]
+    assert "check that bob is your user name" in error["hint"]
 
 
 @pytest.mark.parametrize(

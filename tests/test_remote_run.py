@@ -97,7 +97,7 @@ def test_the_exit_code_is_that_of_the_first_failing_worker_by_number(shared: Sli
     assert result.status == "partial"
     (failure,) = result.failures
     assert "ended with exit code 7 on worker 1" in str(failure)
-    assert "It failed on workers 2-3 too, in another way." in str(failure)
+    assert "It also failed on workers 2-3, in a different way." in str(failure)
 
 
 def test_stdin_is_closed(shared: Slice) -> None:
@@ -149,15 +149,15 @@ def test_a_worker_that_refuses_keeps_the_others_from_starting(own: Slice) -> Non
     assert result.exit_code == 3
     assert [failure.code for failure in result.failures] == ["worker_unreachable", "not_started"]
     assert "worker 1" in str(result.failures[0])
-    assert result.failures[1].hint == "Leave out the others: --worker 0,2"
+    assert result.failures[1].hint == "Run it on these workers only: --worker 0,2"
     assert not (own.folder(0) / "started").exists()
 
 
 def test_a_worker_that_accepts_and_says_nothing_is_given_up(own: Slice) -> None:
     with socket.create_server(("127.0.3.9", 0)) as silent:
         hosts = parse_hosts(f"{own.option},me@127.0.3.9:{silent.getsockname()[1]}")
-        patience = replace(own.access.patience, connect_s=0.3)
-        access = replace(own.access, patience=patience)
+        timeouts = replace(own.access.timeouts, connect_s=0.3)
+        access = replace(own.access, timeouts=timeouts)
         result = run_command(hosts[3:], plan_command(["true"]), access, sink=Heard())
     assert result.exit_code == 3
     assert "did not answer within 0.3 s" in str(result.failures[0])
@@ -166,7 +166,7 @@ def test_a_worker_that_accepts_and_says_nothing_is_given_up(own: Slice) -> None:
 def test_a_name_that_nobody_knows_is_said_to_be_one(own: Slice) -> None:
     hosts = parse_hosts("me@no-such-machine.invalid")
     result = run_command(hosts, plan_command(["true"]), own.access, sink=Heard())
-    assert "has no known address" in str(result.failures[0])
+    assert "unknown host name" in str(result.failures[0])
 
 
 def test_a_key_that_is_not_accepted_is_an_error_of_its_own(own: Slice, tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_a_key_that_is_not_accepted_is_an_error_of_its_own(own: Slice, tmp_path:
     access = replace(own.access, keys=(tmp_path / "x",))
     result = run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
     assert result.failures[0].code == "worker_auth"
-    assert "does not accept the one key that we have for the user me" in str(result.failures[0])
+    assert "does not accept our only key (user me)" in str(result.failures[0])
     result = run_command(own.hosts, plan_command(["true"]), replace(access, keys=()), sink=Heard())
-    assert "and we have none for the user me" in str(result.failures[0])
+    assert "needs a key, and none was found here (user me)" in str(result.failures[0])
 
 
 def test_a_key_with_a_passphrase_is_used_through_the_agent(
@@ -202,16 +202,16 @@ def test_a_key_with_a_passphrase_is_used_through_the_agent(
             agent.kill()
     refused = run_command(tpus, plan_command(["true"]), own.access, sink=Heard())
     assert refused.failures[0].code == "worker_auth"
-    assert refused.failures[0].hint == f"A passphrase locks {own.key}: ssh-add {own.key}"
+    assert (refused.failures[0].hint or "").endswith(f": ssh-add {own.key}")
 
 
 def test_a_chosen_file_that_is_no_key_is_named(own: Slice) -> None:
     (own.root / "nonsense").write_text("nonsense")
     access = replace(own.access, keys=(own.root / "nonsense",))
-    with pytest.raises(InvalidInputError, match="is no private key"):
+    with pytest.raises(InvalidInputError, match="is not a valid private key"):
         run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
     access = replace(own.access, keys=(own.root / "nowhere",))
-    with pytest.raises(InvalidInputError, match=r"is no private key: No such file or directory\.$"):
+    with pytest.raises(InvalidInputError, match=r"key: No such file or directory\.$"):
         run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
 
 

@@ -31,7 +31,7 @@ from tpuctl.remote.copy_plan import plan_copy
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.logs import read_logs
-from tpuctl.remote.payload import COMMAND, opening, shared_modules
+from tpuctl.remote.payload import COMMAND, request_bytes, shared_modules
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.remote.ssh import plan_shell
 
@@ -84,7 +84,7 @@ def running_sshd(
                 if not line:
                     pytest.skip("sshd does not start on this machine")
             keys = HostKeys(tmp_path / "known_hosts")
-            access = Access((tmp_path / "key",), keys, patience=IMPATIENT)
+            access = Access((tmp_path / "key",), keys, timeouts=IMPATIENT)
             yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
         finally:
             server.kill()
@@ -328,7 +328,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "run.run": {"argv": ["true"], "env": {}, "folder": None, "lease_s": 9.0},
     "jobs.show": {},
     "copy.deliver": {"path": "/etc/hostname"},
-    "probe.probe": {"known": {}, "packages": ["numpy"]},
+    "chips.probe": {"known": {}, "packages": ["numpy"]},
     "chips.look": {"known": {}},
     "top.watch": {"known": {}, "interval_s": 0.01, "count": 1, "lease_s": 9.0},
 }
@@ -344,7 +344,7 @@ def test_the_agent_runs_on_the_oldest_python_that_is_promised(operation: str) ->
     talk = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert talk.stdin
     assert talk.stdout
-    talk.stdin.write(opening(operation, **REQUESTS[operation]))
+    talk.stdin.write(request_bytes(operation, **REQUESTS[operation]))
     talk.stdin.flush()
     said, frames = talk.stdout.read(len(wire.MARK)), bytearray()
     while not (found := list(wire.split_frames(frames))):
@@ -365,7 +365,7 @@ def test_the_agents_command_means_the_same_to_every_shell(shell: str) -> None:
     talk = subprocess.Popen([shell, "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert talk.stdin
     assert talk.stdout
-    talk.stdin.write(opening("run.run", **request))
+    talk.stdin.write(request_bytes("run.run", **request))
     talk.stdin.flush()
     said = bytearray(talk.stdout.read())
     talk.stdin.close()
@@ -386,7 +386,7 @@ def test_a_command_that_nobody_watches_any_more_is_stopped_by_its_worker() -> No
     talk = subprocess.Popen(["sh", "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert talk.stdin
     assert talk.stdout
-    talk.stdin.write(opening("run.run", **request, lease_s=0.2))
+    talk.stdin.write(request_bytes("run.run", **request, lease_s=0.2))
     talk.stdin.flush()
     talk.stdout.read()
     talk.stdin.close()

@@ -203,7 +203,7 @@ def test_gclouds_key_is_used_where_there_is_one(tmp_path: Path) -> None:
 
 def test_a_chosen_key_without_its_public_half_says_how_to_write_it(tmp_path: Path) -> None:
     (tmp_path / "k").write_text("private")
-    with pytest.raises(TpuctlError, match="must both be there") as caught:
+    with pytest.raises(TpuctlError, match="are needed, and one is missing") as caught:
         key_for_tpus(tmp_path, tmp_path / "k")
     assert "ssh-keygen -y" in (caught.value.hint or "")
 

@@ -12,10 +12,10 @@ import asyncssh
 
 from tpuctl.emulator._ssh_server import EmulatedWorker, WorkerServers
 from tpuctl.remote.access import Access, HostKeys
-from tpuctl.remote.connection import Patience
+from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, parse_hosts
 
-IMPATIENT = Patience(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
+IMPATIENT = Timeouts(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
 
 
 def new_key(path: Path, kind: str = "ssh-ed25519") -> None:
@@ -69,7 +69,7 @@ class Slice:
 
     @property
     def access(self) -> Access:
-        return Access((self.key,), HostKeys(self.root / "known_hosts"), patience=IMPATIENT)
+        return Access((self.key,), HostKeys(self.root / "known_hosts"), timeouts=IMPATIENT)
 
     def refuse(self, index: int) -> None:
         """Stop listening on a worker's port."""

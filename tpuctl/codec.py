@@ -73,6 +73,8 @@ def _read_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
 def _read_items(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     _checked(isinstance(value, list), value, list, where)
     if origin is list or kinds[1:] == (Ellipsis,):
+        if all(type(item) is kinds[0] for item in value):
+            return origin(value)
         return origin(_read(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     _checked(len(kinds) == len(value), value, f"{len(kinds)} items", where)
     pairs = zip(kinds, value, strict=True)
@@ -92,7 +94,7 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
     _checked(isinstance(value, dict), value, dict, where)
     hints = _hints(kind)
     given = {}
-    for field in dataclasses.fields(kind):
+    for field in filter(lambda field: field.init, dataclasses.fields(kind)):
         if field.name in value and not field.metadata.get("internal"):
             given[field.name] = _read(hints[field.name], value[field.name], f"{where}.{field.name}")
         elif field.default is field.default_factory is dataclasses.MISSING:

@@ -1,12 +1,18 @@
 """The wire format of protocol buffers, read without their library and without trust.
 
 https://protobuf.dev/programming-guides/encoding
+Is sent to workers (see `remote.payload`), so it needs nothing but Python 3.8.
 """
+
+from __future__ import annotations
 
 import functools
 import struct
 from array import array
-from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
@@ -25,8 +31,9 @@ class Damaged(Exception):
         self.position = position
 
 
-# Its number, how it is written, then its value or where its bytes begin, and where it ends.
-Field = tuple[int, int, int, int]
+if TYPE_CHECKING:
+    # Its number, how it is written, then its value or where its bytes begin, and where it ends.
+    Field = tuple[int, int, int, int]
 
 
 def fields(data: bytes, start: int, stop: int) -> Iterator[Field]:
@@ -97,7 +104,7 @@ def text(data: bytes, start: int, stop: int) -> str:
     return bytes(data[start:stop]).decode("utf-8", "replace")
 
 
-def decode_lanes(lanes: bytes) -> "array[int]":
+def decode_lanes(lanes: bytes) -> array[int]:
     """Decode many varints at once, each in a lane of eight bytes that zeros fill up.
 
     Together they are one huge integer, and three masked shifts squeeze the 7-bit groups of all:
@@ -126,7 +133,7 @@ def _masks(size_bytes: int) -> tuple[int, ...]:
     )
 
 
-def add_lanes(a: "array[int]", b: "array[int]") -> "array[int]":
+def add_lanes(a: array[int], b: array[int]) -> array[int]:
     """Add two columns of numbers, as two huge integers; no sum may reach the 63rd bit."""
     total = int.from_bytes(a.tobytes(), "little") + int.from_bytes(b.tobytes(), "little")
     return array("q", total.to_bytes(len(a) * LANE_BYTES, "little"))

@@ -19,7 +19,7 @@ from tpuctl.cloud.wait import Waited, wait_until_gone, wait_until_ready
 from tpuctl.cloud.zones import plan_with_service, zones_to_try
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import split_user
-from tpuctl.remote.results import Sink
+from tpuctl.remote.output import Sink
 from tpuctl.supervise.act import Edge, Login
 from tpuctl.supervise.loop import watch as watch_planned
 from tpuctl.supervise.memory import Store

@@ -13,7 +13,7 @@ from tpuctl.cli import output
 from tpuctl.cli.opening import opened
 from tpuctl.cloud.models import Node
 from tpuctl.errors import UsageError
-from tpuctl.remote.access import Access, open_access, open_access_to
+from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import (
     LOCAL,
     Host,
@@ -24,7 +24,7 @@ from tpuctl.remote.hosts import (
     this_machine,
     workers_of,
 )
-from tpuctl.remote.keys import login_user
+from tpuctl.remote.keys import login_user, open_access, open_access_to
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")

@@ -1,12 +1,13 @@
-"""The port: a connection to a worker, and a conversation with the agent over it."""
+"""A connection to a worker, and calls to the agent that runs over it."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
+from tpuctl.codec import from_plain
 from tpuctl.errors import (
     AlreadyExistsError,
     CommandNotFoundError,
@@ -18,21 +19,26 @@ from tpuctl.errors import (
 )
 from tpuctl.remote.agent import wire
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.payload import COMMAND, ROOT_COMMAND, opening
+from tpuctl.remote.payload import COMMAND, ROOT_COMMAND, request_bytes
+
+Record = TypeVar("Record")
 
 HEARTBEAT_S = 10.0
 LEASE_S = 120.0
-"""A command that nobody was heard to watch for so long is stopped by its worker."""
+"""A worker stops a command when it has heard no heartbeat for this long."""
+
+STDERR_BYTES = 4096
+"""How much of an agent's stderr is kept for the error message."""
 
 _READ_BYTES = 1 << 18
 _NOISE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a worker may take: to let us in, between two signs of life, and to come back.
+class Timeouts:
+    """How long to wait for a connection, a keepalive reply and a lost worker's return.
 
-    `new_key_s` is for a key that was only just made known: workers hear of it a while later.
+    `new_key_s` is how long to retry a login with a key that was only just added to the metadata.
     """
 
     connect_s: float = 20.0
@@ -49,23 +55,23 @@ class Channel(Protocol):
         """Read up to `size` bytes, b"" at the end; raises WorkerLostError."""
 
     async def write(self, data: bytes) -> None:
-        """Write it all, at the pace of the other end; raises WorkerLostError."""
+        """Write all of it, waiting while the other end is busy; raises WorkerLostError."""
 
     def write_soon(self, data: bytes) -> None:
         """Write a few bytes without waiting."""
 
     def close_stdin(self) -> None:
-        """Say that nothing more comes."""
+        """Send end of file."""
 
-    async def complaint(self) -> str:
-        """What the command said on stderr, its end at most."""
+    async def stderr_tail(self) -> str:
+        """Wait for the end of stderr and return its last bytes."""
 
     def close(self) -> None:
-        """Be done with it."""
+        """Close the channel."""
 
 
 class Connection(Protocol):
-    """One authenticated connection to one worker, over which many channels go."""
+    """One authenticated connection to one worker, with any number of channels."""
 
     host: Host
 
@@ -73,231 +79,236 @@ class Connection(Protocol):
         """Start a command."""
 
     async def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection."""
 
 
-class Conversation:
-    """One request to the agent, and what it answers, frame by frame."""
+class AgentCall:
+    """One request to a worker's agent, and its replies frame by frame."""
 
     def __init__(self, host: Host, channel: Channel) -> None:
         self.host = host
         self._channel = channel
         self._buffer = bytearray()
-        self._is_marked = False
-        self._arrived: deque[tuple[bytes, bytes]] = deque()
+        self._has_started = False
+        self._frames: deque[tuple[bytes, bytes]] = deque()
 
-    async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Yield every frame until the agent is done.
+    async def frames(self) -> AsyncIterator[tuple[bytes, Any]]:
+        """Yield each frame's kind and content: a dict for a note, bytes for any other kind.
 
-        Raises WorkerLostError when the connection breaks, and what the agent refuses with.
+        Raises WorkerLostError when the connection breaks, WorkerError for malformed frames, and
+        the error that the agent reports.
         """
         while True:
-            while self._arrived:
-                kind, payload = self._arrived.popleft()
-                if kind == wire.NOTE and (refused := self._read(payload).get("refused")):
-                    _refuse(self.host, refused)
-                yield kind, payload
+            while self._frames:
+                yield self._decode(*self._frames.popleft())
             data = await self._channel.read(_READ_BYTES)
             if not data:
                 break
             self._buffer += data
-            if self._is_marked or self._skip_noise():
-                self._take_frames()
-        if not self._is_marked:
-            await self._complain()
+            if self._has_started or self._skip_noise():
+                try:
+                    self._frames.extend(wire.split_frames(self._buffer))
+                except wire.WireError as error:
+                    raise self.malformed(error) from error
+        if not self._has_started:
+            await self._raise_start_error()
 
-    def _take_frames(self) -> None:
+    def _decode(self, kind: bytes, payload: bytes) -> tuple[bytes, Any]:
+        if kind in (wire.STDOUT, wire.STDERR):
+            return kind, payload
         try:
-            self._arrived.extend(wire.split_frames(self._buffer))
+            if kind != wire.NOTE:
+                return kind, wire.read_block(kind, payload)
+            note = wire.read_note(payload)
         except wire.WireError as error:
-            raise WorkerError(f"{self.host.label} does not make sense: {error}.") from error
+            raise self.malformed(error) from error
+        if "refused" in note:
+            self._raise_refusal(self.read(_Refusal, note["refused"]))
+        return kind, note
 
     async def notes(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield every note, for operations that say nothing else."""
-        async for kind, payload in self.frames():
+        """Yield every note, for operations that send nothing else."""
+        async for kind, content in self.frames():
             if kind == wire.NOTE:
-                yield self._read(payload)
+                yield content
 
-    async def answer(self) -> dict[str, Any]:
-        """The first note; raises WorkerLostError when there is none."""
+    async def reply(self) -> dict[str, Any]:
+        """Return the first note; raises WorkerLostError when there is none."""
         async for note in self.notes():
             return note
-        raise lost(self.host)
+        raise connection_lost(self.host)
+
+    def read(self, kind: type[Record], value: Any) -> Record:
+        """Make a dataclass of what a worker sent; raises WorkerError for missing or wrong fields.
+
+        Fields `index` and `address` are this worker's, whatever was sent.
+        """
+        try:
+            if isinstance(value, dict):
+                value = {**value, "index": self.host.index, "address": self.host.address}
+            return from_plain(kind, value)
+        except ValueError as error:
+            raise self.malformed(error) from error
+
+    def malformed(self, error: Exception) -> WorkerError:
+        """Make the error for something that our agent would not have sent."""
+        return WorkerError(f"{self.host.label} sent a malformed reply: {error}.")
 
     async def send(self, data: bytes) -> None:
-        """Send frames at the pace of the worker."""
+        """Send frames, waiting while the worker is busy."""
         await self._channel.write(data)
 
-    def finish(self) -> None:
-        """Close our side: a command that runs there is stopped."""
+    def close_stdin(self) -> None:
+        """Close our side, which stops a command that runs there."""
         self._channel.close_stdin()
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Say now and then that we still watch."""
-        beat = asyncio.create_task(self._keep_alive())
+    async def heartbeats(self) -> AsyncIterator[None]:
+        """Renew the lease of a running command for as long as the block lasts."""
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(HEARTBEAT_S)
+                self._channel.write_soon(wire.HEARTBEAT)
+
+        task = asyncio.create_task(beat())
         try:
             yield
         finally:
-            beat.cancel()
-
-    async def _keep_alive(self) -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            self._channel.write_soon(wire.HEARTBEAT)
-
-    def close(self) -> None:
-        """Be done with it."""
-        self._channel.close()
-
-    def _read(self, payload: bytes) -> dict[str, Any]:
-        try:
-            return wire.read_note(payload)
-        except wire.WireError as error:
-            raise WorkerError(f"{self.host.label} does not make sense: {error}.") from error
+            task.cancel()
 
     def _skip_noise(self) -> bool:
-        """Drop what the shell's start-up files print before the agent speaks."""
+        """Drop what the shell's start-up files print before the agent starts."""
         start = self._buffer.find(wire.MARK)
         if start < 0:
+            # The mark may have arrived in part, so the end of the buffer is kept.
             del self._buffer[: max(0, len(self._buffer) - _NOISE_BYTES)]
             return False
         del self._buffer[: start + len(wire.MARK)]
-        self._is_marked = True
+        self._has_started = True
         return True
 
-    async def _complain(self) -> NoReturn:
-        said = (await self._channel.complaint()).strip()
-        last = said.splitlines()[-1] if said else "it said nothing"
-        hint = f"Look yourself: ssh {self.host.user}@{self.host.address} -p {self.host.port}"
-        if self.host.is_here:
-            hint = "Look yourself: python3 --version"
+    async def _raise_start_error(self) -> NoReturn:
+        stderr = (await self._channel.stderr_tail()).strip()
+        last = stderr.splitlines()[-1] if stderr else "no error message"
+        hint = f"Log in to check: ssh {self.host.user}@{self.host.address} -p {self.host.port}"
+        if self.host.is_local:
+            hint = "Check your Python: python3 --version"
         if "sudo" in last:
-            hint = "Let that user use sudo without a password, or leave --sudo out."
-        elif "python3" in said:
+            hint = "Allow that user to use sudo without a password, or leave --sudo out."
+        elif "python3" in stderr:
             hint = "Install Python 3.8 or newer there (apt-get install python3)."
-        raise WorkerError(f"Could not start our agent on {self.host.label}: {last}", hint=hint)
+        raise WorkerError(f"Could not start the agent on {self.host.label}: {last}", hint=hint)
+
+    def _raise_refusal(self, refused: "_Refusal") -> NoReturn:
+        kind, hint = _REFUSALS.get(refused.code, (WorkerError, ""))
+        message = f"{self.host.label}: {refused.message}."
+        raise kind(message, hint=hint.format(target=self.host.target) or None)
 
 
-@asynccontextmanager
-async def ask(
-    connection: Connection, operation: str, as_root: bool = False, /, **request: object
-) -> AsyncIterator[Conversation]:
-    """Begin a conversation with the worker's agent, and end it whatever happens.
-
-    With `as_root` the agent is root, by sudo; WorkerError where that wants a password.
-    """
-    async with converse(connection, opening(operation, **request), as_root) as conversation:
-        yield conversation
-
-
-@asynccontextmanager
-async def converse(
-    connection: Connection, first: bytes, as_root: bool = False
-) -> AsyncIterator[Conversation]:
-    """The same with the first words prepared, which may then be the same for many workers."""
-    channel = await connection.open(ROOT_COMMAND if as_root else COMMAND)
-    conversation = Conversation(connection.host, channel)
-    try:
-        await conversation.send(first)
-        yield conversation
-    finally:
-        conversation.close()
-
-
-def lost(host: Host, why: str = "it ended without a word") -> WorkerLostError:
-    """The error for a connection that broke."""
-    return WorkerLostError(
-        f"The connection to {host.label} broke: {why}.",
-        hint="Is it still there? The same command again finds out; --detach survives this.",
-    )
+@dataclass(frozen=True)
+class _Refusal:
+    code: str
+    message: str
 
 
 _REFUSALS: dict[str, tuple[type[TpuctlError], str]] = {
-    "no_command": (CommandNotFoundError, "Is it installed there, and spelled right?"),
-    "no_folder": (NotFoundError, "Copy it there first, with tpuctl cp."),
-    "no_job": (NotFoundError, "List them: tpuctl logs {target} --list"),
-    "job_exists": (AlreadyExistsError, "Choose another --job, or none: one is made up."),
-    "no_path": (NotFoundError, "Look what is there: tpuctl run {target} -- ls -la"),
-    "in_the_way": (AlreadyExistsError, "Move it away there, or copy to another place."),
-    "disk_full": (WorkerDiskFullError, "See what fills it: tpuctl run {target} -- df -h"),
+    "no_command": (CommandNotFoundError, "Check the spelling, and that it is installed there."),
+    "no_folder": (NotFoundError, "Copy the folder there first with tpuctl cp."),
+    "no_job": (NotFoundError, "List the jobs: tpuctl logs {target} --list"),
+    "job_exists": (AlreadyExistsError, "Choose another name, or leave --job out to get one."),
+    "no_path": (NotFoundError, "List what is there: tpuctl run {target} -- ls -la"),
+    "in_the_way": (AlreadyExistsError, "Move it away there, or copy to another path."),
+    "disk_full": (WorkerDiskFullError, "Find out what fills it: tpuctl run {target} -- df -h"),
 }
 
 
-def _refuse(host: Host, refused: dict[str, Any]) -> NoReturn:
-    kind, hint = _REFUSALS.get(str(refused["code"]), (WorkerError, ""))
-    message = f"{host.label}: {refused['message']}."
-    raise kind(message, hint=hint.format(target=host.target) or None)
+@asynccontextmanager
+async def call_agent(
+    connection: Connection, operation: str, as_root: bool = False, /, **request: object
+) -> AsyncIterator[AgentCall]:
+    """Send a request to the worker's agent; the agent ends with the block.
+
+    With `as_root` the agent runs under sudo; raises WorkerError if that asks for a password.
+    """
+    async with start_agent(connection, request_bytes(operation, **request), as_root) as call:
+        yield call
 
 
-_COMPLAINT_BYTES = 4096
+@asynccontextmanager
+async def start_agent(
+    connection: Connection, first: bytes, as_root: bool = False
+) -> AsyncIterator[AgentCall]:
+    """Start the agent with bytes that were prepared once for many workers."""
+    channel = await connection.open(ROOT_COMMAND if as_root else COMMAND)
+    call = AgentCall(connection.host, channel)
+    try:
+        await call.send(first)
+        yield call
+    finally:
+        channel.close()
 
 
-class HereConnector:
-    """Opens what stands for a connection to this machine."""
+def connection_lost(host: Host, why: str = "it ended without an error message") -> WorkerLostError:
+    """Make the error for a connection that broke."""
+    return WorkerLostError(
+        f"The connection to {host.label} broke: {why}.",
+        hint="Run the command again to reconnect; with --detach a command survives this.",
+    )
+
+
+class LocalConnector:
+    """Connects to this machine, without SSH."""
 
     async def connect(self, host: Host) -> Connection:
-        """There is nothing to authenticate."""
-        return _Here(host)
+        """Return a connection; nothing can fail yet."""
+        return _LocalConnection(host)
 
 
-class _Here:
+class _LocalConnection:
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._channels: list[_Channel] = []
+        self._channels: list[_LocalChannel] = []
 
     async def open(self, command: str) -> Channel:
-        """Start a command in a session of its own, so that Ctrl-C is ours alone."""
+        # A new session keeps the terminal's Ctrl-C away from it: we stop it ourselves.
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             "/bin/sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
-        self._channels.append(_Channel(process))
+        self._channels.append(_LocalChannel(process))
         return self._channels[-1]
 
     async def close(self) -> None:
-        """Wait until nothing of it is left."""
         for channel in self._channels:
-            await channel.end()
+            await channel.wait()
 
 
-class _Channel:
+class _LocalChannel:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin
         assert process.stdout
         assert process.stderr
         self._process = process
-        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
-
-    async def read(self, size: int) -> bytes:
-        """Read what there is, up to `size`."""
-        return await self._stdout.read(size)
+        self._stdin, self._stderr = process.stdin, process.stderr
+        self.read = process.stdout.read
+        self.close_stdin = self.close = process.stdin.close
 
     async def write(self, data: bytes) -> None:
-        """Write at the pace of the other end; that it is gone is found by reading."""
+        # That the process is gone shows when its output is read, with its error message.
         with suppress(BrokenPipeError, ConnectionResetError):
             self._stdin.write(data)
             await self._stdin.drain()
 
     def write_soon(self, data: bytes) -> None:
-        """Write a few bytes, if anybody is still there."""
         if not self._stdin.is_closing():
             self._stdin.write(data)
 
-    def close_stdin(self) -> None:
-        """Say that nothing more comes."""
-        self._stdin.close()
+    async def stderr_tail(self) -> str:
+        return (await self._stderr.read())[-STDERR_BYTES:].decode("utf-8", "replace")
 
-    async def complaint(self) -> str:
-        """The end of what it said on stderr."""
-        return (await self._stderr.read())[-_COMPLAINT_BYTES:].decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """Be done with it: the agent ends when its stdin does."""
-        self._stdin.close()
-
-    async def end(self) -> None:
-        """Wait for it, or end it."""
+    async def wait(self) -> None:
+        """Wait for the process to end, or kill it after five seconds."""
         self._stdin.close()
         try:
             await asyncio.wait_for(self._process.wait(), 5.0)

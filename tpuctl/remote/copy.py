@@ -1,4 +1,4 @@
-"""Copy a folder of this machine to workers: packed once, sent to all that lack the same files."""
+"""Copy a folder or file to workers, or from them; only what differs is sent."""
 
 from __future__ import annotations
 
@@ -15,33 +15,97 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import tree as agent_tree
 from tpuctl.remote.agent import wire
-from tpuctl.remote.agent.tree import FILE, Entry, read_entries
+from tpuctl.remote.agent.tree import FILE, FOLDER, TreeEntry, read_entries
 from tpuctl.remote.agent.unpack import Receiver
-from tpuctl.remote.connection import Connection, Conversation, ask, converse, lost
+from tpuctl.remote.connection import (
+    AgentCall,
+    Connection,
+    call_agent,
+    connection_lost,
+    start_agent,
+)
 from tpuctl.remote.copy_plan import (
-    Copied,
-    CopyEnd,
     CopyPlan,
+    CopyResult,
+    CopyResults,
     Direction,
     LocalTree,
-    check_that_it_is_there,
-    copy_failed,
+    check_source_exists,
     read_tree,
 )
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.payload import payload
+from tpuctl.remote.results import with_failures
 from tpuctl.storage.local import ensure_folder, translated_write_errors
 
+# 2 MiB for each worker; the slowest one of a group sets the pace.
 _QUEUED_BLOCKS = 16
-_LAST_WORDS_S = 5.0
+_LAST_REPLY_S = 5.0
+
+
+def copy(
+    hosts: tuple[Host, ...], access: Access, plan: CopyPlan, *, on_progress: OnProgress = silent
+) -> CopyResults:
+    """Carry out a copy; raises NotFoundError for a missing source.
+
+    Files on the receiving side change only after everything has arrived, each in one step. Files
+    that the source does not have are kept.
+    """
+    start_s, local = time.monotonic(), Path(plan.local or ".").expanduser()
+    odd: tuple[str, ...] = ()
+    if plan.direction is Direction.UP:
+        check_source_exists(local)
+        answers, odd = run_async(_upload(hosts, access, local, plan.remote, on_progress))
+    else:
+        if plan.local.endswith("/"):
+            ensure_folder(local)
+        answers = run_async(_download(hosts, access, plan.remote, local, on_progress))
+    return CopyResults(
+        workers=with_failures(CopyResult, hosts, answers),
+        direction=plan.direction,
+        seconds=time.monotonic() - start_s,
+        odd=odd,
+    )
+
+
+async def _upload(
+    hosts: tuple[Host, ...], access: Access, source: Path, path: str, on_progress: OnProgress
+) -> tuple[Answers[CopyResult], tuple[str, ...]]:
+    """Copy to every worker; also returns what is neither file, folder nor link here."""
+    # The tree is read while the connections are opened and the agents start.
+    reading = asyncio.create_task(asyncio.to_thread(read_tree, source))
+    try:
+        async with open_fleet(hosts, access) as fleet, AsyncExitStack() as stack:
+            agent = payload("copy")
+
+            async def start(connection: Connection) -> AgentCall:
+                return await stack.enter_async_context(start_agent(connection, agent))
+
+            calls = dict(zip(hosts, await fleet.each(start), strict=True))
+            tree = await reading
+            request = wire.note(do="receive", path=path, entries=tree.rows, is_file=tree.is_file)
+
+            async def compare(connection: Connection) -> _Upload:
+                call = calls[connection.host]
+                if isinstance(call, TpuctlError):
+                    raise call
+                await call.send(request)
+                reply = await call.reply()
+                return await asyncio.to_thread(_plan_upload, tree, call, reply)
+
+            uploads = await fleet.each(compare)
+            return await _Sending(fleet, tree, uploads, on_progress).to_all(), tree.odd
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 @dataclass
 class _Upload:
-    """What one worker lacks, and the blocks on their way to it."""
+    """The files to send to one worker, by number, and the blocks that wait to be sent."""
 
-    conversation: Conversation
+    call: AgentCall
     coming: tuple[int, ...]
     touched: tuple[int, ...]
     blocks: asyncio.Queue[bytes | None] = field(
@@ -50,107 +114,72 @@ class _Upload:
     is_over: bool = False
 
     async def put(self, block: bytes | None) -> None:
-        """Queue a block, or None as the end; a worker that has failed holds nobody up."""
+        """Queue a block, or None as the end; for a worker that has failed this does not wait."""
         if not self.is_over:
             await self.blocks.put(block)
 
     def abandon(self) -> None:
-        """Take no further block, and free whoever waits to queue one."""
+        """Take no more blocks, and empty the queue for whoever waits for room in it."""
         self.is_over = True
         while not self.blocks.empty():
             self.blocks.get_nowait()
 
 
 @dataclass(frozen=True)
-class _Group:
-    """Workers that lack the same files."""
+class _Missing:
+    """A worker's reply to the list of files: which it lacks, and which may have changed."""
 
-    coming: tuple[int, ...]
-    size_bytes: int
-    uploads: list[_Upload]
+    missing: tuple[int, ...]
+    doubtful: tuple[int, ...]
+    digests: tuple[str, ...]
 
 
-async def upload(
-    hosts: tuple[Host, ...], access: Access, source: Path, path: str, on_progress: OnProgress
-) -> tuple[list[CopyEnd], tuple[str, ...]]:
-    """Bring a path on every worker to the state of one here; how that went.
+def _plan_upload(tree: LocalTree, call: AgentCall, reply: dict[str, Any]) -> _Upload:
+    """Decide which files to send, and which only get a new modification time.
 
-    Also names what is neither file, folder nor link here.
+    A file of the same size with another time is sent only if its content differs too.
     """
-    # The workers greet us and start their agents meanwhile.
-    reading = asyncio.create_task(asyncio.to_thread(read_tree, source))
-    try:
-        async with open_fleet(hosts, access) as fleet, AsyncExitStack() as stack:
-            agent = payload("copy")
-
-            async def greet(connection: Connection) -> Conversation:
-                return await stack.enter_async_context(converse(connection, agent))
-
-            greeted = await fleet.each(greet)
-            tree = await reading
-            begun = await _begin(fleet, greeted, tree, path)
-            return await _Sending(fleet, tree, begun, on_progress).to_all(), tree.odd
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-
-
-async def _begin(
-    fleet: Fleet, greeted: list[Conversation | TpuctlError], tree: LocalTree, path: str
-) -> list[_Upload | TpuctlError]:
-    """Tell every worker what there is, and hear what it lacks."""
-    request = wire.note(do="receive", path=path, entries=tree.rows, is_file=tree.is_file)
-    conversations = {host.index: one for host, one in zip(fleet.hosts, greeted, strict=True)}
-
-    async def begin(connection: Connection) -> _Upload:
-        conversation = conversations[connection.host.index]
-        if isinstance(conversation, TpuctlError):
-            raise conversation
-        await conversation.send(request)
-        answer = await conversation.answer()
-        coming, touched = await asyncio.to_thread(_decide, tree, answer)
-        return _Upload(conversation, coming, touched)
-
-    return await fleet.each(begin)
-
-
-def _decide(tree: LocalTree, answer: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which files go, and which only need the new time.
-
-    A file of the same size and another time goes only when its content differs too.
-    """
-    pairs = list(zip(answer["doubtful"], answer["digests"], strict=True))
+    answer = call.read(_Missing, reply)
+    if len(answer.doubtful) != len(answer.digests) or not tree.has_files(
+        [*answer.missing, *answer.doubtful]
+    ):
+        raise call.malformed(ValueError("it asks for files that were not offered"))
+    pairs = list(zip(answer.doubtful, answer.digests, strict=True))
     same = {number for number, theirs in pairs if tree.digest(number) == theirs}
-    other = {number for number, _ in pairs} - same
-    return tuple(sorted({*answer["missing"], *other})), tuple(sorted(same))
+    changed = set(answer.doubtful) - same
+    return _Upload(call, tuple(sorted({*answer.missing, *changed})), tuple(sorted(same)))
+
+
+@dataclass(frozen=True)
+class _Received:
+    """A worker's reply to a finished upload."""
+
+    path: str
+    changed: tuple[str, ...]
 
 
 class _Sending:
+    """Sends each worker the files it lacks; they are read and compressed once for all workers."""
+
     def __init__(
-        self,
-        fleet: Fleet,
-        tree: LocalTree,
-        begun: list[_Upload | TpuctlError],
-        on_progress: OnProgress,
+        self, fleet: Fleet, tree: LocalTree, uploads: Answers[_Upload], on_progress: OnProgress
     ) -> None:
         self._fleet, self._tree, self._on_progress = fleet, tree, on_progress
-        self._begun = begun
-        self._files = tree.count_files()
-        uploads = [one for one in begun if isinstance(one, _Upload)]
-        self._by_worker = {one.conversation.host.index: one for one in uploads}
-        self._groups: dict[tuple[int, ...], _Group] = {}
+        self._uploads = dict(zip(fleet.hosts, uploads, strict=True))
+        # Workers that lack the same files form a group, which gets the same blocks.
+        self._groups: dict[tuple[int, ...], list[_Upload]] = {}
         for one in uploads:
-            if one.coming not in self._groups:
-                size_bytes = tree.size_bytes(one.coming)
-                self._groups[one.coming] = _Group(one.coming, size_bytes, [])
-            self._groups[one.coming].uploads.append(one)
-        groups = self._groups.values()
-        self._total_bytes = sum(group.size_bytes * len(group.uploads) for group in groups)
+            if isinstance(one, _Upload):
+                self._groups.setdefault(one.coming, []).append(one)
+        self._files = tree.count_files()
+        self._size_bytes = {coming: tree.size_bytes(coming) for coming in self._groups}
+        self._total_bytes = sum(
+            self._size_bytes[coming] * len(group) for coming, group in self._groups.items()
+        )
         self._sent_bytes = 0
 
-    async def to_all(self) -> list[CopyEnd]:
-        """Send to every worker what it lacks."""
-        packing = [asyncio.create_task(self._pack(group)) for group in self._groups.values()]
+    async def to_all(self) -> Answers[CopyResult]:
+        packing = [asyncio.create_task(self._pack(*group)) for group in self._groups.items()]
         try:
             answers = await self._fleet.each(self._send)
             await asyncio.gather(*packing)
@@ -158,75 +187,59 @@ class _Sending:
             for task in packing:
                 task.cancel()
             await asyncio.gather(*packing, return_exceptions=True)
-        pairs = zip(self._fleet.hosts, self._begun, answers, strict=True)
-        return [self._end(host, begun, answer) for host, begun, answer in pairs]
+        return answers
 
-    async def _pack(self, group: _Group) -> None:
-        """Read and compress what some workers lack, once for all of them."""
-        await self._put(group, wire.note(coming=group.coming))
-        blocks = _blocks(self._tree, group.coming)
+    async def _pack(self, coming: tuple[int, ...], group: list[_Upload]) -> None:
+        """Read and compress files, and queue the blocks for each worker of the group."""
+
+        async def put(block: bytes | None) -> None:
+            for one in group:
+                await one.put(block)
+
+        await put(wire.note(coming=coming))
+        blocks = _blocks(self._tree, coming)
         while (made := await asyncio.to_thread(next, blocks, None)) is not None:
             size, block = made
-            await self._put(group, block)
-            self._sent_bytes += size * len(group.uploads)
+            await put(block)
+            self._sent_bytes += size * len(group)
             done = min(self._sent_bytes, self._total_bytes)
             self._on_progress(Progress("copy", done, self._total_bytes, "bytes"))
-        await self._put(group, None)
+        await put(None)
 
-    async def _put(self, group: _Group, block: bytes | None) -> None:
-        for one in group.uploads:
-            await one.put(block)
-
-    async def _send(self, connection: Connection) -> dict[str, Any]:
-        """Send one worker its blocks while listening for what stands in the way."""
-        one = self._by_worker.get(connection.host.index)
-        if one is None:
-            raise WorkerError(f"{connection.host.label} never began.")
-        sending = asyncio.create_task(self._send_blocks(one))
-        listening = asyncio.create_task(one.conversation.answer())
+    async def _send(self, connection: Connection) -> CopyResult:
+        """Send one worker its blocks, and listen for an error that ends it early."""
+        upload = self._uploads[connection.host]
+        if isinstance(upload, TpuctlError):
+            raise upload
+        sending = asyncio.create_task(self._send_blocks(upload))
+        listening = asyncio.create_task(upload.call.reply())
         try:
             await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
             if not listening.done() and sending.exception():
-                # It hung up because it cannot go on: its last words say why.
-                await asyncio.wait({listening}, timeout=_LAST_WORDS_S)
-            return await listening if listening.done() else await _both(sending, listening)
+                # The worker closed the connection: its last reply says why.
+                await asyncio.wait({listening}, timeout=_LAST_REPLY_S)
+            if not listening.done():
+                await sending
+            received = upload.call.read(_Received, await listening)
         finally:
-            one.abandon()
+            upload.abandon()
             for task in (sending, listening):
                 task.cancel()
             await asyncio.gather(sending, listening, return_exceptions=True)
-
-    async def _send_blocks(self, one: _Upload) -> None:
-        while (block := await one.blocks.get()) is not None:
-            await one.conversation.send(block)
-        await one.conversation.send(wire.note(touch=one.touched))
-
-    def _end(
-        self, host: Host, begun: _Upload | TpuctlError, answer: dict[str, Any] | TpuctlError
-    ) -> CopyEnd:
-        if isinstance(begun, TpuctlError):
-            return copy_failed(host, begun)
-        if isinstance(answer, TpuctlError):
-            return copy_failed(host, answer)
-        return CopyEnd(
-            host.index,
-            host.address,
-            None,
-            None,
-            None,
-            path=str(answer["path"]),
-            changed=tuple(map(str, answer["changed"])),
+        return CopyResult(
+            index=connection.host.index,
+            address=connection.host.address,
+            path=received.path,
+            changed=received.changed,
             files=self._files,
-            sent=len(begun.coming),
-            sent_bytes=self._groups[begun.coming].size_bytes,
+            sent=len(upload.coming),
+            sent_bytes=self._size_bytes[upload.coming],
         )
 
-
-async def _both(
-    sending: asyncio.Task[None], listening: asyncio.Task[dict[str, Any]]
-) -> dict[str, Any]:
-    await sending
-    return await listening
+    async def _send_blocks(self, upload: _Upload) -> None:
+        while (block := await upload.blocks.get()) is not None:
+            await upload.call.send(block)
+        await upload.call.send(wire.note(touch=upload.touched))
 
 
 def _blocks(tree: LocalTree, coming: tuple[int, ...]) -> Iterator[tuple[int, bytes]]:
@@ -234,144 +247,126 @@ def _blocks(tree: LocalTree, coming: tuple[int, ...]) -> Iterator[tuple[int, byt
         yield len(data), wire.block(data)
 
 
-async def download(
+async def _download(
     hosts: tuple[Host, ...], access: Access, path: str, target: Path, on_progress: OnProgress
-) -> list[CopyEnd]:
-    """Bring a folder of this machine to the state of a path on each worker; how that went.
+) -> Answers[CopyResult]:
+    """Copy from each worker; with several workers, each into its own folder below the target."""
 
-    Several workers each get a folder of their own below the target.
-    """
+    async def fetch(connection: Connection) -> CopyResult:
+        is_single = len(hosts) == 1
+        folder = target if is_single else target / f"worker-{connection.host.index}"
+        async with call_agent(connection, "copy.deliver", path=path) as call:
+            return await _Fetching(call, folder, on_progress).run(is_single=is_single)
 
-    async def fetch(connection: Connection) -> CopyEnd:
-        index = connection.host.index
-        mine = target / f"worker-{index}" if len(hosts) > 1 else target
-        async with ask(connection, "copy.deliver", path=path) as conversation:
-            return await _Fetching(conversation, mine, on_progress).run(alone=len(hosts) == 1)
+    return await on_every_worker(hosts, access, fetch)
 
-    async with open_fleet(hosts, access) as fleet:
-        answers = await fleet.each(fetch)
-    return [
-        copy_failed(host, answer) if isinstance(answer, TpuctlError) else answer
-        for host, answer in zip(hosts, answers, strict=True)
-    ]
+
+@dataclass(frozen=True)
+class _Listing:
+    """What a worker offers: `ignores` are the texts of its ignore files by path."""
+
+    is_file: bool
+    entries: Any
+    odd: tuple[str, ...]
+    ignores: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Digests:
+    digests: tuple[str, ...]
 
 
 class _Fetching:
-    def __init__(self, conversation: Conversation, target: Path, on_progress: OnProgress) -> None:
-        self._conversation, self._host = conversation, conversation.host
+    """A copy from one worker."""
+
+    def __init__(self, call: AgentCall, target: Path, on_progress: OnProgress) -> None:
+        self._call, self._host = call, call.host
         self._target, self._on_progress = target, on_progress
 
-    async def run(self, *, alone: bool) -> CopyEnd:
-        """Ask for what is missing here and put it in its place."""
-        listing = await self._conversation.answer()
-        root, entries = self._choose(listing, alone=alone)
+    async def run(self, *, is_single: bool) -> CopyResult:
+        """Request what is missing here and put it in its place."""
+        listing = self._call.read(_Listing, await self._call.reply())
+        root, entries = self._choose(listing, is_single=is_single)
         with translated_write_errors(root):
-            receiver = await self._doing(Receiver, str(root), entries)
+            receiver = await self._in_thread(Receiver, str(root), entries)
             try:
                 wanted = await self._receive(receiver, entries)
             finally:
                 receiver.close()
-        host, files = self._host, [one for one in entries.values() if one.kind == FILE]
-        return CopyEnd(
-            host.index,
-            host.address,
-            None,
-            None,
-            None,
+        return CopyResult(
+            index=self._host.index,
+            address=self._host.address,
             path=str(root),
-            files=len(files),
+            files=sum(entry.kind == FILE for entry in entries.values()),
             sent=len(wanted),
             sent_bytes=sum(entries[number].size for number in wanted),
             changed=tuple(receiver.changed),
-            odd=tuple(map(str, listing["odd"])),
+            odd=listing.odd,
         )
 
-    def _choose(self, listing: dict[str, Any], *, alone: bool) -> tuple[Path, dict[int, Entry]]:
-        """Where it goes, and which of the worker's files, by their numbers over there."""
+    def _choose(self, listing: _Listing, *, is_single: bool) -> tuple[Path, dict[int, TreeEntry]]:
+        """Choose the folder to write to, and the worker's files by their number there."""
         try:
-            everything = read_entries(listing["entries"])
+            everything = read_entries(listing.entries)
         except wire.Refusal as refusal:
             raise WorkerError(
-                f"{self._host.label} sent a list of files that leads out of its folder: {refusal}.",
-                hint="Nothing was copied. Do you trust that machine?",
+                f"{self._host.label} sent an invalid list of files: {refusal}.",
+                hint="Nothing was copied. Check whether you trust that machine.",
             ) from refusal
-        if listing["is_file"]:
-            return self._place_of_file(everything[0], alone=alone)
-        from tpuctl.remote._ignore import keep_there
+        if listing.is_file:
+            if len(everything) != 1:
+                raise self._call.malformed(ValueError("one file was expected"))
+            (entry,) = everything
+            if is_single and not self._target.is_dir():
+                entry.path = self._target.name
+                return self._target.parent, {0: entry}
+            return self._target, {0: entry}
+        from tpuctl.remote._ignore import remote_rules
 
-        keep, left_out, chosen = keep_there(listing["ignores"]), set(), {}
+        keep, left_out, chosen = remote_rules(listing.ignores), set(), {}
         for number, entry in enumerate(everything):
             parent = entry.path.rpartition("/")[0]
-            is_folder = entry.kind == "d"
-            if parent in left_out or not keep(entry.path, is_folder):
+            if parent in left_out or not keep(entry.path, entry.kind == FOLDER):
                 left_out.add(entry.path)
             else:
                 chosen[number] = entry
         return self._target, chosen
 
-    def _place_of_file(self, entry: Entry, *, alone: bool) -> tuple[Path, dict[int, Entry]]:
-        if alone and not self._target.is_dir():
-            entry.path = self._target.name
-            return self._target.parent, {0: entry}
-        return self._target, {0: entry}
-
-    async def _receive(self, receiver: Receiver, entries: dict[int, Entry]) -> list[int]:
-        missing, doubtful = await self._doing(receiver.compare)
-        same: list[int] = []
+    async def _receive(self, receiver: Receiver, entries: dict[int, TreeEntry]) -> list[int]:
+        missing, doubtful = await self._in_thread(receiver.compare)
+        same: set[int] = set()
         if doubtful:
-            await self._conversation.send(wire.note(digest=doubtful))
-            theirs = (await self._conversation.answer())["digests"]
-            ours = await self._doing(receiver.digests, doubtful)
-            pairs = zip(doubtful, ours, theirs, strict=True)
-            same = [number for number, mine, other in pairs if mine == other]
-        wanted = sorted({*missing, *doubtful} - set(same))
-        await self._doing(receiver.expect, wanted)
-        await self._conversation.send(wire.note(want=wanted))
-        await self._take(receiver, sum(entries[number].size for number in wanted))
-        await self._doing(receiver.commit, same)
+            await self._call.send(wire.note(digest=doubtful))
+            theirs = self._call.read(_Digests, await self._call.reply()).digests
+            ours = await self._in_thread(receiver.digests, doubtful)
+            # A digest that the worker did not send counts as different.
+            pairs = zip(doubtful, ours, theirs, strict=False)
+            same = {number for number, mine, other in pairs if mine == other}
+        wanted = sorted({*missing, *doubtful} - same)
+        await self._in_thread(receiver.expect, wanted)
+        await self._call.send(wire.note(want=wanted))
+        await self._receive_blocks(receiver, sum(entries[number].size for number in wanted))
+        await self._in_thread(receiver.commit, sorted(same))
         return wanted
 
-    async def _take(self, receiver: Receiver, total_bytes: int) -> None:
+    async def _receive_blocks(self, receiver: Receiver, total_bytes: int) -> None:
         done, task = 0, f"worker {self._host.index}"
-        async for kind, data in self._conversation.frames():
+        async for kind, data in self._call.frames():
             if kind == wire.NOTE:
                 return
-            data = wire.read_block(kind, data)
-            await self._doing(receiver.feed, data)
+            await self._in_thread(receiver.feed, data)
             done += len(data)
             self._on_progress(Progress(task, min(done, total_bytes), total_bytes, "bytes"))
-        raise lost(self._host)
+        raise connection_lost(self._host)
 
-    async def _doing(self, function: Any, *arguments: Any) -> Any:
-        """Touch the disk in a thread, so that no slow disk makes us look dead."""
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        """Access the disk in a thread: a slow disk must not keep us from sending keepalives."""
         try:
             return await asyncio.to_thread(function, *arguments)
         except wire.Refusal as refusal:
             raise AlreadyExistsError(
                 f"Could not copy from {self._host.label} to {self._target}: {refusal}.",
-                hint="Move it away, or copy to another place.",
+                hint="Move it away, or copy to another path.",
             ) from refusal
         except wire.WireError as error:
-            raise WorkerError(f"{self._host.label} does not make sense: {error}.") from error
-
-
-def copy(
-    hosts: tuple[Host, ...], access: Access, plan: CopyPlan, *, on_progress: OnProgress = silent
-) -> Copied:
-    """Carry out a copy.
-
-    On the other side nothing changes before everything has arrived; then each file takes its place
-    in one step. What is not in the source stays. Raises NotFoundError for a source that is missing.
-    """
-    start_s, local = time.monotonic(), Path(plan.local or ".").expanduser()
-    odd: tuple[str, ...] = ()
-    if plan.direction is Direction.UP:
-        check_that_it_is_there(local)
-        ends, odd = drive(upload(hosts, access, local, plan.remote, on_progress))
-    else:
-        if plan.local.endswith("/"):
-            ensure_folder(local)
-        ends = drive(download(hosts, access, plan.remote, local, on_progress))
-    return Copied(
-        workers=tuple(ends), direction=plan.direction, seconds=time.monotonic() - start_s, odd=odd
-    )
+            raise self._call.malformed(error) from error

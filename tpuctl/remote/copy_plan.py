@@ -1,30 +1,31 @@
-"""Copies: what goes where, and what came of it."""
+"""What to copy where, the files of a local tree, and the results of a copy."""
 
 import enum
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
-from tpuctl.remote.agent.tree import FILE, Entry, digest, entry_of_file, scan
-from tpuctl.remote.hosts import Host, name_workers
-from tpuctl.remote.results import Ends, WorkerEnd
+from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
+from tpuctl.remote.agent.tree import FILE, TreeEntry, digest, entry_of_file, scan
+from tpuctl.remote.hosts import name_workers
+from tpuctl.remote.results import CommandResult, Results
 
 _REMOTE = re.compile(r"(?P<name>[^/:]*):(?P<path>.*)", re.DOTALL)
 _NAMED = 3
 
 
 class Direction(enum.Enum):
-    """Which way the files go."""
+    """To the workers or from them."""
 
     UP = "to"
     DOWN = "from"
 
 
-@dataclass(frozen=True)
-class CopyEnd(WorkerEnd):
-    """What was copied to or from one worker; `files` is how many there are, sent or not."""
+@dataclass(frozen=True, kw_only=True)
+class CopyResult(CommandResult):
+    """What was copied to or from one worker; `files` counts all files, sent or not."""
 
     path: str | None = None
     files: int = 0
@@ -34,36 +35,36 @@ class CopyEnd(WorkerEnd):
     odd: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Copied(Ends):
-    """A copy to or from all workers."""
+@dataclass(frozen=True, kw_only=True)
+class CopyResults(Results):
+    """The result of a copy to or from all workers."""
 
-    workers: tuple[CopyEnd, ...]
+    workers: tuple[CopyResult, ...]
     direction: Direction
     seconds: float
     odd: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What could not be copied, and is no failure."""
-        said = []
+        """Files that could not be copied."""
+        warnings = []
         odd = sorted({*self.odd, *(name for worker in self.workers for name in worker.odd)})
         if odd:
-            said.append(f"Neither file, folder nor link, so not copied: {_some(odd)}.")
+            warnings.append(f"Not copied, as neither file, folder nor link: {_some(odd)}.")
         messy = [worker for worker in self.workers if worker.changed]
         if messy:
             names = sorted({name for worker in messy for name in worker.changed})
             where = name_workers(worker.index for worker in messy)
-            said.append(
-                f"Could not be read whole, so not copied ({where}): {_some(names)}. "
-                "If it was written meanwhile, the same command again takes it."
+            warnings.append(
+                f"Not copied, as they could not be read completely ({where}): {_some(names)}. "
+                "If they were being written, run the command again."
             )
-        return tuple(said)
+        return tuple(warnings)
 
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """Which path of the workers, which one here, and which way."""
+    """The path on the workers, the local path, and the direction."""
 
     direction: Direction
     name: str | None
@@ -74,29 +75,24 @@ class CopyPlan:
 def plan_copy(source: str, target: str, *, has_hosts: bool) -> CopyPlan:
     """Read `NAME:path` on exactly one side; raises UsageError.
 
-    With machines given by address the name is empty: `:path`.
+    With `--host` the name is empty: `:path`.
     """
     from_there, to_there = _REMOTE.fullmatch(source), _REMOTE.fullmatch(target)
     there = from_there or to_there
     if there is None or (from_there and to_there):
         raise UsageError(
-            "Exactly one side must be on the workers.",
-            hint="Write it like NAME:path (with --host like :path), and ./a:b for a local file.",
+            "Exactly one of source and target must be on the workers.",
+            hint="Use NAME:path (with --host :path); for a local path with a colon, ./a:b.",
         )
     name = there["name"] or None
     if has_hosts and name:
         raise UsageError(
-            f"With --host, {name}:{there['path']} names no machine.", hint="Write only :path."
+            f"{name}:{there['path']} cannot be combined with --host.", hint="Use :path."
         )
     if "\0" in source + target:
-        raise UsageError("No path can hold a NUL character.")
+        raise UsageError("A path cannot contain a NUL character.")
     direction = Direction.DOWN if from_there else Direction.UP
     return CopyPlan(direction, name, there["path"], target if from_there else source)
-
-
-def copy_failed(host: Host, error: TpuctlError) -> CopyEnd:
-    """What came of a copy that failed."""
-    return CopyEnd(host.index, host.address, None, None, str(error), failure=error)
 
 
 def _some(names: list[str]) -> str:
@@ -106,56 +102,61 @@ def _some(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class LocalTree:
-    """What is to be copied, and what of it cannot be: sockets, pipes and devices.
+    """A file or folder to copy; `odd` names sockets, pipes and devices, which are not copied.
 
-    `rows` are the entries as they are sent, a single file under the name that it was given by.
+    `rows` are the entries as they are sent; a single file has the name that the user gave.
     """
 
     root: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
     is_file: bool
     rows: list[list[object]]
     odd: tuple[str, ...] = ()
     _digests: dict[int, str] = field(default_factory=dict, repr=False)
 
     def digest(self, number: int) -> str:
-        """The fingerprint of a file, made once however many workers ask."""
+        """Return the digest of a file, computed once for all workers."""
         if number not in self._digests:
             path = os.path.join(self.root, self.entries[number].path)
             self._digests[number] = digest(path)
         return self._digests[number]
 
     def size_bytes(self, numbers: tuple[int, ...]) -> int:
-        """How large some of the files are together."""
-        return sum([self.entries[number].size for number in numbers])
+        """Return the total size of some files."""
+        return sum(self.entries[number].size for number in numbers)
 
     def count_files(self) -> int:
-        """How many of the entries are files."""
-        return sum([entry.kind == FILE for entry in self.entries])
+        """Return the number of files."""
+        return sum(entry.kind == FILE for entry in self.entries)
+
+    def has_files(self, numbers: Iterable[int]) -> bool:
+        """Whether all numbers are those of files."""
+        count = len(self.entries)
+        return all(0 <= n < count and self.entries[n].kind == FILE for n in numbers)
 
 
-def check_that_it_is_there(path: Path) -> None:
-    """Raise NotFoundError for what is missing, before anybody is asked for anything."""
+def check_source_exists(path: Path) -> None:
+    """Raise NotFoundError for a missing source, before connecting to any worker."""
     if not os.path.exists(path):
-        raise NotFoundError(f"There is no {path} to copy.")
+        raise NotFoundError(f"{path} does not exist.")
 
 
 def read_tree(path: Path) -> LocalTree:
-    """List a file or a folder, without what its `.gitignore` and `.tpuignore` name.
+    """List a file or a folder, without what its `.gitignore` and `.tpuignore` exclude.
 
-    Raises NotFoundError, and InvalidInputError for what can be neither listed nor copied.
+    Raises NotFoundError, and InvalidInputError for a source that cannot be listed or copied.
     """
     try:
         if path.is_dir():
-            from tpuctl.remote._ignore import keep_here
+            from tpuctl.remote._ignore import local_rules
 
-            entries, odd = scan(str(path), keep_here(path))
+            entries, odd = scan(str(path), local_rules(path))
             rows = [entry.as_list() for entry in entries]
             return LocalTree(str(path), tuple(entries), False, rows, tuple(odd))
         real = path.resolve()
         entry = entry_of_file(real.name, path.stat())
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no {path} to copy.") from error
+        raise NotFoundError(f"{path} does not exist.") from error
     except OSError as error:
         raise InvalidInputError(f"Could not list {path}: {error}.") from error
     if entry is None:

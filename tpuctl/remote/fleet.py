@@ -1,43 +1,66 @@
-"""The same work on all workers at once, and a way to stop it that reaches every one of them."""
+"""The same work on all workers at once, and a way to cancel it that reaches every worker."""
 
 import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import Any, Protocol, TypeVar
 
 from tpuctl.errors import NotStartedError, TpuctlError
-from tpuctl.remote.access import Access, Connector, connector
-from tpuctl.remote.connection import Connection
+from tpuctl.remote.access import Access
+from tpuctl.remote.connection import Connection, LocalConnector
 from tpuctl.remote.hosts import Host, name_workers
 
 T = TypeVar("T")
+Answers = list[T | TpuctlError]
 
 _LAST_TURNS = 3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Connector(Protocol):
+    """Opens connections to workers."""
+
+    async def connect(self, host: Host) -> Connection:
+        """Connect and authenticate; raises a TpuctlError that names the worker."""
+
+
+def require_extra(*, for_folders: bool) -> None:
+    """Raise MissingExtraError now rather than after something was created that needs it."""
+    import tpuctl.remote._asyncssh
+
+    if for_folders:
+        import tpuctl.remote._ignore  # noqa: F401
+
+
+def _open_connector(access: Access | None, workers: int) -> AbstractAsyncContextManager[Connector]:
+    if access is None:
+        return nullcontext(LocalConnector())
+    from tpuctl.remote._asyncssh import open_ssh
+
+    return open_ssh(access, workers)
+
+
 class Fleet:
-    """Connections to some workers, one each, over which they all do the same at once."""
+    """One connection each to some workers, or the error where there is none."""
 
     def __init__(
-        self, ssh: Connector, hosts: tuple[Host, ...], found: list[Connection | TpuctlError]
+        self, connector: Connector, hosts: tuple[Host, ...], connections: Answers[Connection]
     ) -> None:
         self.hosts = hosts
-        self._ssh, self._found = ssh, found
+        self._connector, self._connections = connector, connections
 
     @property
     def unreached(self) -> list[tuple[Host, TpuctlError]]:
-        """Every worker to which there is no connection, and why."""
-        pairs = zip(self.hosts, self._found, strict=True)
+        """Workers without a connection, and why."""
+        pairs = zip(self.hosts, self._connections, strict=True)
         return [(host, found) for host, found in pairs if isinstance(found, TpuctlError)]
 
-    async def each(self, work: Callable[[Connection], Awaitable[T]]) -> list[T | TpuctlError]:
-        """Do the work on every worker; what fails, or could not be reached, is a result too."""
+    async def each(self, work: Callable[[Connection], Awaitable[T]]) -> Answers[T]:
+        """Do the work on every worker; an error is that worker's answer."""
 
-        async def on_one(place: int) -> T | TpuctlError:
-            connection = self._found[place]
+        async def on_one(connection: Connection | TpuctlError) -> T | TpuctlError:
             if isinstance(connection, TpuctlError):
                 return connection
             try:
@@ -45,64 +68,80 @@ class Fleet:
             except TpuctlError as error:
                 return error
 
-        return await _all(on_one(place) for place in range(len(self.hosts)))
+        return await _all(map(on_one, self._connections))
 
-    def found(self, host: Host) -> Connection | TpuctlError:
-        """The connection to a worker, or why there is none."""
-        return self._found[self.hosts.index(host)]
+    def connection(self, host: Host) -> Connection | TpuctlError:
+        """Return the connection to a worker, or why there is none."""
+        return self._connections[self.hosts.index(host)]
 
     async def reconnect(self, host: Host) -> Connection:
-        """Open another connection in place of a worker's broken one."""
+        """Replace a worker's broken connection by a new one."""
         place = self.hosts.index(host)
-        await _close(self._found[place])
-        connection = self._found[place] = await self._ssh.connect(host)
+        await _close(self._connections[place])
+        connection = self._connections[place] = await self._connector.connect(host)
         return connection
 
     async def close(self) -> None:
-        """Say goodbye to everybody."""
-        await _all(_close(connection) for connection in self._found)
+        """Close all connections."""
+        await _all(map(_close, self._connections))
 
 
 @asynccontextmanager
 async def open_fleet(
     hosts: tuple[Host, ...], access: Access | None, *, together: bool = False
 ) -> AsyncIterator[Fleet]:
-    """Connect to every worker at once; without an access, to this machine.
+    """Connect to every worker at once; without `access`, to this machine.
 
-    With `together`, nobody takes part when one cannot be reached, for a program for a slice would
-    wait for it for ever; the others' result is then NotStartedError.
+    With `together`, all or none: if one cannot be reached, the others' answer is NotStartedError,
+    because a program for a whole slice would wait for the missing worker forever.
     """
-    async with connector(access, len(hosts)) as ssh:
-        found = await _all(_connect(ssh, host) for host in hosts)
-        fleet = Fleet(ssh, hosts, found)
-        if together and (missing := _missing(hosts, found)):
+    async with _open_connector(access, len(hosts)) as connector:
+
+        async def connect(host: Host) -> Connection | TpuctlError:
+            try:
+                return await connector.connect(host)
+            except TpuctlError as error:
+                return error
+
+        fleet = Fleet(connector, hosts, await _all(map(connect, hosts)))
+        if together and (unreached := dict(fleet.unreached)):
             await fleet.close()
-            pairs = zip(hosts, found, strict=True)
-            fleet = Fleet(ssh, hosts, [_not_started(*pair, missing) for pair in pairs])
+            why = f"because {name_workers(host.index for host in unreached)} cannot be reached"
+            answers: Answers[Connection] = [
+                unreached.get(host)
+                or NotStartedError(f"Nothing was started on {host.label}, {why}.")
+                for host in hosts
+            ]
+            fleet = Fleet(connector, hosts, answers)
         try:
             yield fleet
         finally:
             await fleet.close()
 
 
+async def on_every_worker(
+    hosts: tuple[Host, ...],
+    access: Access | None,
+    work: Callable[[Connection], Awaitable[T]],
+    *,
+    together: bool = False,
+) -> Answers[T]:
+    """Connect to every worker, do the work there, and return each one's answer in order."""
+    async with open_fleet(hosts, access, together=together) as fleet:
+        return await fleet.each(work)
+
+
 async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do it all at once; when one raises or we are cancelled, the others are stopped first."""
+    """Await all at once; if one raises or we are cancelled, the others are cancelled first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for task in tasks:
             task.cancel()
-        # Each may need a moment to stop what it has started over there.
+        # Wait for them: each may still have to stop a command on its worker.
         await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
-
-
-async def _connect(ssh: Connector, host: Host) -> Connection | TpuctlError:
-    try:
-        return await ssh.connect(host)
-    except TpuctlError as error:
-        return error
 
 
 async def _close(connection: Connection | TpuctlError) -> None:
@@ -110,34 +149,24 @@ async def _close(connection: Connection | TpuctlError) -> None:
         await connection.close()
 
 
-def _missing(hosts: tuple[Host, ...], found: list[Connection | TpuctlError]) -> list[int]:
-    pairs = zip(hosts, found, strict=True)
-    return [host.index for host, one in pairs if isinstance(one, TpuctlError)]
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, from anywhere, including a notebook.
 
-
-def _not_started(
-    host: Host, found: Connection | TpuctlError, missing: list[int]
-) -> Connection | TpuctlError:
-    if isinstance(found, TpuctlError):
-        return found
-    them = name_workers(missing)
-    return NotStartedError(f"Nothing was started on {host.label}, for {them} cannot be reached.")
-
-
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work to its end, from anywhere, a notebook included.
-
-    Ctrl-C (and TERM, HUP) cancels it, which it may use to leave nothing behind; then
-    KeyboardInterrupt (or SystemExit) is raised. A second Ctrl-C is not waited for.
+    SIGINT, SIGTERM and SIGHUP cancel it, so that it can clean up on the workers; then
+    KeyboardInterrupt (or SystemExit) is raised. A second signal ends the clean-up.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _drive_here(work)
-    return _drive_in_thread(work)
+        return _run_in_new_loop(work)
+    # A notebook has a running loop already, so ours needs its own thread.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
-def _drive_here(work: Coroutine[Any, Any, T]) -> T:
+def _run_in_new_loop(work: Coroutine[Any, Any, T]) -> T:
     received: list[int] = []
     loop = asyncio.new_event_loop()
     try:
@@ -149,7 +178,7 @@ def _drive_here(work: Coroutine[Any, Any, T]) -> T:
             raise SystemExit(128 + received[0]) from None
         raise KeyboardInterrupt from None
     finally:
-        loop.run_until_complete(_leave_nothing())
+        loop.run_until_complete(_cancel_remaining_tasks())
         loop.close()
 
 
@@ -157,6 +186,7 @@ def _drive_here(work: Coroutine[Any, Any, T]) -> T:
 def _cancelled_by_signals(
     loop: asyncio.AbstractEventLoop, task: "asyncio.Task[T]", received: list[int]
 ) -> Iterator[None]:
+    # Only the main thread may set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -174,6 +204,7 @@ def _cancelled_by_signals(
     try:
         yield
     except RuntimeError:
+        # loop.stop() makes run_until_complete() raise RuntimeError.
         if len(received) < 2:
             raise
         raise asyncio.CancelledError from None
@@ -183,21 +214,13 @@ def _cancelled_by_signals(
             signal.signal(number, handler)
 
 
-async def _leave_nothing() -> None:
-    """Cancel what a second Ctrl-C has left over."""
+async def _cancel_remaining_tasks() -> None:
+    """Cancel the tasks that a second Ctrl-C has left running."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
-    # A transport that was closed just now needs some more turns to let go of its socket.
+    # A transport that was just closed needs a few more iterations to release its socket.
     for _ in range(_LAST_TURNS):
         await asyncio.sleep(0)
-
-
-def _drive_in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """A notebook has a loop of its own: leave it alone."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()

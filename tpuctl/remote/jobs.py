@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Literal
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
@@ -16,36 +16,38 @@ from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.agent.joblog import LOG_BYTES
 from tpuctl.remote.agent.jobs import NAME, RUNNING
 from tpuctl.remote.barrier import probe_fleet
-from tpuctl.remote.connection import Connection, Patience, ask
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import Connection, Timeouts, call_agent
+from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host, split_user, workers_of
 from tpuctl.remote.keys import has_os_login, known_key, login_user, private_keys
-from tpuctl.remote.results import Ends, WorkerEnd, end_by_error, summarize
+from tpuctl.remote.results import CommandResult, ExitReport, Results, summarize, with_failures
 from tpuctl.remote.run import Command
 
 STOP_GRACE_S = 10.0
+# `show` must not wait long for the jobs of a TPU that does not answer.
+_SHOW_TIMEOUTS = Timeouts(connect_s=4.0)
 
 
 @dataclass(frozen=True)
-class StartedJob(Ends):
-    """A job that runs on its own now; `target` is how a command line names its workers."""
+class StartedJob(Results):
+    """A job that was started; `target` names its workers in suggested commands."""
 
     job: str
     command: tuple[str, ...]
     target: str
 
 
-@dataclass(frozen=True)
-class StoppedWorker(WorkerEnd):
-    """What became of a job on one worker: the state it was in, and the one it is in now."""
+@dataclass(frozen=True, kw_only=True)
+class StoppedWorker(CommandResult):
+    """A job's state on one worker before and after it was stopped."""
 
     was: str | None = None
     state: str | None = None
 
 
 @dataclass(frozen=True)
-class StoppedJob(Ends):
-    """A job that was asked to end."""
+class StoppedJob(Results):
+    """A job that was stopped."""
 
     job: str
     workers: tuple[StoppedWorker, ...]
@@ -74,7 +76,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Jobs(Outcome):
-    """The jobs of some workers, the oldest first."""
+    """The jobs of some workers, oldest first."""
 
     jobs: tuple[Job, ...]
     unreachable: tuple[int, ...]
@@ -82,26 +84,56 @@ class Jobs(Outcome):
 
     @property
     def status(self) -> Status:
-        """Partial when not every worker could be asked."""
+        """Partial when some workers could not be reached."""
         return "partial" if self.unreachable else "ok"
 
     @property
     def exit_code(self) -> int:
-        """That of the first worker that could not be asked."""
+        """The exit code of the first error."""
         return self.errors[0].exit_code if self.errors else 0
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """Why workers could not be asked."""
+        """Why workers could not be reached."""
         return self.errors
 
 
+@dataclass(frozen=True)
+class JobReport:
+    """A job's state as its worker's agent reports it."""
+
+    state: Literal["running", "finished", "stopped", "lost"]
+    pid: int | None
+    exit: ExitReport | None
+
+
+@dataclass(frozen=True)
+class JobRecord(JobReport):
+    """A job as its worker's agent lists it."""
+
+    job: str
+    argv: tuple[str, ...]
+    started_s: float
+
+
+@dataclass(frozen=True)
+class _JobList:
+    jobs: tuple[JobRecord, ...]
+
+
+@dataclass(frozen=True)
+class _StopReport:
+    job: str
+    was: str
+    state: JobReport
+
+
 def check_job(name: str | None) -> str | None:
-    """Refuse what cannot be a job's name; raises UsageError."""
+    """Return a valid job name unchanged; raises UsageError."""
     if name is not None and not NAME.fullmatch(name):
         raise UsageError(
-            f"--job {name!r} is no name for a job.",
-            hint="Letters, digits, dots, dashes and underscores, 64 at most.",
+            f"--job {name!r} is not a valid job name.",
+            hint="Use up to 64 letters, digits, dots, dashes and underscores.",
         )
     return name
 
@@ -115,13 +147,70 @@ def start_job(
     check: bool = True,
     log_bytes: int = LOG_BYTES,
 ) -> StartedJob:
-    """Start a command on every worker that runs on without us; on all of them or on none.
+    """Start a command that keeps running without us, on all workers or on none.
 
-    With `check`, the workers are looked at first (`barrier.check_workers`), and nothing is started
-    when one of them is unfit. Of its log each worker keeps the last `log_bytes` (0: all of it).
+    With `check`, nothing is started if a worker is unfit (see `barrier.check_workers`). Each worker
+    keeps the last `log_bytes` of the log (0: all of it).
     """
-    name = check_job(job) or _new_name()
-    return drive(_start_on_all(hosts, command, access, name, check, log_bytes))
+    random_name = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    name = check_job(job) or random_name
+    answers = run_async(_start_on_all(hosts, command, access, name, check, log_bytes))
+    workers = with_failures(CommandResult, hosts, answers)
+    return StartedJob(workers, name, command.argv, hosts[0].target)
+
+
+async def _start_on_all(
+    hosts: tuple[Host, ...],
+    command: Command,
+    access: Access,
+    job: str,
+    check: bool,
+    log_bytes: int,
+) -> Answers[CommandResult]:
+    request = {
+        "job": job,
+        "argv": command.argv,
+        "env": dict(command.env),
+        "folder": command.folder,
+        "log_bytes": log_bytes,
+    }
+
+    async def start(connection: Connection) -> CommandResult:
+        async with call_agent(connection, "jobs.start", **request) as call:
+            await call.reply()
+        return CommandResult(index=connection.host.index, address=connection.host.address)
+
+    async with open_fleet(hosts, access, together=True) as fleet:
+        if check and (unfit := (await probe_fleet(fleet, None)).unfit):
+            why = "because another worker is not fit for the job"
+            return [
+                unfit.get(host.index)
+                or NotStartedError(f"Nothing was started on {host.label}, {why}.")
+                for host in hosts
+            ]
+        answers = await fleet.each(start)
+        if any(isinstance(answer, TpuctlError) for answer in answers):
+            answers = await _stop_started(fleet, job, answers)
+    return answers
+
+
+async def _stop_started(
+    fleet: Fleet, job: str, answers: Answers[CommandResult]
+) -> Answers[CommandResult]:
+    """Stop the job where it did start: part of a slice would wait for the rest forever."""
+    started = {answer.index for answer in answers if isinstance(answer, CommandResult)}
+
+    async def stop(connection: Connection) -> None:
+        if connection.host.index in started:
+            await _stop_on(connection, job, STOP_GRACE_S)
+
+    await fleet.each(stop)
+    return [
+        answer
+        if isinstance(answer, TpuctlError)
+        else NotStartedError(f"The job was stopped again on {host.label}.")
+        for host, answer in zip(fleet.hosts, answers, strict=True)
+    ]
 
 
 def stop_job(
@@ -132,191 +221,101 @@ def stop_job(
     grace_s: float = STOP_GRACE_S,
 ) -> StoppedJob:
     """End a job (default: the newest) with all its processes: TERM, and KILL after `grace_s`."""
-    return drive(_stop_on_all(hosts, access, check_job(job), grace_s))
+    check_job(job)
 
+    async def stop_on_all() -> tuple[str | None, Answers[StoppedWorker]]:
+        async with open_fleet(hosts, access) as fleet:
+            name = await find_job(fleet, job)
+            return name, await fleet.each(lambda each: _stop_on(each, name, grace_s))
 
-def list_jobs(hosts: tuple[Host, ...], access: Access) -> Jobs:
-    """Read every job of some workers, and its state on each."""
-    return drive(_list(hosts, access))
-
-
-async def find_job(fleet: Fleet, job: str | None) -> str | None:
-    """The job of that name, or the one that any of the workers has started last."""
-    if job is not None:
-        return job
-    found = [answer for answer in await fleet.each(jobs_of) if not isinstance(answer, TpuctlError)]
-    everything = [entry for entries in found for entry in entries]
-    return max(everything, key=_age)["job"] if everything else None
-
-
-async def jobs_of(connection: Connection) -> list[dict[str, Any]]:
-    """Every job of a worker as its agent describes it, the oldest first."""
-    async with ask(connection, "jobs.show") as conversation:
-        return list((await conversation.answer())["jobs"])
-
-
-def _age(entry: dict[str, Any]) -> float:
-    return float(entry["started_s"])
-
-
-def _new_name() -> str:
-    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-async def _start_on_all(
-    hosts: tuple[Host, ...],
-    command: Command,
-    access: Access,
-    job: str,
-    check: bool,
-    log_bytes: int,
-) -> StartedJob:
-    request = {
-        "argv": command.argv,
-        "env": dict(command.env),
-        "folder": command.folder,
-        "log_bytes": log_bytes,
-    }
-
-    async def start(connection: Connection) -> WorkerEnd:
-        async with ask(connection, "jobs.start", job=job, **request) as conversation:
-            await conversation.answer()
-        host = connection.host
-        return WorkerEnd(host.index, host.address, None, None, None)
-
-    async with open_fleet(hosts, access, together=True) as fleet:
-        if check and (unfit := (await probe_fleet(fleet, None)).unfit):
-            return StartedJob(_not_fit(hosts, unfit), job, command.argv, hosts[0].target)
-        answers = await fleet.each(start)
-        if any(isinstance(answer, TpuctlError) for answer in answers):
-            answers = await _take_back(fleet, job, answers)
-    pairs = zip(hosts, answers, strict=True)
-    workers = (end_by_error(h, a) if isinstance(a, TpuctlError) else a for h, a in pairs)
-    return StartedJob(tuple(workers), job, command.argv, hosts[0].target)
-
-
-def _not_fit(hosts: tuple[Host, ...], unfit: dict[int, TpuctlError]) -> tuple[WorkerEnd, ...]:
-    idle = "Nothing was started on {}, for another worker is not fit for it."
-    return tuple(
-        end_by_error(host, unfit.get(host.index) or NotStartedError(idle.format(host.label)))
-        for host in hosts
-    )
-
-
-async def _take_back(
-    fleet: Fleet, job: str, answers: list[WorkerEnd | TpuctlError]
-) -> list[WorkerEnd | TpuctlError]:
-    """Stop the job where it did start: a part of a slice would wait for the rest for ever."""
-    begun = {answer.index for answer in answers if isinstance(answer, WorkerEnd)}
-
-    async def stop(connection: Connection) -> None:
-        if connection.host.index in begun:
-            await _stop_on(connection, job, STOP_GRACE_S)
-
-    await fleet.each(stop)
-    return [
-        answer
-        if isinstance(answer, TpuctlError)
-        else NotStartedError(f"It was stopped again on {host.label}.")
-        for host, answer in zip(fleet.hosts, answers, strict=True)
-    ]
-
-
-async def _stop_on_all(
-    hosts: tuple[Host, ...], access: Access, job: str | None, grace_s: float
-) -> StoppedJob:
-    async with open_fleet(hosts, access) as fleet:
-        name = await find_job(fleet, job)
-
-        async def stop(connection: Connection) -> StoppedWorker:
-            return await _stop_on(connection, name, grace_s)
-
-        answers = await fleet.each(stop)
-    workers = (
-        StoppedWorker(host.index, host.address, None, None, str(answer), failure=answer)
-        if isinstance(answer, TpuctlError)
-        else answer
-        for host, answer in zip(hosts, answers, strict=True)
-    )
-    return StoppedJob(job=name or "", workers=tuple(workers))
+    name, answers = run_async(stop_on_all())
+    return StoppedJob(job=name or "", workers=with_failures(StoppedWorker, hosts, answers))
 
 
 async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> StoppedWorker:
     host = connection.host
-    async with ask(connection, "jobs.stop", job=job, grace_s=grace_s) as conversation:
-        answer = await conversation.answer()
-    state = answer["state"]["state"]
+    async with call_agent(connection, "jobs.stop", job=job, grace_s=grace_s) as call:
+        report = call.read(_StopReport, await call.reply())
     failure = None
-    if state == RUNNING:
+    if report.state.state == RUNNING:
         failure = WorkerError(
-            f"Job {answer['job']} still runs on {host.label}, although it was killed.",
-            hint=f"See who it waits for: tpuctl run {host.target} --worker {host.index} -- ps aux",
+            f"Job {report.job} is still running on {host.label}, although it was killed.",
+            hint=f"Check its processes: tpuctl run {host.target} --worker {host.index} -- ps aux",
         )
-    ended = answer["state"]["exit"] or {}
     return StoppedWorker(
-        host.index,
-        host.address,
-        ended.get("code"),
-        None,
-        str(failure) if failure else None,
+        index=host.index,
+        address=host.address,
         failure=failure,
-        was=answer["was"],
-        state=state,
+        exit_code=report.state.exit.code if report.state.exit else None,
+        was=report.was,
+        state=report.state.state,
     )
 
 
-async def _list(hosts: tuple[Host, ...], access: Access) -> Jobs:
-    async with open_fleet(hosts, access) as fleet:
-        answers = await fleet.each(jobs_of)
-    entries: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+async def find_job(fleet: Fleet, job: str | None) -> str | None:
+    """Return the given job's name, or that of the newest job on any of the workers."""
+    if job is not None:
+        return job
+    answers = await fleet.each(jobs_of)
+    known = [entry for a in answers if not isinstance(a, TpuctlError) for entry in a]
+    return max(known, key=lambda entry: entry.started_s).job if known else None
+
+
+async def jobs_of(connection: Connection) -> tuple[JobRecord, ...]:
+    """List every job of a worker, oldest first."""
+    async with call_agent(connection, "jobs.show") as call:
+        return call.read(_JobList, await call.reply()).jobs
+
+
+def list_jobs(hosts: tuple[Host, ...], access: Access) -> Jobs:
+    """List the jobs of some workers, with their state on each."""
+    answers = run_async(on_every_worker(hosts, access, jobs_of))
+    entries: dict[str, list[tuple[int, JobRecord]]] = {}
     failed = []
     for host, answer in zip(hosts, answers, strict=True):
         if isinstance(answer, TpuctlError):
             failed.append((host.index, answer))
             continue
         for entry in answer:
-            entries.setdefault(entry["job"], []).append((host.index, entry))
-    jobs = sorted((_job(same) for same in entries.values()), key=lambda job: job.started)
+            entries.setdefault(entry.job, []).append((host.index, entry))
+    jobs = sorted((_merge_job(same) for same in entries.values()), key=lambda job: job.started)
     return Jobs(tuple(jobs), tuple(index for index, _ in failed), summarize(failed))
 
 
-def _job(same: list[tuple[int, dict[str, Any]]]) -> Job:
+def _merge_job(same: list[tuple[int, JobRecord]]) -> Job:
     first = same[0][1]
-    began = datetime.fromtimestamp(min(_age(entry) for _, entry in same), timezone.utc)
-    return Job(
-        first["job"],
-        tuple(first["argv"]),
-        began.isoformat(timespec="seconds"),
-        tuple(_job_state(*one) for one in same),
+    started = datetime.fromtimestamp(min(entry.started_s for _, entry in same), timezone.utc)
+    states = (
+        JobState(
+            index,
+            entry.state,
+            entry.pid,
+            entry.exit.code if entry.exit else None,
+            entry.exit.signal if entry.exit else None,
+        )
+        for index, entry in same
     )
-
-
-def _job_state(index: int, entry: dict[str, Any]) -> JobState:
-    ended = entry["exit"] or {}
-    return JobState(index, entry["state"], entry["pid"], ended.get("code"), ended.get("signal"))
-
-
-_HURRY = Patience(connect_s=4.0)
+    return Job(first.job, first.argv, started.isoformat(timespec="seconds"), tuple(states))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownTpu(Tpu):
-    """A TPU with its jobs, the oldest first; None where they are not known, and why not."""
+    """A TPU with its jobs, oldest first; None where they are unknown, and why."""
 
     jobs: tuple[Job, ...] | None
     jobs_why_null: str | None
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Where the prices come from, and why its jobs are not known."""
+        """Where the prices come from, and why its jobs are unknown."""
         why = f"its jobs are not known: {self.jobs_why_null}"
         return (*super().reasons, *((why,) if self.jobs_why_null else ()))
 
 
 def show_with_jobs(api: TpuApi, name: str, *, zone: str | None = None) -> ShownTpu | QueuedTpu:
-    """Show one TPU with its jobs, or the queued resource that waits for it.
+    """Describe a TPU with its jobs, or the queued resource that waits for it.
 
-    Only reads: workers that do not know our key yet are not told. `name` may be user@NAME.
+    Only reads: our key is not added to workers that do not know it. `name` may be user@NAME.
     """
     is_given = "@" in name
     user, name = split_user(name)
@@ -324,12 +323,12 @@ def show_with_jobs(api: TpuApi, name: str, *, zone: str | None = None) -> ShownT
     if not isinstance(found, Node):
         return describe_queued(found, now=now)
     tpu = describe_node(found, now=now, emulated=api.emulated)
-    jobs, why = _jobs_of(found, tpu, user, is_given=is_given)
+    jobs, why = _jobs_of_node(found, tpu, user, is_given=is_given)
     known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
     return ShownTpu(**known, jobs=jobs, jobs_why_null=why)
 
 
-def _jobs_of(
+def _jobs_of_node(
     node: Node, tpu: Tpu, user: str, *, is_given: bool
 ) -> tuple[tuple[Job, ...] | None, str | None]:
     if not tpu.is_usable:
@@ -340,8 +339,8 @@ def _jobs_of(
         pair = known_key(state, node, user)
         keys = (pair.path,) if pair else private_keys(state) if has_os_login(node.metadata) else ()
         if not keys:
-            return None, f"its workers do not know our key yet; tpuctl run {node.name} tells them"
-        access = Access(keys, HostKeys(state / "known_hosts"), patience=_HURRY)
+            return None, f"its workers do not know our key yet; tpuctl run {node.name} adds it"
+        access = Access(keys, HostKeys(state / "known_hosts"), timeouts=_SHOW_TIMEOUTS)
         found = list_jobs(workers_of(node, user), access)
     except TpuctlError as error:
         return None, str(error)

@@ -1,13 +1,18 @@
-"""OS Login: where it is on, keys in the metadata count for nothing and user names are Google's."""
+"""SSH keys and user names: which ones we have, and how a TPU is made to accept them.
+
+A TPU takes keys from its metadata, unless OS Login is on: then metadata keys are ignored, and user
+names are assigned by Google.
+"""
 
 import configparser
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.retry import Polling
@@ -19,54 +24,68 @@ from tpuctl.errors import (
     UnknownLoginError,
     WriteError,
 )
+from tpuctl.remote.access import Access, HostKeys, learn_host_keys
+from tpuctl.remote.connection import Timeouts
+from tpuctl.remote.hosts import Host
 from tpuctl.storage.local import ensure_folder, write_atomically
+
+NEW_KEY_S = 90.0
+"""How long a TPU's workers may take to get a new key from their metadata server."""
+
+GOOGLE_KEY = "google_compute_engine"
+OWN_KEY = "id_tpuctl"
 
 _OS_LOGIN = "enable-oslogin"
 _LONGEST_USER = 32
-_ROBOT = ".gserviceaccount.com"
+_SERVICE_ACCOUNT = ".gserviceaccount.com"
 _PROFILE = "gcloud compute os-login describe-profile"
+_SSH_KEYS = "ssh-keys"
+_OPENSSH_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+# A server disconnects after six attempts, and the ssh-agent's keys need some of them.
+_MOST_KEYS = 4
+_UPDATE_S = 120.0
 
 
 def has_os_login(metadata: Mapping[str, str]) -> bool:
-    """Whether the metadata of a TPU says that OS Login is on; a project may say so too, unseen."""
+    """Whether a TPU's metadata turns OS Login on; its project may, too, which is not visible."""
     return metadata.get(_OS_LOGIN, "").strip().upper() == "TRUE"
 
 
 def login_user(node: Node, own: str) -> str:
-    """The user to log in as where none is named: `own`, or with OS Login who Google says we are.
+    """Return the default user to log in as: `own`, or with OS Login the name assigned by Google.
 
-    Raises UnknownLoginError where that cannot be told from this machine.
+    Raises UnknownLoginError if nothing on this machine reveals that name.
     """
     if not has_os_login(node.metadata):
         return own
     user = os_login_user(os.environ)
     if user is None:
         raise UnknownLoginError(
-            f"{node.name} in {node.zone} uses OS Login, and nothing here tells your user name.",
-            hint=f"{_PROFILE} shows it (posixAccounts: username); then USER@{node.name}",
+            f"{node.name} in {node.zone} uses OS Login, and your OS Login user name is unknown.",
+            hint=f"Find it with {_PROFILE} (posixAccounts: username), then use USER@{node.name}",
         )
     return user
 
 
 def login_hint(node: Node, user: str, key: Path) -> str:
-    """What to do when a TPU lets none of our keys in."""
+    """Return the hint for a TPU that accepts none of our keys."""
     add = f"gcloud compute os-login ssh-keys add --key-file={key}.pub"
     if has_os_login(node.metadata):
         return (
-            f"It uses OS Login, which looks at no key in the metadata: {add}; is {user} your name "
-            f"there ({_PROFILE})? You need roles/compute.osLogin, from outside of the organisation "
-            "roles/compute.osLoginExternalUser."
+            f"It uses OS Login, which ignores keys in the metadata. Add yours: {add}; check that "
+            f"{user} is your user name ({_PROFILE}) and that you have roles/compute.osLogin, or "
+            "from outside the organization roles/compute.osLoginExternalUser."
         )
     return (
-        f"Its metadata has the key for {user}. Does the project enforce OS Login, which looks at "
-        f"no key there? Then: {add}; and USER@{node.name} with the name from {_PROFILE}"
+        f"Its metadata has the key for {user}. If the project enforces OS Login, which ignores "
+        f"that key: {add}; then use USER@{node.name} with the name from {_PROFILE}"
     )
 
 
 def os_login_user(env: Mapping[str, str]) -> str | None:
-    """Our name in OS Login, from a service account's key file or gcloud's account.
+    """Derive our OS Login name from a service account's key file or gcloud's account.
 
-    None where neither tells; an organisation may have given another one.
+    An organization may have assigned a different one.
     """
     if path := env.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return _user_of_key_file(Path(path))
@@ -75,8 +94,8 @@ def os_login_user(env: Mapping[str, str]) -> str | None:
 
 
 def user_of_email(email: str) -> str | None:
-    """The name that OS Login makes of an address; a service account's comes from its number."""
-    if "@" not in email or email.endswith(_ROBOT):
+    """Derive the OS Login name of an e-mail address; None for a service account's."""
+    if "@" not in email or email.endswith(_SERVICE_ACCOUNT):
         return None
     return re.sub(r"[^a-z0-9]", "_", email.strip().lower())[:_LONGEST_USER]
 
@@ -86,13 +105,14 @@ def _user_of_key_file(path: Path) -> str | None:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    number = str(document.get("client_id", "")) if isinstance(document, dict) else ""
-    is_robot = isinstance(document, dict) and document.get("type") == "service_account"
-    return f"sa_{number}" if is_robot and number.isdigit() else None
+    if not isinstance(document, dict) or document.get("type") != "service_account":
+        return None
+    number = str(document.get("client_id", ""))
+    return f"sa_{number}" if number.isdigit() else None
 
 
 def _gcloud_account(env: Mapping[str, str]) -> str | None:
-    """The account of gcloud's active configuration, without starting gcloud."""
+    """Read the account of gcloud's active configuration; starting gcloud would take a second."""
     folder = Path(env.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud"))
     try:
         name = env.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
@@ -106,15 +126,6 @@ def _gcloud_account(env: Mapping[str, str]) -> str | None:
         return None
 
 
-GOOGLE_KEY = "google_compute_engine"
-OWN_KEY = "id_tpuctl"
-_USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
-# A server hangs up after six attempts, and the agent's keys want their turn too.
-_OFFERED = 4
-_UPDATE_S = 120.0
-_SSH_KEYS = "ssh-keys"
-
-
 @dataclass(frozen=True)
 class KeyPair:
     """A private key's file, and its public key as a line."""
@@ -123,48 +134,69 @@ class KeyPair:
     public: str
 
 
+def open_access(*, key: Path | None = None, jump: Host | None = None) -> Access:
+    """Collect what is needed to reach machines of the user."""
+    state = settings.state_dir()
+    return Access(private_keys(state, key), HostKeys(state / "known_hosts"), jump)
+
+
+def open_access_to(
+    api: TpuApi, node: Node, user: str, *, key: Path | None = None, jump: Host | None = None
+) -> Access:
+    """Collect what is needed to reach a TPU, and add our key to its metadata.
+
+    Raises what the API raises, and InvalidInputError for an unusable key.
+    """
+    state = settings.state_dir()
+    pair = key_for_tpus(state, key)
+    wait_s = NEW_KEY_S if ensure_key(api, node, user, pair) else 0.0
+    host_keys = HostKeys(state / "known_hosts")
+    learn_host_keys(api, node, host_keys)
+    hint = login_hint(node, user, pair.path)
+    return Access((pair.path,), host_keys, jump, hint, Timeouts(new_key_s=wait_s))
+
+
 def private_keys(state_dir: Path, chosen: Path | None = None) -> tuple[Path, ...]:
-    """The private keys that exist here, the best one first; `chosen` leaves no choice."""
+    """List the private keys to try, best first; only `chosen` if given."""
     if chosen is not None:
         return (chosen.expanduser(),)
-    return tuple(path for path in _candidates(state_dir) if path.is_file())[:_OFFERED]
+    candidates = (*_tpu_keys(state_dir), *(_ssh_folder() / name for name in _OPENSSH_KEYS))
+    return tuple(path for path in candidates if path.is_file())[:_MOST_KEYS]
 
 
 def key_for_tpus(state_dir: Path, chosen: Path | None = None) -> KeyPair:
-    """The key that TPUs are told to accept: the chosen one, gcloud's, or our own, made if need be.
+    """Return the key to add to TPUs: the chosen one, gcloud's, or our own, created if missing.
 
-    Raises InvalidInputError for a chosen one without its public half.
+    Raises InvalidInputError for a chosen key without its public key.
     """
-    for path in (chosen.expanduser(),) if chosen else _ours(state_dir):
-        public = path.with_name(f"{path.name}.pub")
-        if path.is_file() and public.is_file():
-            return KeyPair(path, _line(public))
+    for pair in _key_pairs((chosen.expanduser(),) if chosen else _tpu_keys(state_dir)):
+        return pair
     if chosen:
         raise InvalidInputError(
-            f"{chosen} and {chosen}.pub must both be there.",
-            hint=f"Write the public one: ssh-keygen -y -f {chosen} > {chosen}.pub",
+            f"Both {chosen} and {chosen}.pub are needed, and one is missing.",
+            hint=f"Create the public key: ssh-keygen -y -f {chosen} > {chosen}.pub",
         )
-    return _make(_own(state_dir))
+    return _create_key(_own_key(state_dir))
 
 
 def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
-    """Let a TPU accept a key for a user, through its metadata; whether that was news to it.
+    """Add a key to a TPU's metadata; returns whether it was new.
 
-    With OS Login on, metadata keys are not looked at, so nothing is changed.
+    With OS Login on, metadata keys are ignored, so nothing is changed.
     """
     if has_os_login(node.metadata) or knows_key(node.metadata, user, key):
         return False
-    wanted, metadata = f"{user}:{key.public}", with_key(node.metadata, user, key)
     try:
-        operation = api.set_metadata(node, metadata)
+        operation = api.set_metadata(node, with_key(node.metadata, user, key))
     except (TryAgainError, AlreadyExistsError):
-        # Another update is under way, and perhaps for another command of ours.
-        if wanted not in api.get_node(node.name, zone=node.zone).metadata.get(_SSH_KEYS, ""):
+        # Another update is running, perhaps that of another tpuctl command with the same key.
+        now = api.get_node(node.name, zone=node.zone).metadata.get(_SSH_KEYS, "")
+        if f"{user}:{key.public}" not in now:
             raise
         return True
     polling = Polling(api.clock, timeout_s=_UPDATE_S)
     while not operation.done:
-        polling.pause(f"{node.name} in {node.zone} had not taken our key", hint="Try again.")
+        polling.pause(f"{node.name} in {node.zone} had not accepted our key", hint="Try again.")
         operation = api.get_operation(operation.name)
     if operation.error:
         raise operation.error
@@ -172,23 +204,24 @@ def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
 
 
 def knows_key(metadata: Mapping[str, str], user: str, key: KeyPair) -> bool:
-    """Whether a TPU with this metadata lets a user in with a key."""
+    """Whether a TPU's metadata has a key for a user."""
     wanted = f"{user}:{key.public}".split()[:2]
     return wanted in (line.split()[:2] for line in metadata.get(_SSH_KEYS, "").splitlines())
 
 
 def with_key(metadata: Mapping[str, str], user: str, key: KeyPair) -> dict[str, str]:
-    """The metadata that lets a user in with a key as well."""
+    """Add a key for a user to a TPU's metadata."""
     if knows_key(metadata, user, key):
         return dict(metadata)
+    # An update replaces all metadata, so everything else must be sent again unchanged.
     lines = [line for line in metadata.get(_SSH_KEYS, "").splitlines() if line.strip()]
     return {**metadata, _SSH_KEYS: "\n".join([*lines, f"{user}:{key.public}"])}
 
 
 def first_key(state_dir: Path, user: str) -> dict[str, str]:
-    """The metadata by which a new TPU knows our key from the start, so that nobody waits for it.
+    """Return metadata that gives a new TPU our key, so that the first login does not wait for it.
 
-    Empty where there is no key and none can be made: then the first command sees to it.
+    Empty if there is no key and none can be created: the first command will report that.
     """
     try:
         return with_key({}, user, key_for_tpus(state_dir))
@@ -197,41 +230,37 @@ def first_key(state_dir: Path, user: str) -> dict[str, str]:
 
 
 def known_key(state_dir: Path, node: Node, user: str) -> KeyPair | None:
-    """A key that is here and that a TPU accepts already; nothing is made or changed."""
-    for path in _ours(state_dir):
-        public = path.with_name(f"{path.name}.pub")
-        if path.is_file() and public.is_file():
-            pair = KeyPair(path, _line(public))
-            if knows_key(node.metadata, user, pair):
-                return pair
-    return None
+    """Find a key of ours that a TPU accepts already; creates and changes nothing."""
+    pairs = _key_pairs(_tpu_keys(state_dir))
+    return next((pair for pair in pairs if knows_key(node.metadata, user, pair)), None)
 
 
-def _ours(state_dir: Path) -> tuple[Path, Path]:
-    return Path(os.path.expanduser("~/.ssh")) / GOOGLE_KEY, _own(state_dir)
+def _ssh_folder() -> Path:
+    return Path(os.path.expanduser("~/.ssh"))
 
 
-def _candidates(state_dir: Path) -> Iterator[Path]:
-    home = Path(os.path.expanduser("~")) / ".ssh"
-    yield home / GOOGLE_KEY
-    yield _own(state_dir)
-    yield from (home / name for name in _USUAL)
-
-
-def _own(state_dir: Path) -> Path:
+def _own_key(state_dir: Path) -> Path:
     return state_dir / "ssh" / OWN_KEY
 
 
-def _line(public: Path) -> str:
-    words = public.read_text(encoding="utf-8", errors="replace").split()
-    if len(words) < 2:
-        raise InvalidInputError(f"{public} is no public key.")
-    return " ".join(words[:3])
+def _tpu_keys(state_dir: Path) -> tuple[Path, Path]:
+    return _ssh_folder() / GOOGLE_KEY, _own_key(state_dir)
 
 
-def _make(path: Path) -> KeyPair:
-    """Make a key that only its owner may read."""
-    from tpuctl.remote._ssh import new_key
+def _key_pairs(paths: Iterable[Path]) -> Iterator[KeyPair]:
+    """Read the keys among the paths that have both halves."""
+    for path in paths:
+        public = path.with_name(f"{path.name}.pub")
+        if path.is_file() and public.is_file():
+            words = public.read_text(encoding="utf-8", errors="replace").split()
+            if len(words) < 2:
+                raise InvalidInputError(f"{public} is not a public key.")
+            yield KeyPair(path, " ".join(words[:3]))
+
+
+def _create_key(path: Path) -> KeyPair:
+    """Create a key that only its owner can read."""
+    from tpuctl.remote._asyncssh import new_key
 
     ensure_folder(path.parent)
     path.parent.chmod(0o700)

@@ -10,31 +10,48 @@ from tpuctl.errors import JobLostError, TpuctlError, WorkerLostError, WorkerUnre
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
 from tpuctl.remote.agent.jobs import LOST
-from tpuctl.remote.connection import Connection, ask, lost
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import Connection, call_agent, connection_lost
+from tpuctl.remote.fleet import Fleet, open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.jobs import check_job, find_job
-from tpuctl.remote.results import Ends, Output, Sink, WorkerEnd, end_of
+from tpuctl.remote.jobs import JobReport, check_job, find_job
+from tpuctl.remote.output import Output, Sink
+from tpuctl.remote.results import CommandResult, Results, command_result, with_failures
 from tpuctl.units import format_bytes
 
 _FIRST_RETRY_S = 0.2
 _LAST_RETRY_S = 15.0
 
 
-@dataclass(frozen=True)
-class LogEnd(WorkerEnd):
-    """How far a worker's log was read, and the state of the job at that moment."""
+@dataclass(frozen=True, kw_only=True)
+class LogResult(CommandResult):
+    """How far a worker's log was read, and the job's state at that moment."""
 
     state: str | None = None
     offset_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Logs(Ends):
+class Logs(Results):
     """The log of a job on all workers."""
 
     job: str
-    workers: tuple[LogEnd, ...]
+    workers: tuple[LogResult, ...]
+
+
+class LogListener:
+    """Told about each worker while a log is followed; this base class ignores it."""
+
+    def heard(self, worker: int, offset_bytes: int) -> None:
+        """The worker's log was passed on up to this offset."""
+
+    def lost(self, worker: int, error: TpuctlError) -> None:
+        """The worker's connection broke, and is being opened again."""
+
+    def back(self, worker: int) -> None:
+        """The worker's connection is open again."""
+
+    def ended(self, worker: int, end: LogResult | TpuctlError) -> None:
+        """The worker's log has ended."""
 
 
 def read_logs(
@@ -47,30 +64,24 @@ def read_logs(
     follow: bool = False,
     tail: int | None = None,
 ) -> Logs:
-    """Hand a job's log (default: the newest job's) to `sink`; with `follow` until the job ends.
+    """Pass a job's log (default: the newest job's) to `sink`; with `follow` until the job ends.
 
-    A connection that breaks is opened again where it broke, without losing or repeating a byte;
-    `note` hears of it. Followed to its end, the result carries the job's exit code.
+    A broken connection is reopened without losing or repeating a byte, and reported to `note`. With
+    `follow`, the result has the job's exit code.
     """
-    output = Output(tuple(host.index for host in hosts), sink)
-    reading = _Reading(access, output, note, Listener(), {})
-    return drive(reading.on_all(hosts, check_job(job), follow=follow, tail=tail))
-
-
-class Listener:
-    """Hears, worker by worker, how the following of a log goes; this one does not care."""
-
-    def heard(self, worker: int, offset_bytes: int) -> None:
-        """It has said something; its log is handed on up to there."""
-
-    def lost(self, worker: int, error: TpuctlError) -> None:
-        """Its connection broke, and is being opened again."""
-
-    def back(self, worker: int) -> None:
-        """Its connection is there again."""
-
-    def ended(self, worker: int, end: "LogEnd | TpuctlError") -> None:
-        """There is nothing more to read there."""
+    return run_async(
+        follow_log(
+            hosts,
+            access,
+            sink=sink,
+            note=note,
+            job=check_job(job),
+            listener=LogListener(),
+            offsets={},
+            tail=tail,
+            follow=follow,
+        )
+    )
 
 
 async def follow_log(
@@ -79,169 +90,146 @@ async def follow_log(
     *,
     sink: Sink,
     note: Callable[[str], None],
-    job: str,
-    listener: Listener,
+    job: str | None,
+    listener: LogListener,
     offsets: Mapping[int, int],
     tail: int | None,
     follow: bool = True,
 ) -> Logs:
-    """Follow a job's log until it has ended everywhere; may be cancelled at any moment.
+    """Pass a job's log to `sink` until it has ended everywhere; without `follow`, what exists now.
 
-    Without `follow` only what there is now. A worker that has an offset (bytes) is read on from
-    there, others from their last `tail` lines.
+    A worker with an offset (bytes) is read from there, the others from their last `tail` lines.
     """
     output = Output(tuple(host.index for host in hosts), sink)
-    reading = _Reading(access, output, note, listener, offsets)
-    return await reading.on_all(hosts, job, follow=follow, tail=tail)
+    async with output, open_fleet(hosts, access) as fleet:
+        name = await find_job(fleet, job)
+        for host, error in fleet.unreached:
+            listener.ended(host.index, error)
 
-
-class _Reading:
-    def __init__(
-        self,
-        access: Access,
-        output: Output,
-        note: Callable[[str], None],
-        listener: Listener,
-        offsets: Mapping[int, int],
-    ) -> None:
-        self._patience, self._access = access.patience, access
-        self._output, self._note, self._listener = output, note, listener
-        self._offsets = offsets
-
-    async def on_all(
-        self, hosts: tuple[Host, ...], job: str | None, *, follow: bool, tail: int | None
-    ) -> Logs:
-        async with self._output, open_fleet(hosts, self._access) as fleet:
-            name = await find_job(fleet, job)
-            for host, error in fleet.unreached:
-                self._listener.ended(host.index, error)
-
-            async def read(connection: Connection) -> LogEnd:
-                start = self._offsets.get(connection.host.index)
-                log = _WorkerLog(connection.host, name, self._listener, self._note, follow=follow)
-                log.begin(start, tail)
-                try:
-                    return await self._to_the_end(fleet, connection, log)
-                except TpuctlError as error:
-                    self._listener.ended(log.host.index, error)
-                    raise
-                finally:
-                    await self._output.end(log.host.index)
-
-            answers = await fleet.each(read)
-        workers = (
-            LogEnd(host.index, host.address, None, None, str(answer), failure=answer)
-            if isinstance(answer, TpuctlError)
-            else answer
-            for host, answer in zip(hosts, answers, strict=True)
-        )
-        return Logs(job=name or "", workers=tuple(workers))
-
-    async def _to_the_end(self, fleet: Fleet, connection: Connection, log: "_WorkerLog") -> LogEnd:
-        while True:
+        async def read(connection: Connection) -> LogResult:
+            worker = connection.host.index
+            offset = offsets.get(worker)
+            log = _WorkerLog(
+                connection.host,
+                name,
+                output,
+                note,
+                listener,
+                follow,
+                offset=offset or 0,
+                tail=tail if offset is None else None,
+            )
             try:
-                end = log.end(await log.read(connection, self._output))
-                self._listener.ended(log.host.index, end)
-                return end
-            except WorkerLostError as error:
-                if not log.follow:
-                    raise
-                self._note(f"{error} Trying again where it broke.")
-                self._listener.lost(log.host.index, error)
-                connection = await self._reconnect(fleet, log.host)
-                self._listener.back(log.host.index)
+                result = await log.read_to_end(fleet, connection, access.timeouts.reconnect_s)
+            except TpuctlError as error:
+                listener.ended(worker, error)
+                raise
+            finally:
+                await output.end(worker)
+            listener.ended(worker, result)
+            return result
 
-    async def _reconnect(self, fleet: Fleet, host: Host) -> Connection:
-        """Try again, ever less often; raises WorkerUnreachableError in the end."""
-        deadline, wait_s = time.monotonic() + self._patience.reconnect_s, _FIRST_RETRY_S
-        while True:
-            try:
-                return await fleet.reconnect(host)
-            except (WorkerUnreachableError, WorkerLostError):
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+        answers = await fleet.each(read)
+    return Logs(job=name or "", workers=with_failures(LogResult, hosts, answers))
 
 
+@dataclass
 class _WorkerLog:
-    """One worker's log, and how far we are in it."""
+    """One worker's log, and how far it has been read."""
 
-    def __init__(
-        self,
-        host: Host,
-        job: str | None,
-        listener: Listener,
-        note: Callable[[str], None],
-        *,
-        follow: bool,
-    ) -> None:
-        self.host, self.follow = host, follow
-        self._job, self._listener, self._note = job, listener, note
-        self._is_mid_line = False
-        self._offset = 0
-        self._tail: int | None = None
+    host: Host
+    job: str | None
+    output: Output
+    note: Callable[[str], None]
+    listener: LogListener
+    follow: bool
+    offset: int
+    tail: int | None
+    is_mid_line: bool = False
 
-    def begin(self, offset: int | None, tail: int | None) -> None:
-        """Say where to begin: at an offset, else with the last lines, else at the beginning."""
-        self._offset = offset or 0
-        self._tail = tail if offset is None else None
+    async def read_to_end(
+        self, fleet: Fleet, connection: Connection, reconnect_s: float
+    ) -> LogResult:
+        """Read to the end of the log, across broken connections."""
+        while True:
+            try:
+                return self._result(await self._read(connection))
+            except WorkerLostError as error:
+                if not self.follow:
+                    raise
+                self.note(f"{error} Reconnecting to resume from there.")
+                self.listener.lost(self.host.index, error)
+                connection = await _reconnect(fleet, self.host, reconnect_s)
+                self.listener.back(self.host.index)
 
-    async def read(self, connection: Connection, output: Output) -> dict[str, Any]:
-        """Read on from where we are; the job's state at the end."""
-        request = {"job": self._job, "offset": self._offset, "tail": self._tail}
-        async with ask(connection, "jobs.logs", **request, follow=self.follow) as conversation:
-            async for kind, payload in conversation.frames():
+    async def _read(self, connection: Connection) -> JobReport:
+        """Read from the current offset; returns the job's state at the end."""
+        request = {"job": self.job, "offset": self.offset, "tail": self.tail}
+        async with call_agent(connection, "jobs.logs", **request, follow=self.follow) as call:
+            async for kind, content in call.frames():
                 if kind != wire.NOTE:
-                    data = wire.read_block(kind, payload)
-                    await output.take(self.host.index, 1, data)
-                    self._offset += len(data)
-                    self._is_mid_line = not data.endswith(b"\n")
-                    self._listener.heard(self.host.index, self._offset)
-                    continue
-                note = wire.read_note(payload)
-                if "ended" in note:
-                    return dict(note["ended"])
-                await self._explain(note, output)
-                # From here on we know where we are, and ask for no tail again.
-                self._offset, self._tail = note["offset"], None
-        raise lost(self.host)
+                    await self.output.take(self.host.index, 1, content)
+                    self.offset += len(content)
+                    self.is_mid_line = not content.endswith(b"\n")
+                    self.listener.heard(self.host.index, self.offset)
+                elif "ended" in content:
+                    return call.read(JobReport, content["ended"])
+                else:
+                    position = call.read(_Position, content)
+                    await self._report_gaps(position)
+                    # The offset is known from here on, so a reconnect asks for no tail again.
+                    self.offset, self.tail = position.offset, None
+        raise connection_lost(self.host)
 
-    async def _explain(self, note: dict[str, Any], output: Output) -> None:
-        """Say what of a log is no longer there, and end a line whose rest is gone."""
-        if dropped := note.get("dropped_bytes"):
-            if self._is_mid_line:
-                await output.take(self.host.index, 1, b"\n")
-            size = format_bytes(dropped)
-            self._note(
-                f"{size} of the log of job {self._job} are gone from {self.host.label}, which "
-                "keeps only its end (run --log-limit)."
+    async def _report_gaps(self, position: "_Position") -> None:
+        """Report dropped parts of the log, and end a line whose rest was dropped."""
+        if position.dropped_bytes:
+            if self.is_mid_line:
+                await self.output.take(self.host.index, 1, b"\n")
+            size = format_bytes(position.dropped_bytes)
+            self.note(
+                f"{self.host.label} has dropped {size} of the log of job {self.job}: it keeps only "
+                "the end (run --log-limit)."
             )
-        elif note.get("too_large"):
-            limit = format_bytes(note["keeps_bytes"])
-            self._note(
-                f"The log of job {self._job} on {self.host.label} is larger than its limit of "
-                f"{limit}: the file system there cannot drop its beginning."
+        elif position.too_large:
+            limit = format_bytes(position.keeps_bytes)
+            self.note(
+                f"The log of job {self.job} on {self.host.label} exceeds its limit of {limit}: the "
+                "file system there cannot drop its beginning."
             )
 
-    def end(self, state: dict[str, Any]) -> LogEnd:
-        """What the job's state means for this worker."""
-        host, failure = self.host, None
-        ended = WorkerEnd(host.index, host.address, None, None, None)
-        if state["state"] == LOST:
-            failure = JobLostError(
-                f"Job {self._job} is gone from {host.label} and left no exit code.",
-                hint="Was the machine restarted? Its log is still there.",
+    def _result(self, status: JobReport) -> LogResult:
+        host = self.host
+        place: dict[str, Any] = {"state": status.state, "offset_bytes": self.offset}
+        if status.state == LOST:
+            error = JobLostError(
+                f"Job {self.job} disappeared from {host.label} and left no exit code.",
+                hint="The machine may have been restarted. The job's log is still there.",
             )
-        elif state["exit"] and self.follow:
-            ended = end_of(host, f"Job {self._job}", state["exit"])
-        return LogEnd(
-            host.index,
-            host.address,
-            ended.exit_code,
-            ended.signal,
-            str(failure) if failure else ended.error,
-            failure=failure or ended.failure,
-            state=state["state"],
-            offset_bytes=self._offset,
-        )
+            return LogResult(index=host.index, address=host.address, failure=error, **place)
+        if status.exit and self.follow:
+            return command_result(LogResult, host, f"Job {self.job}", status.exit, **place)
+        return LogResult(index=host.index, address=host.address, **place)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where the agent continues, what was dropped before that, and whether the log is too large."""
+
+    offset: int
+    dropped_bytes: int = 0
+    keeps_bytes: int = 0
+    too_large: bool = False
+
+
+async def _reconnect(fleet: Fleet, host: Host, reconnect_s: float) -> Connection:
+    """Reconnect with growing pauses; raises WorkerUnreachableError after `reconnect_s`."""
+    deadline, wait_s = time.monotonic() + reconnect_s, _FIRST_RETRY_S
+    while True:
+        try:
+            return await fleet.reconnect(host)
+        except (WorkerUnreachableError, WorkerLostError):
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LAST_RETRY_S)

@@ -1,6 +1,6 @@
-"""The agent as it travels: its modules, and the one shell command that receives them.
+"""The agent as it is sent to a worker: its modules, and the shell command that receives them.
 
-The command is the same for every request: no word of the user ever meets a shell.
+The command is the same for every request, so that nothing a user writes is read by a shell.
 """
 
 import zlib
@@ -16,51 +16,54 @@ _CHIPS = (
     "tpuctl.runtime.here",
     "tpuctl.runtime.holders",
 )
-# Which modules an operation's module needs, each after those that it imports.
+_PROTOBUF = ("tpuctl.protobuf_wire",)
+# The modules that each module with operations needs, in the order of their imports.
 _NEEDS = {
-    "run": ("wire", "process", "run", "main"),
-    "jobs": ("wire", "process", "run", "joblog", "jobs", "main"),
-    "probe": ("wire", "process", *_CHIPS, "chips", "run", "probe", "main"),
-    "chips": ("wire", "process", *_CHIPS, "chips", "main"),
-    "top": ("wire", "process", *_CHIPS, "chips", "metrics", "top", "main"),
-    "copy": ("wire", "tree", "unpack", "copy", "main"),
+    "run": ("wire", "process", "run"),
+    "jobs": ("wire", "process", "run", "joblog", "jobs"),
+    "chips": ("wire", "process", *_CHIPS, "chips"),
+    "top": ("wire", "process", *_CHIPS, "chips", *_PROTOBUF, "metrics", "top"),
+    "copy": ("wire", "tree", "unpack", "copy"),
 }
+# The same eight digits are read by _PYTHON.
 _LENGTH_DIGITS = 8
 
+# -I and -S: the user's environment and packages are not imported, which would cost time and trust.
 _PYTHON = (
     "python3 -I -S -c "
     "'import sys,zlib;i=sys.stdin.buffer;exec(zlib.decompress(i.read(int(i.read(8)))))'"
 )
 COMMAND = f"exec {_PYTHON}"
-"""Reads the agent from stdin and becomes it; means the same to every usual shell."""
+"""Runs the agent that comes on stdin; works in every usual shell."""
 
 ROOT_COMMAND = f"exec sudo -n {_PYTHON}"
-"""The same for root, where sudo asks no password."""
+"""The same as root, if sudo needs no password."""
 
-# Runs on the worker. The modules keep their names, so that they are the same text on both sides.
+# Runs on the worker. The modules keep their names, so that the same source works on both sides.
 _BOOT = """
 import types
 for name, source in SOURCES:
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), module.__dict__)
-module.main(MODULE, i)
+sys.modules[{wire!r}].main({module!r}, i)
 """
 
 
-def opening(operation: str, **request: object) -> bytes:
-    """Everything that a conversation with a worker begins with; `operation` is module.function."""
+def request_bytes(operation: str, **request: object) -> bytes:
+    """Return the agent and a request for it; `operation` is module.function."""
     module, _, function = operation.partition(".")
     return payload(module) + wire.note(do=function, **request)
 
 
 @cache
 def payload(module: str) -> bytes:
-    """What is sent first: a length, and the agent with what this module of it needs."""
+    """Return the length and the compressed program for one of the agent's modules."""
     names = [name if "." in name else f"{_PACKAGE}.{name}" for name in _NEEDS[module]]
     packages = {".".join(name.split(".")[:depth]) for name in names for depth in (1, 2, 3)}
     parents = [(name, "") for name in sorted(packages - set(names))]
     sources = [(name, _source(name)) for name in names]
-    text = f"SOURCES = {[*parents, *sources]!r}\nMODULE = {f'{_PACKAGE}.{module}'!r}\n{_BOOT}"
+    boot = _BOOT.format(wire=wire.__name__, module=f"{_PACKAGE}.{module}")
+    text = f"SOURCES = {[*parents, *sources]!r}\n{boot}"
     program = zlib.compress(text.encode(), 9)
     return str(len(program)).zfill(_LENGTH_DIGITS).encode() + program
 
@@ -71,5 +74,5 @@ def _source(module: str) -> str:
 
 
 def shared_modules() -> tuple[str, ...]:
-    """The modules beside the agent that travel with it."""
-    return _CHIPS
+    """List the modules outside the agent package that are sent with it."""
+    return _CHIPS + _PROTOBUF

@@ -5,25 +5,36 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
-from tpuctl.remote.connection import LEASE_S, Connection, Conversation, ask, lost
-from tpuctl.remote.fleet import drive, open_fleet
-from tpuctl.remote.hosts import Host
-from tpuctl.remote.results import Ends, Output, Sink, WorkerEnd, end_by_error, end_of
+from tpuctl.remote.connection import LEASE_S, AgentCall, Connection, call_agent, connection_lost
+from tpuctl.remote.fleet import on_every_worker, run_async
+from tpuctl.remote.hosts import Host, name_workers
+from tpuctl.remote.output import Output, Sink
+from tpuctl.remote.results import (
+    CommandResult,
+    ExitReport,
+    Results,
+    command_result,
+    with_failures,
+)
+
+STDOUT = 1
+OnLine = Callable[[int, int, str], bool]
+"""Takes worker, stream and line; False stops the commands on all workers."""
 
 _STOP_S = 20.0
 _KEPT_BYTES = 1 << 16
-_STREAMS = {wire.STDOUT: 1, wire.STDERR: 2}
+_STREAMS = {wire.STDOUT: STDOUT, wire.STDERR: 2}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class CommandEnd(WorkerEnd):
-    """How a command ended on one worker, and the end of what it printed."""
+@dataclass(frozen=True, kw_only=True)
+class RunResult(CommandResult):
+    """How a command ended on one worker, and the end of its output."""
 
     stdout: str = ""
     stderr: str = ""
@@ -31,16 +42,27 @@ class CommandEnd(WorkerEnd):
 
 
 @dataclass(frozen=True)
-class CommandEnds(Ends):
+class RunResults(Results):
     """How a command ended on all workers."""
 
     command: tuple[str, ...]
-    workers: tuple[CommandEnd, ...]
+    workers: tuple[RunResult, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Workers where the command left processes running, which were stopped."""
+        messy = [worker.index for worker in self.workers if worker.left_behind]
+        if not messy:
+            return ()
+        return (
+            f"On {name_workers(messy)} the command left processes behind; they were stopped with "
+            "it. To start something that keeps running, use --detach.",
+        )
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: the words exactly as given, added variables, and the folder to do it in."""
+    """A command: its words exactly as given, variables to add, and its working directory."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -52,166 +74,33 @@ def plan_command(
 ) -> Command:
     """Check a command and its `K=V` variables; raises UsageError."""
     if not argv:
-        raise UsageError(
-            "There is no command to run.", hint="Write it after --: -- python train.py"
-        )
-    variables = dict(_variable(text) for text in env)
+        raise UsageError("No command was given.", hint="Put it after --: -- python train.py")
+    variables = dict(_read_variable(text) for text in env)
     if any("\0" in text for text in [*argv, *variables.values(), folder or ""]):
-        raise UsageError("No argument can hold a NUL character.")
+        raise UsageError("An argument cannot contain a NUL character.")
     return Command(tuple(argv), variables, folder)
 
 
-def _variable(text: str) -> tuple[str, str]:
+def _read_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not _VARIABLE.fullmatch(name):
-        raise UsageError(f"--env {text!r} is no variable.", hint="Write it like --env SEED=7.")
+        raise UsageError(f"--env {text!r} is not a valid variable.", hint="Example: --env SEED=7")
     return name, value
 
 
 def run_command(
     hosts: tuple[Host, ...], command: Command, access: Access, *, sink: Sink
-) -> CommandEnds:
-    """Run a command on every worker, its output to `sink` as it comes.
+) -> RunResults:
+    """Run a command on every worker, with its output to `sink`.
 
-    On Ctrl-C the commands are stopped over there, then KeyboardInterrupt is raised.
+    Ctrl-C stops the commands on the workers, then KeyboardInterrupt is raised.
     """
-    return drive(_run_on_all(hosts, command, access, sink))
 
+    async def run() -> tuple[RunResult, ...]:
+        async with Output(tuple(host.index for host in hosts), sink) as output:
+            return await _run_on_all(hosts, dict.fromkeys(hosts, command), access, output)
 
-async def _run_on_all(
-    hosts: tuple[Host, ...], command: Command, access: Access, sink: Sink
-) -> CommandEnds:
-    async with Output(tuple(host.index for host in hosts), sink) as output:
-
-        async def work(connection: Connection) -> CommandEnd:
-            return await run_on(connection, command, output)
-
-        async with open_fleet(hosts, access, together=True) as fleet:
-            ends = await fleet.each(work)
-    return CommandEnds(workers=ends_of(hosts, ends), command=command.argv)
-
-
-def ends_of(
-    hosts: Sequence[Host], ends: Sequence[CommandEnd | TpuctlError]
-) -> tuple[CommandEnd, ...]:
-    """How it went on every worker, those included that could not be reached."""
-    return tuple(
-        _never_ended(host, end) if isinstance(end, TpuctlError) else end
-        for host, end in zip(hosts, ends, strict=True)
-    )
-
-
-class Taker(Protocol):
-    """Takes what workers print, as it comes."""
-
-    async def take(self, worker: int, stream: int, data: bytes) -> None:
-        """Take bytes of a worker's stdout (1) or stderr (2)."""
-
-    async def end(self, worker: int) -> None:
-        """Hear that a worker prints nothing more."""
-
-
-async def run_on(connection: Connection, command: Command, output: Taker) -> CommandEnd:
-    """Run a command on one worker; how it ended, whatever that was."""
-    tails = {1: Tail(), 2: Tail()}
-    request = {"argv": command.argv, "env": command.env, "folder": command.folder}
-    try:
-        async with ask(connection, "run.run", **request, lease_s=LEASE_S) as conversation:
-            ended = await _follow(conversation, output, tails)
-    except TpuctlError as error:
-        end = _never_ended(connection.host, error)
-    else:
-        end = _command_end(end_of(connection.host, command.argv[0], ended))
-    finally:
-        await output.end(connection.host.index)
-    cut = tails[1].is_cut or tails[2].is_cut
-    return replace(end, stdout=tails[1].text(), stderr=tails[2].text(), is_cut=cut)
-
-
-async def _follow(
-    conversation: Conversation, output: Taker, tails: "dict[int, Tail]"
-) -> dict[str, Any]:
-    """Pass on what is printed until the command has ended; how it did."""
-    host = conversation.host
-    async with conversation.watched():
-        try:
-            async for kind, payload in conversation.frames():
-                if stream := _STREAMS.get(kind):
-                    tails[stream].add(payload)
-                    await output.take(host.index, stream, payload)
-                elif "exit" in (note := wire.read_note(payload)):
-                    return dict(note["exit"])
-        except (asyncio.CancelledError, OSError):
-            await _stop(conversation)
-            raise
-    raise lost(host)
-
-
-async def _stop(conversation: Conversation) -> None:
-    """Close our side, which ends the command over there, and wait until it has."""
-    conversation.finish()
-
-    async def until_it_ended() -> None:
-        async for _ in conversation.frames():
-            continue
-
-    try:
-        await asyncio.wait_for(until_it_ended(), _STOP_S)
-    except (TpuctlError, asyncio.TimeoutError):
-        return
-
-
-def _command_end(end: WorkerEnd) -> CommandEnd:
-    return CommandEnd(**{name: getattr(end, name) for name in WorkerEnd.__dataclass_fields__})
-
-
-def _never_ended(host: Host, error: TpuctlError) -> CommandEnd:
-    return _command_end(end_by_error(host, error))
-
-
-class Tail:
-    """The last of a stream, for those who read the result instead of the screen."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self.is_cut = False
-
-    def add(self, data: bytes) -> None:
-        """Take more, forget the oldest."""
-        self._data += data
-        if len(self._data) > 2 * _KEPT_BYTES:
-            del self._data[:-_KEPT_BYTES]
-            self.is_cut = True
-
-    def text(self) -> str:
-        """What is kept, as text."""
-        self.is_cut = self.is_cut or len(self._data) > _KEPT_BYTES
-        return self._data[-_KEPT_BYTES:].decode("utf-8", "replace")
-
-
-STDOUT = 1
-OnLine = Callable[[int, int, str], bool]
-"""Takes worker, stream and line; False stops the commands everywhere."""
-
-
-class _Enough(Exception):
-    """Whoever listens has heard enough."""
-
-
-class _Lines:
-    def __init__(self, on_line: OnLine) -> None:
-        self._on_line = on_line
-        self._begun: defaultdict[tuple[int, int], bytes] = defaultdict(bytes)
-
-    async def take(self, worker: int, stream: int, data: bytes) -> None:
-        *whole, rest = (self._begun[worker, stream] + data).split(b"\n")
-        self._begun[worker, stream] = rest
-        for line in whole:
-            if not self._on_line(worker, stream, line.decode("utf-8", "replace")):
-                raise _Enough
-
-    async def end(self, worker: int) -> None:
-        pass
+    return RunResults(workers=run_async(run()), command=command.argv)
 
 
 def run_each(
@@ -220,22 +109,127 @@ def run_each(
     access: Access,
     *,
     on_line: OnLine,
-) -> tuple[CommandEnd, ...]:
-    """Run the command of each worker, by its number; nothing anywhere if one cannot be reached.
+) -> tuple[RunResult, ...]:
+    """Run a different command on each worker, by its number; on none if one is unreachable.
 
-    How they ended; nothing when `on_line` stopped them. On Ctrl-C the commands are stopped over
-    there, then KeyboardInterrupt is raised.
+    Returns nothing if `on_line` stopped them. Ctrl-C stops the commands on the workers, then
+    KeyboardInterrupt is raised.
     """
-    lines = _Lines(on_line)
+    by_host = {host: commands[host.index] for host in hosts}
+    try:
+        return run_async(_run_on_all(hosts, by_host, access, _LineReader(on_line)))
+    except _Stopped:
+        return ()
 
-    async def work(connection: Connection) -> CommandEnd:
-        return await run_on(connection, commands[connection.host.index], lines)
 
-    async def run_all() -> tuple[CommandEnd, ...]:
-        async with open_fleet(hosts, access, together=True) as fleet:
-            return ends_of(hosts, await fleet.each(work))
+class OutputReceiver(Protocol):
+    """Takes what workers print, as it comes."""
+
+    async def take(self, worker: int, stream: int, data: bytes) -> None:
+        """Take bytes of a worker's stdout (1) or stderr (2)."""
+
+    async def end(self, worker: int) -> None:
+        """Note that a worker prints nothing more."""
+
+
+async def _run_on_all(
+    hosts: tuple[Host, ...],
+    commands: Mapping[Host, Command],
+    access: Access,
+    output: OutputReceiver,
+) -> tuple[RunResult, ...]:
+    async def run(connection: Connection) -> RunResult:
+        return await _run_on(connection, commands[connection.host], output)
+
+    answers = await on_every_worker(hosts, access, run, together=True)
+    return with_failures(RunResult, hosts, answers)
+
+
+async def _run_on(connection: Connection, command: Command, output: OutputReceiver) -> RunResult:
+    """Run a command on one worker; an error that ends it is part of the result."""
+    host, tails = connection.host, {1: _Tail(), 2: _Tail()}
+    request = {"argv": command.argv, "env": command.env, "folder": command.folder}
+    try:
+        async with call_agent(connection, "run.run", **request, lease_s=LEASE_S) as call:
+            report = await _follow(call, output, tails)
+        result = command_result(RunResult, host, command.argv[0], report)
+    except TpuctlError as error:
+        result = RunResult(index=host.index, address=host.address, failure=error)
+    finally:
+        await output.end(host.index)
+    cut = tails[1].is_cut or tails[2].is_cut
+    return replace(result, stdout=tails[1].text(), stderr=tails[2].text(), is_cut=cut)
+
+
+async def _follow(call: AgentCall, output: OutputReceiver, tails: "dict[int, _Tail]") -> ExitReport:
+    """Pass on a command's output until it has ended."""
+    async with call.heartbeats():
+        try:
+            async for kind, content in call.frames():
+                if stream := _STREAMS.get(kind):
+                    tails[stream].add(content)
+                    await output.take(call.host.index, stream, content)
+                elif kind == wire.NOTE:
+                    return call.read(ExitReport, content.get("exit"))
+        except (asyncio.CancelledError, OSError):
+            await _stop(call)
+            raise
+    raise connection_lost(call.host)
+
+
+async def _stop(call: AgentCall) -> None:
+    """Close our side, which stops the command on the worker, and wait until it has ended."""
+    call.close_stdin()
+
+    async def read_to_end() -> None:
+        async for _ in call.frames():
+            continue
 
     try:
-        return drive(run_all())
-    except _Enough:
-        return ()
+        await asyncio.wait_for(read_to_end(), _STOP_S)
+    except (TpuctlError, asyncio.TimeoutError):
+        return
+
+
+class _Tail:
+    """The last bytes of a stream."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.is_cut = False
+
+    def add(self, data: bytes) -> None:
+        self._data += data
+        # Cut at twice the size, so that not every small piece moves all that is kept.
+        if len(self._data) > 2 * _KEPT_BYTES:
+            self._cut()
+
+    def text(self) -> str:
+        self._cut()
+        return self._data.decode("utf-8", "replace")
+
+    def _cut(self) -> None:
+        self.is_cut = self.is_cut or len(self._data) > _KEPT_BYTES
+        del self._data[:-_KEPT_BYTES]
+
+
+class _Stopped(Exception):
+    """The reader of the output has asked to stop."""
+
+
+class _LineReader:
+    """Splits output into lines for a callback."""
+
+    def __init__(self, on_line: OnLine) -> None:
+        self._on_line = on_line
+        self._unfinished: defaultdict[tuple[int, int], bytes] = defaultdict(bytes)
+
+    async def take(self, worker: int, stream: int, data: bytes) -> None:
+        *lines, rest = (self._unfinished[worker, stream] + data).split(b"\n")
+        self._unfinished[worker, stream] = rest
+        for line in lines:
+            if not self._on_line(worker, stream, line.decode("utf-8", "replace")):
+                raise _Stopped
+
+    async def end(self, worker: int) -> None:
+        pass

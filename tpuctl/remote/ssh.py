@@ -1,4 +1,4 @@
-"""An interactive shell on a worker, through the system's own ssh."""
+"""An interactive shell on a worker, with the system's ssh."""
 
 import os
 import shutil
@@ -22,16 +22,16 @@ class Shell(Outcome):
 
 
 def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
-    """Write the system's ssh command for a worker, with our keys and our record of host keys.
+    """Build the ssh command for a worker, with our keys and known host keys.
 
-    Raises UsageError for more than one worker, NotFoundError where there is no ssh.
+    Raises UsageError for more than one worker, NotFoundError if ssh is not installed.
     """
     if len(hosts) != 1:
-        raise UsageError("A shell runs on one worker.", hint="Say which: --worker 0.")
+        raise UsageError("A shell needs exactly one worker.", hint="Choose one: --worker 0")
     program = shutil.which("ssh")
     if program is None:
         raise NotFoundError(
-            "There is no ssh on this machine.",
+            "The ssh program is not installed on this machine.",
             hint="Install it (apt-get install openssh-client), or use tpuctl run.",
         )
     (host,) = hosts
@@ -49,7 +49,7 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
 
 
 def open_shell(shell: Shell) -> NoReturn:
-    """Become the ssh program."""
+    """Replace this process by ssh."""
     os.execv(shell.argv[0], shell.argv)
 
 

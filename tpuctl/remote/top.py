@@ -1,17 +1,17 @@
-"""What every worker is doing: processors, memory, chips and who has them."""
+"""What every worker is doing: CPU, memory, chips and the processes that hold them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.errors import TpuctlError, WorkerLostError, WorkerUnreachableError
 from tpuctl.hardware.types import known_chips
 from tpuctl.remote.access import Access
-from tpuctl.remote.connection import LEASE_S, Connection, ask, lost
-from tpuctl.remote.fleet import Fleet, drive, open_fleet
+from tpuctl.remote.connection import LEASE_S, Connection, call_agent, connection_lost
+from tpuctl.remote.fleet import Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.results import Answers, WorkerAnswer
+from tpuctl.remote.results import Results, WorkerResult, with_failures
 
 INTERVAL_S = 2.0
 _SAMPLE_S = 0.5
@@ -20,7 +20,7 @@ _RETRY_S = 5.0
 
 @dataclass(frozen=True)
 class ChipUse:
-    """One chip; what nobody tells is None, and `why_null` says why."""
+    """One chip; unknown values are None, and `why_null` says why."""
 
     index: int
     device: str
@@ -33,9 +33,9 @@ class ChipUse:
     why_null: str | None
 
 
-@dataclass(frozen=True)
-class WorkerUse(WorkerAnswer):
-    """One worker; the load is of all its processors together, over the last moment."""
+@dataclass(frozen=True, kw_only=True)
+class WorkerUse(WorkerResult):
+    """One worker; the load is the average of all vCPUs since the last sample."""
 
     vcpus: int | None = None
     vcpu_percent: float | None = None
@@ -44,26 +44,27 @@ class WorkerUse(WorkerAnswer):
     chips: tuple[ChipUse, ...] = ()
     why_null: str | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "why_null", self.error or self.why_null)
+
 
 @dataclass(frozen=True)
-class Usage(Answers):
+class Usage(Results):
     """What some workers are doing at one moment."""
 
     workers: tuple[WorkerUse, ...]
 
 
 def read_usage(hosts: tuple[Host, ...], access: Access | None, *, as_root: bool = False) -> Usage:
-    """Look at every worker once; takes half a second, over which the load is measured."""
+    """Read the usage of every worker once; takes half a second to measure the load."""
 
     async def look(connection: Connection) -> WorkerUse:
-        async with ask(connection, "top.watch", as_root, **_request(_SAMPLE_S, 1)) as conversation:
-            return _use(connection.host, await conversation.answer())
+        async with call_agent(connection, "top.watch", as_root, **_request(_SAMPLE_S, 1)) as call:
+            return call.read(WorkerUse, await call.reply())
 
-    async def look_everywhere() -> Usage:
-        async with open_fleet(hosts, access) as fleet:
-            return _usage(hosts, await fleet.each(look))
-
-    return drive(look_everywhere())
+    answers = run_async(on_every_worker(hosts, access, look))
+    return Usage(with_failures(WorkerUse, hosts, answers))
 
 
 def follow_usage(
@@ -74,66 +75,60 @@ def follow_usage(
     as_root: bool = False,
     interval_s: float = INTERVAL_S,
 ) -> None:
-    """Hand on what every worker is doing, again and again, until Ctrl-C.
+    """Pass the usage of every worker to `on_usage` at each interval, until Ctrl-C.
 
-    A worker that is lost is shown so, and asked again every few seconds.
+    A lost worker's error is part of the usage, and it is reconnected every few seconds.
     """
-    drive(_Following(hosts, access, on_usage, as_root, interval_s).on_all())
+    latest: dict[Host, WorkerUse | TpuctlError] = {}
 
+    async def report() -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            if len(latest) == len(hosts):
+                answers = [latest[host] for host in hosts]
+                usage = Usage(with_failures(WorkerUse, hosts, answers))
+                await asyncio.to_thread(on_usage, usage)
 
-class _Following:
-    def __init__(
-        self,
-        hosts: tuple[Host, ...],
-        access: Access | None,
-        on_usage: Callable[[Usage], None],
-        as_root: bool,
-        interval_s: float,
-    ) -> None:
-        self._hosts, self._access, self._on_usage = hosts, access, on_usage
-        self._as_root, self._interval_s = as_root, interval_s
-        self._latest: dict[int, WorkerUse | TpuctlError] = {}
-
-    async def on_all(self) -> None:
-        async with open_fleet(self._hosts, self._access) as fleet:
-            telling = asyncio.create_task(self._tell())
+    async def follow() -> None:
+        async with open_fleet(hosts, access) as fleet:
+            watching = (_watch(fleet, host, latest, as_root, interval_s) for host in hosts)
+            reporting = asyncio.create_task(report())
             try:
-                # One that could not be reached at first is worth another try later on.
-                await asyncio.gather(*(self._on_one(fleet, host) for host in self._hosts), telling)
+                await asyncio.gather(*watching, reporting)
             finally:
-                telling.cancel()
+                reporting.cancel()
 
-    async def _tell(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            if len(self._latest) == len(self._hosts):
-                answers = [self._latest[host.index] for host in self._hosts]
-                await asyncio.to_thread(self._on_usage, _usage(self._hosts, answers))
+    run_async(follow())
 
-    async def _on_one(self, fleet: Fleet, host: Host) -> None:
-        async def watch(connection: Connection) -> None:
-            request = _request(self._interval_s, None)
-            asked = ask(connection, "top.watch", self._as_root, **request)
-            async with asked as conversation, conversation.watched():
-                async for note in conversation.notes():
-                    self._latest[host.index] = _use(host, note)
-            raise lost(host)
 
-        connection = fleet.found(host)
-        while True:
-            try:
-                if isinstance(connection, TpuctlError):
-                    raise connection
-                await watch(connection)
-            except TpuctlError as error:
-                self._latest[host.index] = error
-                if not isinstance(error, (WorkerLostError, WorkerUnreachableError)):
-                    return
-            await asyncio.sleep(_RETRY_S)
-            try:
-                connection = await fleet.reconnect(host)
-            except TpuctlError as error:
-                connection = error
+async def _watch(
+    fleet: Fleet,
+    host: Host,
+    latest: dict[Host, WorkerUse | TpuctlError],
+    as_root: bool,
+    interval_s: float,
+) -> None:
+    """Keep a worker's latest usage or error up to date; reconnect when it is lost."""
+    request, connection = _request(interval_s, None), fleet.connection(host)
+    while True:
+        try:
+            if isinstance(connection, TpuctlError):
+                raise connection
+            calling = call_agent(connection, "top.watch", as_root, **request)
+            async with calling as call, call.heartbeats():
+                async for note in call.notes():
+                    latest[host] = call.read(WorkerUse, note)
+            raise connection_lost(host)
+        except (WorkerLostError, WorkerUnreachableError) as error:
+            latest[host] = error
+        except TpuctlError as error:
+            latest[host] = error
+            return
+        await asyncio.sleep(_RETRY_S)
+        try:
+            connection = await fleet.reconnect(host)
+        except TpuctlError as error:
+            connection = error
 
 
 def _request(interval_s: float, count: int | None) -> dict[str, Any]:
@@ -143,22 +138,3 @@ def _request(interval_s: float, count: int | None) -> dict[str, Any]:
         "count": count,
         "lease_s": LEASE_S,
     }
-
-
-def _usage(hosts: tuple[Host, ...], answers: list[WorkerUse | TpuctlError]) -> Usage:
-    workers = (
-        WorkerUse(host.index, host.address, str(answer), answer, why_null=str(answer))
-        if isinstance(answer, TpuctlError)
-        else answer
-        for host, answer in zip(hosts, answers, strict=True)
-    )
-    return Usage(tuple(workers))
-
-
-def _use(host: Host, note: Mapping[str, Any]) -> WorkerUse:
-    chips = tuple(ChipUse(**chip) for chip in note["chips"])
-    machine = {name: note[name] for name in _MACHINE}
-    return WorkerUse(host.index, host.address, None, chips=chips, **machine)
-
-
-_MACHINE = ("vcpus", "vcpu_percent", "memory_bytes", "memory_used_bytes", "why_null")

@@ -1,20 +1,20 @@
 """Who has the chips, as text."""
 
-from tpuctl.remote.agent.chips import GONE, KILLED, LEFT, REFUSED, STAYS, TOLD
-from tpuctl.remote.free import ChipHolder, Held, HeldWorker
+from tpuctl.remote.agent.chips import ENDED, GONE, KILLED, LEFT_ALONE, REFUSED, STILL_RUNNING
+from tpuctl.remote.free import ChipHolder, Holders, WorkerHolders
 from tpuctl.remote.hosts import ranges
 
 _OUTCOMES = {
-    TOLD: "ended",
+    ENDED: "ended",
     KILLED: "killed",
     GONE: "gone already",
     REFUSED: "not ours to end",
-    STAYS: "does not end",
-    LEFT: "left alone",
+    STILL_RUNNING: "does not end",
+    LEFT_ALONE: "left alone",
 }
 
 
-def question(held: Held) -> str:
+def question(held: Holders) -> str:
     """Everything that is about to be ended, then the question."""
     ending = held.to_end
     lines = [_line(worker, holder) for worker, holder in ending]
@@ -29,7 +29,7 @@ def question(held: Held) -> str:
     return "\n".join([*lines, f"{asked[0].upper()}{asked[1:]}?"])
 
 
-def held(result: Held) -> str | None:
+def held(result: Holders) -> str | None:
     """A line for each process that has or had chips, and which workers are free."""
     done = [worker for worker in result.workers if not worker.failure or worker.holders]
     lines = [_line(worker, holder) for worker in done for holder in worker.holders]
@@ -45,12 +45,12 @@ def held(result: Held) -> str | None:
     return "\n".join(lines) or None
 
 
-def _is_free(worker: HeldWorker) -> bool:
-    busy = [one for one in worker.holders if one.outcome not in (TOLD, KILLED, GONE)]
+def _is_free(worker: WorkerHolders) -> bool:
+    busy = [one for one in worker.holders if one.outcome not in (ENDED, KILLED, GONE)]
     return not busy and not worker.failure
 
 
-def _line(worker: HeldWorker, holder: ChipHolder) -> str:
+def _line(worker: WorkerHolders, holder: ChipHolder) -> str:
     who = f"{holder.pid} {holder.user or '?'} {holder.command or '(nameless)'}"
     notebook = ", this notebook" if holder.is_this_notebook else ""
     outcome = f": {_OUTCOMES[holder.outcome]}" if holder.outcome else ""

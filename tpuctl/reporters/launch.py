@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tpuctl.remote.hosts import name_workers
 from tpuctl.remote.jobs import StartedJob
-from tpuctl.remote.results import Ends
+from tpuctl.remote.results import Results
 from tpuctl.reporters.workers import started
 from tpuctl.training.plan import LaunchPlan
 from tpuctl.training.remote_launch import RemotePlan
@@ -30,7 +30,7 @@ def remote_plan(result: RemotePlan) -> str:
     return "\n".join([*copies, f"{where}, on {result.on}", plan(result)])
 
 
-def on_workers(result: Ends) -> RenderableType | None:
+def on_workers(result: Results) -> RenderableType | None:
     """A job that goes on alone; otherwise the workers have said it themselves."""
     return started(result) if isinstance(result, StartedJob) else None
 

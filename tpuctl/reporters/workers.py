@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tpuctl.remote.copy_plan import Copied
+    from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import Job, Jobs, StartedJob, StoppedJob
-    from tpuctl.remote.results import Ends
+    from tpuctl.remote.results import Results
     from tpuctl.remote.ssh import Shell
 
 _LONGEST = 40
 
 
-def ends(result: Ends) -> None:
+def ends(result: Results) -> None:
     """Nothing: the commands have said it themselves, and failures are said as such."""
 
 
@@ -54,7 +54,7 @@ def stopped(result: StoppedJob) -> str | None:
     return "\n".join(lines) or None
 
 
-def copied(result: Copied) -> str | None:
+def copied(result: CopyResults) -> str | None:
     """How many files went which way, how many were there already, and how long it took."""
     done = [worker for worker in result.workers if not worker.failure]
     if not done:

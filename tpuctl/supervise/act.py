@@ -17,14 +17,20 @@ from tpuctl.cloud.tpu import known_type
 from tpuctl.cloud.zones import plan_with_service
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.progress import OnProgress, silent
-from tpuctl.remote.access import Access, open_access_to
+from tpuctl.remote.access import Access
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.hosts import Host, workers_of
 from tpuctl.remote.jobs import start_job, stop_job
-from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, with_key
+from tpuctl.remote.keys import (
+    has_os_login,
+    key_for_tpus,
+    login_user,
+    open_access_to,
+    with_key,
+)
 from tpuctl.remote.logs import read_logs
-from tpuctl.remote.results import Sink
+from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
 from tpuctl.supervise.follow import Eyes, Followed, follow_job, show_log

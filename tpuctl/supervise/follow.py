@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from tpuctl.clock import Clock
 from tpuctl.errors import TpuctlError
 from tpuctl.remote.access import Access
-from tpuctl.remote.fleet import drive
+from tpuctl.remote.fleet import run_async
 from tpuctl.remote.hosts import Host, name_workers
-from tpuctl.remote.logs import Listener, LogEnd, follow_log
-from tpuctl.remote.results import Sink
+from tpuctl.remote.logs import LogListener, LogResult, follow_log
+from tpuctl.remote.output import Sink
 from tpuctl.supervise.models import SILENT_S, Order, Silence
 from tpuctl.units import format_duration
 
@@ -155,8 +155,8 @@ def follow_job(
     note: Callable[[str], None],
 ) -> Followed:
     """Follow a job until it ends or fails somewhere, its TPU is not well, or a worker hangs."""
-    patient = replace(access, patience=replace(access.patience, reconnect_s=math.inf))
-    return drive(_Following(hosts, patient, job, order, so_far, eyes, sink, note).to_the_end())
+    patient = replace(access, timeouts=replace(access.timeouts, reconnect_s=math.inf))
+    return run_async(_Following(hosts, patient, job, order, so_far, eyes, sink, note).to_the_end())
 
 
 def show_log(
@@ -168,14 +168,14 @@ def show_log(
     sink: Sink,
 ) -> None:
     """Show a log from where it was read last, or its last lines, as far as it goes now."""
-    drive(
+    run_async(
         follow_log(
             hosts,
             access,
             sink=sink,
             note=lambda _: None,
             job=job,
-            listener=Listener(),
+            listener=LogListener(),
             offsets=so_far or {},
             tail=FIRST_LINES if so_far is None else None,
             follow=False,
@@ -183,7 +183,7 @@ def show_log(
     )
 
 
-class _Following(Listener):
+class _Following(LogListener):
     def __init__(
         self,
         hosts: tuple[Host, ...],
@@ -220,7 +220,7 @@ class _Following(Listener):
         self.result.lost.pop(worker, None)
         self._talk.back(worker, self._awake.seconds())
 
-    def ended(self, worker: int, end: LogEnd | TpuctlError) -> None:
+    def ended(self, worker: int, end: LogResult | TpuctlError) -> None:
         """A program that has failed on one worker is not waited for on the others."""
         self._talk.ended(worker)
         if isinstance(end, TpuctlError) or end.failure:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tpuctl.cloud import models
 from tpuctl.cloud.lookup import Thing
@@ -14,10 +14,10 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.agent.jobs import RUNNING
 from tpuctl.remote.barrier import probe_fleet
 from tpuctl.remote.connection import Connection
-from tpuctl.remote.fleet import drive, open_fleet
+from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.jobs import jobs_of
-from tpuctl.remote.results import end_of
+from tpuctl.remote.jobs import JobRecord, jobs_of
+from tpuctl.remote.results import CommandResult, command_result
 from tpuctl.supervise.models import (
     JobSight,
     Known,
@@ -117,7 +117,7 @@ def ask_workers(
     answer_s: float = ANSWER_S,
 ) -> WorkersSight:
     """Look at every worker; whether it is fit for a job only where no job of ours runs."""
-    return drive(_ask(hosts, access, memory, chips_per_worker, answer_s))
+    return run_async(_ask(hosts, access, memory, chips_per_worker, answer_s))
 
 
 async def _ask(
@@ -129,13 +129,13 @@ async def _ask(
 ) -> WorkersSight:
     async with open_fleet(hosts, access) as fleet:
 
-        async def jobs(connection: Connection) -> list[dict[str, Any]]:
+        async def jobs(connection: Connection) -> tuple[JobRecord, ...]:
             return await _in_time(jobs_of(connection), connection.host.label, answer_s)
 
         pairs = list(zip(hosts, await fleet.each(jobs), strict=True))
         errors = {host.index: a for host, a in pairs if isinstance(a, TpuctlError)}
         known = [(host, a) for host, a in pairs if not isinstance(a, TpuctlError)]
-        running = {entry["job"] for _, jobs in known for entry in jobs if entry["state"] == RUNNING}
+        running = {entry.job for _, jobs in known for entry in jobs if entry.state == RUNNING}
         ours = sorted(job for job in running if memory.owns(job))
         open_job = memory.open.job if memory.open else None
         unfit: dict[int, TpuctlError] = {}
@@ -150,7 +150,7 @@ async def _ask(
             host.index: _job(host, entry)
             for host, jobs in known
             for entry in jobs
-            if entry["job"] == open_job
+            if entry.job == open_job
         },
         remains=tuple(job for job in ours if job != open_job),
         strangers=tuple(sorted(job for job in running if is_watched(job) and not memory.owns(job))),
@@ -167,8 +167,8 @@ async def _in_time(work: Awaitable[T], who: str, limit_s: float) -> T:
         ) from None
 
 
-def _job(host: Host, entry: dict[str, Any]) -> JobSight:
-    if not entry["exit"]:
-        return JobSight(entry["state"])
-    end = end_of(host, "The job", entry["exit"])
-    return JobSight(entry["state"], end.exit_code, end.failure)
+def _job(host: Host, entry: JobRecord) -> JobSight:
+    if not entry.exit:
+        return JobSight(entry.state)
+    end = command_result(CommandResult, host, "The job", entry.exit)
+    return JobSight(entry.state, end.exit_code, end.failure)

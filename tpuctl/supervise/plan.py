@@ -17,7 +17,7 @@ from tpuctl.cloud.ttl import own_script
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.types import usd_per_hour
 from tpuctl.outcome import Outcome
-from tpuctl.remote.access import require_extra
+from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
 from tpuctl.supervise.memory import Store, digest
 from tpuctl.supervise.models import Memory, Order

@@ -14,11 +14,11 @@ from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.barrier import Probe, check_workers
 from tpuctl.remote.copy import copy
-from tpuctl.remote.copy_plan import Copied, CopyPlan, Direction
+from tpuctl.remote.copy_plan import CopyPlan, CopyResults, Direction
 from tpuctl.remote.hosts import EMULATED_PORT, Host
 from tpuctl.remote.jobs import StartedJob, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
-from tpuctl.remote.results import Sink
+from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Template
@@ -209,7 +209,7 @@ def _choice(
 
 def copy_to_workers(
     plan: RemotePlan, access: Access, *, on_progress: OnProgress = silent
-) -> Copied | None:
+) -> CopyResults | None:
     """Copy everything in the plan to the workers; return the copy that failed, if any."""
     for source, target in plan.copies:
         job = CopyPlan(Direction.UP, None, target, source)
@@ -229,7 +229,7 @@ def train_on_workers(
     sink: Sink,
     note: Callable[[str], None],
     progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
-) -> Copied | StartedJob | Logs:
+) -> CopyResults | StartedJob | Logs:
     """Copy, start on every worker and follow the log to the end, unless `detach` is set.
 
     The training survives a broken connection. Ctrl-C stops it on every worker.

@@ -1,5 +1,5 @@
-"""The program that tpuctl sends to a worker over the connection, and runs there from memory.
+"""The agent: a program that is sent to a worker over SSH and runs there from memory.
 
-The modules in here run on whatever Python 3.8 or newer the worker has, with its standard library
-alone; they import nothing else of tpuctl. Some of them serve this side of the connection too.
+Its modules need Python 3.8 and the standard library only, and import nothing else of tpuctl but the
+modules named in `remote.payload`. Some of them are used on this side of the connection too.
 """

@@ -1,14 +1,17 @@
-"""A worker's chips: which processes have them open, and ending these."""
+"""A worker's chips: find and end the processes that hold them, and check before a job."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
 import signal
+import subprocess
 import time
+from dataclasses import asdict
 
-from tpuctl.remote.agent.process import start_ticks
+from tpuctl.remote.agent.process import free_bytes, start_ticks
 from tpuctl.remote.agent.wire import note, send
 from tpuctl.runtime.here import Here, nodes_of_chips, number_of
 from tpuctl.runtime.holders import BY_DRIVER, find_state
@@ -23,33 +26,48 @@ if TYPE_CHECKING:
     from tpuctl.runtime.machine import LockFile, Seen
 
 DEVICES = "TPUCTL_EMULATED_DEVICES"
-"""Names a folder that stands for /dev on a worker that is none."""
+"""Environment variable with the folder that replaces /dev on an emulated worker."""
 
-TOLD, KILLED, GONE = "ended", "killed", "gone"
-REFUSED, STAYS, LEFT = "refused", "stays", "left"
-"""What became of a process that had chips: it obeyed TERM, needed KILL, was gone already; we may
-not end it, it does not end, or it was left alone."""
+ENDED, KILLED, GONE = "ended", "killed", "gone"
+REFUSED, STILL_RUNNING, LEFT_ALONE = "refused", "stays", "left"
+"""What became of a process: ended by TERM or killed, gone before, not permitted to us, not ending
+although killed, or left alone."""
 
 _GOOGLE = "0x1ae0"
 _NODE = re.compile(r"accel\d+|vfio/\d+")
 _POLL_S = 0.05
+_VERSIONS = """
+import importlib.metadata as m, importlib.util, json, os, platform, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = m.version(name)
+    except m.PackageNotFoundError:
+        pass
+spec = importlib.util.find_spec("libtpu")
+places = ["/lib/libtpu.so", "/usr/lib/libtpu.so"]
+if spec and spec.origin:
+    places.append(os.path.join(os.path.dirname(spec.origin), "libtpu.so"))
+libtpu = next(filter(os.path.isfile, places), None)
+print(json.dumps({"python": platform.python_version(), "packages": found, "libtpu": libtpu}))
+"""
 
 
 class Emulated(Here):
-    """A worker that is none: the machine under it is somebody else's, its driver and lock too."""
+    """An emulated worker: the driver and lock file of the machine below are not its own."""
 
     lockfile: LockFile | None = None
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder; of what the kernel shows, only the processes."""
+        """List a folder; of what the kernel shows, only the processes."""
         return super().names(folder) if folder == "/proc" else ()
 
 
 class Chips:
-    """What there is to look at: the machine, and the device nodes of each of its chips."""
+    """The machine, and the device nodes of each of its chips."""
 
     def __init__(self, known: Mapping[str, int]) -> None:
-        """`known` tells the PCI ids of TPUs, and how many devices libtpu counts on a chip."""
+        """`known` maps the PCI ids of TPUs to how many devices libtpu counts on a chip."""
         folder = os.environ.get(DEVICES)
         self.devices_per_chip: int | None = None
         if folder is not None:
@@ -63,21 +81,21 @@ class Chips:
             self.devices_per_chip = known[found[0].device]
 
     def state(self) -> State | None:
-        """Who has them; None without chips."""
+        """Find who holds the chips; None without chips."""
         every = [node for chip in self.nodes for node in chip]
         return find_state(self.machine, every) if every else None
 
 
 def look(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Report the chips and who has them."""
-    send(note(**_seen(Chips(request["known"]))))
+    """Report the chips and the processes that hold them."""
+    send(note(**_report(Chips(request["known"]))))
 
 
 def release(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """End processes that have chips: TERM, after `grace_s` KILL; report what became of each.
+    """End processes that hold chips: TERM, after `grace_s` KILL; report each one's outcome.
 
-    `processes` are pairs of a process id and the time of its start. One that no longer has a chip,
-    or has got the id since, is left alone, and so is a lock file that somebody may need.
+    `processes` are pairs of a process id and its start time. A process that no longer holds a chip
+    or that has reused the id is left alone, and so is a lock file that may be in use.
     """
     chips = Chips(request["known"])
     before = chips.state()
@@ -88,48 +106,64 @@ def release(request: dict[str, Any], stdin: BinaryIO) -> None:
         if ticks is None or start_ticks(pid) != ticks:
             outcomes[pid] = GONE
         elif holder is None or not _may_end(holder):
-            outcomes[pid] = LEFT
+            outcomes[pid] = LEFT_ALONE
         else:
             ending[pid] = ticks
     outcomes.update(_end(ending, request["grace_s"], request["settle_s"]))
-    # What was seen of the machine is kept: look at it anew.
+    # Chips keeps what it has read of the machine, so a new one is needed.
     after = Chips(request["known"])
     removed = _remove_lockfile(after)
-    send(note(outcomes=sorted(outcomes.items()), lockfile_removed=removed, **_seen(after)))
+    send(note(outcomes=sorted(outcomes.items()), lockfile_removed=removed, **_report(after)))
 
 
-def holder_line(holder: Holder) -> dict[str, Any]:
-    """A holder as a note tells it."""
-    return {
-        "pid": holder.pid,
-        "started": start_ticks(holder.pid),
-        "user": holder.user,
-        "command": holder.command,
-        "device": holder.device,
-        "seen_by": holder.seen_by,
-        "is_this_notebook": holder.is_this_notebook,
-        "may_end": _may_end(holder),
-    }
+def probe(request: dict[str, Any], stdin: BinaryIO) -> None:
+    """Report what a job needs: the time, disk, chips, and versions of Python and its packages."""
+    # The time is sent first and alone, as the rest takes seconds.
+    send(note(now_s=time.time()))
+    chips = Chips(request["known"])
+    state = chips.state()
+    holders = state.holders if state else ()
+    send(
+        note(
+            disk_free_bytes=free_bytes(os.path.expanduser("~")),
+            chips=len(chips.nodes),
+            holders=[f"{holder.pid} ({holder.command})" for holder in holders],
+            **_versions(request["packages"]),
+        )
+    )
+
+
+def _versions(packages: list[str]) -> dict[str, Any]:
+    """Read the versions in the Python that would run a job, which need not be the agent's."""
+    command = ["python3", "-c", _VERSIONS, *packages]
+    try:
+        text = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        return dict(json.loads(text))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {"python": None, "packages": {}, "libtpu": None}
 
 
 def stale_lockfile(state: State, uid: int | None) -> bool:
-    """Whether libtpu's lock file is another user's and nobody has it: libtpu stumbles over it."""
+    """Whether libtpu's lock file is another user's and unused, which makes libtpu fail."""
     busy = state.holders or state.lock_pids or state.uninspected
     return state.lockfile_uid not in (None, uid) and not busy
 
 
-def _seen(chips: Chips) -> dict[str, Any]:
+def _report(chips: Chips) -> dict[str, Any]:
     state = chips.state()
     return {
         "chips": len(chips.nodes),
-        "holders": [holder_line(holder) for holder in state.holders] if state else [],
+        "holders": [
+            {**asdict(one), "started": start_ticks(one.pid), "may_end": _may_end(one)}
+            for one in (state.holders if state else ())
+        ],
         "uninspected": state.uninspected if state else 0,
         "stale_lockfile": bool(state and stale_lockfile(state, os.geteuid())),
     }
 
 
 def _may_end(holder: Holder) -> bool:
-    """Not our own parents; nor whom only the driver names: its ids are those of the host."""
+    # The driver's process ids are the host's, which mean other processes in a container.
     return not holder.is_ours and holder.seen_by != BY_DRIVER
 
 
@@ -144,11 +178,11 @@ def _emulated_nodes(folder: str) -> list[tuple[str, ...]]:
 
 
 def _end(ending: dict[int, int], grace_s: float, settle_s: float) -> dict[int, str]:
-    """Send TERM, then KILL, to all at once; what became of each."""
+    """Send TERM, then KILL, to all at once; returns each one's outcome."""
     outcomes: dict[int, str] = {}
     alive = dict(ending)
     for number, wait_s, outcome in (
-        (signal.SIGTERM, grace_s, TOLD),
+        (signal.SIGTERM, grace_s, ENDED),
         (signal.SIGKILL, settle_s, KILLED),
     ):
         for pid in list(alive):
@@ -168,12 +202,12 @@ def _end(ending: dict[int, int], grace_s: float, settle_s: float) -> dict[int, s
             if not alive or time.monotonic() > deadline:
                 break
             select.select([], [], [], _POLL_S)
-    outcomes.update(dict.fromkeys(alive, STAYS))
+    outcomes.update(dict.fromkeys(alive, STILL_RUNNING))
     return outcomes
 
 
 def _remove_lockfile(chips: Chips) -> bool | None:
-    """Remove a lock file that nobody has; None when there is none, False when we may not."""
+    """Remove a stale lock file; None when there is none, False when we may not."""
     state = chips.state()
     if state is None or not stale_lockfile(state, os.geteuid()):
         return None

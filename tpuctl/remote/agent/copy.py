@@ -1,10 +1,18 @@
-"""The worker's side of a copy, in either direction."""
+"""The worker's side of a copy in either direction."""
 
 from __future__ import annotations
 
 import os
 
-from tpuctl.remote.agent.tree import FILE, Entry, digest, entry_of_file, pack, read_entries, scan
+from tpuctl.remote.agent.tree import (
+    FILE,
+    TreeEntry,
+    digest,
+    entry_of_file,
+    pack,
+    read_entries,
+    scan,
+)
 from tpuctl.remote.agent.unpack import Receiver
 from tpuctl.remote.agent.wire import (
     BLOCK_BYTES,
@@ -26,35 +34,29 @@ IGNORE_FILES = (".gitignore", ".tpuignore")
 
 
 def receive(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Take a folder, or one file: say what is missing, take it, put it in its place."""
+    """Receive a folder or file: report what is missing, receive it, and put it in place."""
     root, rows = _target(request["path"], request["entries"], request["is_file"])
     receiver = Receiver(root, dict(enumerate(read_entries(rows))))
     try:
         missing, doubtful = receiver.compare()
         send(note(missing=missing, doubtful=doubtful, digests=receiver.digests(doubtful)))
-        expected = False
+        receiver.expect(read_note(read_frame(stdin)[1])["coming"])
         while True:
             kind, payload = read_frame(stdin)
-            if kind != NOTE:
-                receiver.feed(read_block(kind, payload))
-                continue
-            wish = read_note(payload)
-            if not expected:
-                receiver.expect(wish["coming"])
-                expected = True
-            else:
-                receiver.commit(wish["touch"])
-                send(note(done=True, path=root, changed=receiver.changed))
-                return
+            if kind == NOTE:
+                break
+            receiver.feed(read_block(kind, payload))
+        receiver.commit(read_note(payload)["touch"])
+        send(note(done=True, path=root, changed=receiver.changed))
     finally:
         receiver.close()
 
 
 def deliver(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Send a folder, or one file: a list first, then what the other side asks for."""
+    """Send a folder or file: first the list of files, then those that are requested."""
     path = _absolute(request["path"])
     if not os.path.exists(path):
-        raise Refusal("no_path", f"there is no {request['path'] or '~'}")
+        raise Refusal("no_path", f"{request['path'] or '~'} does not exist")
     odd: list[str] = []
     is_file, root = not os.path.isdir(path), path
     if is_file:
@@ -68,19 +70,19 @@ def deliver(request: dict[str, Any], stdin: BinaryIO) -> None:
         rows = [entry.as_list() for entry in entries]
     send(note(is_file=is_file, entries=rows, odd=odd, ignores=_ignores(root, entries)))
     while True:
-        wish = read_note(read_frame(stdin)[1])
-        if "digest" in wish:
-            paths = [os.path.join(root, entries[index].path) for index in wish["digest"]]
+        wanted = read_note(read_frame(stdin)[1])
+        if "digest" in wanted:
+            paths = [os.path.join(root, entries[index].path) for index in wanted["digest"]]
             send(note(digests=[digest(one) for one in paths]))
         else:
-            for data in pack(root, entries, wish["want"]):
+            for data in pack(root, entries, wanted["want"]):
                 send(block(data))
             send(note(done=True))
             return
 
 
 def _target(path: str, rows: list[Any], is_file: bool) -> tuple[str, list[Any]]:
-    """The folder to bring into shape; a single file may get another name there."""
+    """Return the folder to write to, and the rows; a single file may get another name."""
     target = _absolute(path)
     if not is_file or path.endswith("/") or os.path.isdir(target):
         return target, rows
@@ -89,15 +91,15 @@ def _target(path: str, rows: list[Any], is_file: bool) -> tuple[str, list[Any]]:
 
 
 def _absolute(path: str) -> str:
-    """Where a path leads: from the home when it does not begin at the root."""
+    """Make a path absolute; a relative one starts at the home folder."""
     home = os.path.expanduser("~")
     if path == "~" or path.startswith("~/"):
         path = path[2:]
     return os.path.normpath(os.path.join(home, path))
 
 
-def _ignores(root: str, entries: list[Entry]) -> dict[str, str]:
-    """The files that say what is not to be copied, which the other side reads."""
+def _ignores(root: str, entries: list[TreeEntry]) -> dict[str, str]:
+    """Read the ignore files, whose rules the other side applies."""
     texts = {}
     for entry in entries:
         if entry.path.rpartition("/")[2] in IGNORE_FILES and entry.kind == FILE:

@@ -1,8 +1,7 @@
-"""A job's log, bounded: what is too old is cut out of the file, and nothing moves.
+"""The size limit of a job's log: its oldest part is freed as a hole in the file.
 
-The job writes to the file itself, so there is no pipe that could break or hold it up. The oldest
-part becomes a hole: its blocks are free again and every byte keeps its place, so who reads at an
-offset goes on as before. Where the hole ends, the file system tells.
+The job writes to the file directly, so no pipe can break or block it. A hole takes no disk space
+and moves nothing, so readers keep their offsets; SEEK_DATA finds where it ends.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOG_BYTES = 1 << 30
-"""How much of its log a job keeps on each worker, unless it is told otherwise."""
+"""How much of its log a job keeps on each worker by default."""
 
+# FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _KEEP_SIZE_PUNCH_HOLE = 1 | 2
 _BLOCK_BYTES = 1 << 12
 _TAIL_BYTES = 1 << 16
@@ -23,18 +23,19 @@ _LONGEST_LINE = 1 << 16
 _SLACK = 16
 
 
-class Bound:
-    """Keeps a log within a number of bytes, and a sixteenth of it; 0 means no bound."""
+class LogLimit:
+    """Keeps a log within a number of bytes plus a sixteenth; 0 means no limit."""
 
     def __init__(self, log: int, most_bytes: int) -> None:
         self._log, self._most = log, most_bytes
         self._start = 0
         self._punch = _find_punch() if most_bytes else None
 
-    def keep(self) -> None:
-        """Cut out what is too old by now."""
+    def enforce(self) -> None:
+        """Free the part that exceeds the limit."""
         if self._punch is None:
             return
+        # Only whole blocks can be freed, and not a few at a time: each call is a disk transaction.
         start = (os.fstat(self._log).st_size - self._most) // _BLOCK_BYTES * _BLOCK_BYTES
         if start - self._start < max(_BLOCK_BYTES, self._most // _SLACK):
             return
@@ -45,7 +46,7 @@ class Bound:
 
 
 def _find_punch() -> Callable[[int, int], bool] | None:
-    """What frees the first so many bytes of a file; None where there is no such thing."""
+    """Return a function that frees the first bytes of a file; None where the C library has none."""
     try:
         import ctypes
 
@@ -61,19 +62,19 @@ def _find_punch() -> Callable[[int, int], bool] | None:
     return punch
 
 
-def begin_of(log: int, offset: int) -> int:
-    """Where the log still is, at `offset` or behind it."""
+def data_start(log: int, offset: int) -> int:
+    """Return the first offset, from `offset` on, that is not in a hole."""
     try:
         return os.lseek(log, offset, os.SEEK_DATA)
     except OSError:
         return offset
 
 
-def read_on(log: int, offset: int, size: int) -> tuple[int, bytes]:
-    """Read on from an offset, or from the first whole line behind a hole; from where, and what."""
+def read_from(log: int, offset: int, size: int) -> tuple[int, bytes]:
+    """Read from an offset, or from the first whole line behind a hole; returns offset and data."""
     data = os.pread(log, size, offset)
-    # Looked at after reading: what has been cut out meanwhile reads as zeros.
-    begin = begin_of(log, offset) if data else offset
+    # Checked after reading, because a part that was freed in the meantime reads as zeros.
+    begin = data_start(log, offset) if data else offset
     if begin == offset:
         return offset, data
     begin = _next_line(log, begin)
@@ -81,20 +82,20 @@ def read_on(log: int, offset: int, size: int) -> tuple[int, bytes]:
 
 
 def _next_line(log: int, offset: int) -> int:
-    """The beginning of the next whole line, if there is one soon."""
+    """Return where the next whole line begins, within the longest line."""
     found = os.pread(log, _LONGEST_LINE, offset).find(b"\n")
     return offset + found + 1
 
 
 def is_too_large(log: int, most_bytes: int) -> bool:
-    """Whether a log takes far more room than it should, for it could not be cut."""
+    """Whether a log is far over its limit, because the file system has no holes."""
     return bool(most_bytes) and os.fstat(log).st_blocks * 512 > 2 * most_bytes + (1 << 20)
 
 
 def tail_offset(log: int, lines: int) -> int:
-    """Where the last so many lines begin, as far as they are still there."""
+    """Return where the last lines begin, as far as they still exist."""
     end = position = os.fstat(log).st_size
-    first = begin_of(log, 0)
+    first = data_start(log, 0)
     missing = lines + 1
     while position > first:
         start = max(first, position - _TAIL_BYTES)

@@ -1,8 +1,7 @@
-"""Jobs on a worker: they outlive the connection, and their exit code outlives them.
+"""Jobs on a worker: commands that outlive the connection, and a record of how they ended.
 
-`~/.tpuctl/jobs/JOB` holds `job.json` (what was asked), `pid.json` (who does it), `log` (all it
-printed, or the end of it), `stopped.json` (somebody asked it to end) and `exit.json` (how it
-ended).
+`~/.tpuctl/jobs/JOB` holds `job.json` (the request), `pid.json` (its processes), `log` (its output,
+or the end of it), `stopped.json` (it was asked to stop) and `exit.json` (how it ended).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import signal
 import time
 
 from tpuctl.remote.agent import process
-from tpuctl.remote.agent.joblog import Bound, is_too_large, read_on, tail_offset
-from tpuctl.remote.agent.run import free_bytes, wake_on_child
+from tpuctl.remote.agent.joblog import LogLimit, is_too_large, read_from, tail_offset
+from tpuctl.remote.agent.run import wake_on_child
 from tpuctl.remote.agent.wire import BLOCK_BYTES, Refusal, block, note, send
 
 TYPE_CHECKING = False
@@ -31,20 +30,20 @@ _JOB, _PID, _EXIT, _STOPPED = "job.json", "pid.json", "exit.json", "stopped.json
 _PART = ".part"
 _FOLDER = "~/.tpuctl/jobs"
 _POLL_S = 0.1
-_BOUND_S = 0.5
+_LOG_LIMIT_S = 0.5
 _REPORT_BYTES = 4096
 _SETTLE_S = 5.0
 
 
 def start(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Start a job under a supervisor of its own and report its process id."""
+    """Start a job under its own supervisor process and report its process id."""
     folder = _make_folder(request)
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     if os.fork() == 0:
-        os.close(told)
-        _supervise(request, folder, tell)
-    os.close(tell)
-    answer = b"".join(iter(lambda: os.read(told, 4096), b""))
+        os.close(reader)
+        _supervise(request, folder, writer)
+    os.close(writer)
+    answer = b"".join(iter(lambda: os.read(reader, 4096), b""))
     report = json.loads(answer) if answer else {"refused": ["worker_failed", "it did not start"]}
     if "refused" in report:
         raise Refusal(*report["refused"])
@@ -52,17 +51,17 @@ def start(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 
 def logs(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Send a job's log from a byte on; with `follow`, until the job has ended."""
+    """Send a job's log from an offset; with `follow`, until the job has ended."""
     job = _find(request["job"])
     folder = _folder_of(job)
     log = os.open(os.path.join(folder, "log"), os.O_RDONLY)
     offset = request["offset"]
     if request["tail"] is not None:
         offset = tail_offset(log, request["tail"])
-    most = _asked(job).get("log_bytes", 0)
+    most = _request_of(job).get("log_bytes", 0)
     send(note(job=job, offset=offset, keeps_bytes=most, too_large=is_too_large(log, most)))
     while True:
-        # The state is read first: what was written before the end is then surely sent.
+        # The state is read first, so that output written just before the end is sent, too.
         state = _state(folder)
         offset = _send_rest(log, offset)
         if not request["follow"] or state["state"] != RUNNING:
@@ -73,9 +72,9 @@ def logs(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 
 def _send_rest(log: int, offset: int) -> int:
-    """Send what there is from an offset on, and say what has been dropped; how far it goes."""
+    """Send the log from an offset, and report dropped parts; returns the new offset."""
     while True:
-        begin, data = read_on(log, offset, BLOCK_BYTES)
+        begin, data = read_from(log, offset, BLOCK_BYTES)
         if begin > offset:
             send(note(offset=begin, dropped_bytes=begin - offset))
         elif not data:
@@ -86,14 +85,14 @@ def _send_rest(log: int, offset: int) -> int:
 
 
 def stop(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """End a job's whole session, TERM first, then KILL; report what state it is in then."""
+    """End a job's whole session, TERM first, then KILL; report its state before and after."""
     job = _find(request["job"])
     folder = _folder_of(job)
-    before, who = _state(folder), _read(folder, _PID)
-    if before["state"] == RUNNING and who and _session_is_ours(who):
+    before, processes = _state(folder), _read(folder, _PID)
+    if before["state"] == RUNNING and processes and _session_is_ours(processes):
         _report(folder, _STOPPED, {})
         steps = ((signal.SIGTERM, request["grace_s"]), (signal.SIGKILL, _SETTLE_S))
-        process.end_session(who["pid"][0], steps)
+        process.end_session(processes["pid"][0], steps)
         deadline = time.monotonic() + _SETTLE_S
         while _state(folder)["state"] == RUNNING and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -101,27 +100,28 @@ def stop(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 
 def show(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Report every job of this worker, the oldest first."""
-    send(note(jobs=[{**_asked(job), **_state(_folder_of(job))} for job in _all()]))
+    """Report every job of this worker, oldest first."""
+    send(note(jobs=[{**_request_of(job), **_state(_folder_of(job))} for job in _all_jobs()]))
 
 
-def _supervise(request: dict[str, Any], folder: str, tell: int) -> None:
-    """Start the command, wait for it and write down how it ended; never returns."""
+def _supervise(request: dict[str, Any], folder: str, writer: int) -> None:
+    """Start the command, wait for it and record how it ended; never returns."""
     try:
+        # Two forks: a process that is not a session leader never gets a controlling terminal.
         os.setsid()
         if os.fork():
             os._exit(0)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
-            os.dup2(nowhere, descriptor)
-        _watch(request, folder, tell)
+            os.dup2(null, descriptor)
+        _run(request, folder, writer)
     finally:
         os._exit(0)
 
 
-def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
+def _run(request: dict[str, Any], folder: str, writer: int) -> None:
     log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     oom_kills, wake = process.oom_kills(), wake_on_child()
     try:
@@ -129,31 +129,27 @@ def _watch(request: dict[str, Any], folder: str, tell: int) -> None:
             request["argv"], request["env"], request["folder"], stdout=log, stderr=log
         )
     except Refusal as refusal:
-        never = {"code": 127, "signal": None, "out_of_memory": False}
-        _report(folder, _EXIT, {**never, "ended_s": time.time()})
-        os.write(tell, json.dumps({"refused": [refusal.code, str(refusal)]}).encode())
+        ended = {"code": 127, "signal": None, "out_of_memory": False}
+        _report(folder, _EXIT, {**ended, "ended_s": time.time()})
+        os.write(writer, json.dumps({"refused": [refusal.code, str(refusal)]}).encode())
         return
     both = {"pid": _identity(pid), "supervisor": _identity(os.getpid())}
     _report(folder, _PID, {**both, "boot": _boot()})
-    os.write(tell, json.dumps({"pid": pid}).encode())
-    os.close(tell)
-    _wait_and_bound(pid, wake, Bound(log, request["log_bytes"]))
+    os.write(writer, json.dumps({"pid": pid}).encode())
+    os.close(writer)
+    limit = LogLimit(log, request["log_bytes"])
+    while not process.has_ended(pid):
+        if select.select([wake], [], [], _LOG_LIMIT_S)[0]:
+            os.read(wake, 4096)
+        limit.enforce()
+    limit.enforce()
     process.end_session(pid, process.LEFT_BEHIND)
-    ended = {**process.reap(pid, oom_kills), "disk_free_bytes": free_bytes(folder)}
+    ended = {**process.reap(pid, oom_kills), "disk_free_bytes": process.free_bytes(folder)}
     _report(folder, _EXIT, {**ended, "ended_s": time.time()})
 
 
-def _wait_and_bound(pid: int, wake: int, bound: Bound) -> None:
-    """Wait for a job to end, and keep its log within bounds meanwhile."""
-    while not process.has_ended(pid):
-        if select.select([wake], [], [], _BOUND_S)[0]:
-            os.read(wake, 4096)
-        bound.keep()
-    bound.keep()
-
-
 def _report(folder: str, name: str, content: dict[str, Any]) -> None:
-    """Write a file into the room that was kept for it, and give it its name in one step."""
+    """Write a file into the space reserved for it, and rename it in one step; keep an older one."""
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         _save(path + _PART, json.dumps(content).encode().ljust(_REPORT_BYTES))
@@ -161,96 +157,92 @@ def _report(folder: str, name: str, content: dict[str, Any]) -> None:
 
 
 def _state(folder: str) -> dict[str, Any]:
-    """What a job is doing: its state, its process and its end, as far as there is one."""
-    who = _read(folder, _PID)
-    lives = who is not None and _lives(who)
-    # Read after that look: who ends writes this first, so nobody is taken for lost too early.
+    """Return a job's state, process id and exit report."""
+    processes = _read(folder, _PID)
+    is_alive = processes is not None and _is_alive(processes)
+    # Read after that check: a supervisor writes this before it ends, so an ended job is never lost.
     ended = _read(folder, _EXIT)
-    pid = who["pid"][0] if who else None
+    pid = processes["pid"][0] if processes else None
     if ended is None:
-        return {"state": RUNNING if lives else LOST, "pid": pid, "exit": None}
+        return {"state": RUNNING if is_alive else LOST, "pid": pid, "exit": None}
     stopped = os.path.exists(os.path.join(folder, _STOPPED))
     return {"state": STOPPED if stopped else FINISHED, "pid": pid, "exit": ended}
 
 
 def _identity(pid: int) -> list[int | None]:
-    """A process id with the time of its start, because ids come again."""
+    """Return a process id with its start time, because ids are reused."""
     return [pid, process.start_ticks(pid)]
 
 
-def _lives(who: dict[str, Any]) -> bool:
-    """Whether the job's supervisor lives, or its process, or one that this has started."""
-    if who["boot"] != _boot():
+def _is_alive(processes: dict[str, Any]) -> bool:
+    """Whether the job's supervisor is running, or any process of its session."""
+    if processes["boot"] != _boot():
         return False
-    if _identity(who["supervisor"][0]) == who["supervisor"]:
+    if _identity(processes["supervisor"][0]) == processes["supervisor"]:
         return True
-    return _session_is_ours(who) and bool(process.members(who["pid"][0]))
+    return _session_is_ours(processes) and bool(process.members(processes["pid"][0]))
 
 
-def _session_is_ours(who: dict[str, Any]) -> bool:
-    """Whether the session's id cannot have gone to somebody else in the meantime."""
-    pid, ticks = who["pid"]
+def _session_is_ours(processes: dict[str, Any]) -> bool:
+    """Whether the session's id has not been reused."""
+    pid, ticks = processes["pid"]
+    # None means that the leader has ended: its id is not reused while its session has processes.
     return process.start_ticks(pid) in (ticks, None)
 
 
 def _make_folder(request: dict[str, Any]) -> str:
-    """Make the job's folder in one step, with room for all that is still to be written there.
+    """Create the job's folder in one step.
 
-    That room is taken now because the job may fill the disk.
+    Space for its small files is reserved now, because the job may fill the disk.
     """
     folder = _folder_of(request["job"])
     part = os.path.join(os.path.dirname(folder), f".{request['job']}.{os.getpid()}.part")
-    asked = {key: request[key] for key in ("job", "argv", "folder", "log_bytes")}
+    kept = {key: request[key] for key in ("job", "argv", "folder", "log_bytes")}
     try:
         os.makedirs(part)
-        _save(os.path.join(part, _JOB), json.dumps({**asked, "started_s": time.time()}).encode())
+        _save(os.path.join(part, _JOB), json.dumps({**kept, "started_s": time.time()}).encode())
         for name in (_PID, _EXIT, _STOPPED):
             _save(os.path.join(part, name + _PART), b" " * _REPORT_BYTES)
         os.rename(part, folder)
     except OSError as error:
-        _remove(part)
+        from shutil import rmtree
+
+        rmtree(part, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise Refusal("job_exists", f"there is a job {request['job']} already") from None
+            raise Refusal("job_exists", f"job {request['job']} exists already") from None
         raise
     return folder
 
 
-def _remove(folder: str) -> None:
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        os.unlink(os.path.join(folder, name))
-    if os.path.isdir(folder):
-        os.rmdir(folder)
-
-
 def _folder_of(job: str) -> str:
     if not NAME.fullmatch(job):
-        raise Refusal("no_job", f"{job!r} is no name of a job")
+        raise Refusal("no_job", f"{job!r} is not a valid job name")
     return os.path.join(os.path.expanduser(_FOLDER), job)
 
 
 def _find(job: str | None) -> str:
-    """The job of that name, or the one that was started last."""
-    names = _all()
+    """Return the job of that name, or the newest one."""
+    names = _all_jobs()
     if not names:
-        raise Refusal("no_job", "no job was ever started there")
+        raise Refusal("no_job", "no job was ever started")
     if job is None:
         return names[-1]
     if job not in names:
-        raise Refusal("no_job", f"there is no job {job}; the last ones are {', '.join(names[-5:])}")
+        raise Refusal("no_job", f"job {job} does not exist; the newest are {', '.join(names[-5:])}")
     return job
 
 
-def _all() -> list[str]:
-    """Every job, the oldest first."""
+def _all_jobs() -> list[str]:
+    """List the jobs, oldest first."""
     try:
         names = os.listdir(os.path.expanduser(_FOLDER))
     except FileNotFoundError:
         return []
-    known = [name for name in names if NAME.fullmatch(name) and _asked(name)]
-    return sorted(known, key=lambda name: (_asked(name)["started_s"], name))
+    started = [(_request_of(name).get("started_s"), name) for name in names if NAME.fullmatch(name)]
+    return [name for _, name in sorted(pair for pair in started if pair[0] is not None)]
 
 
-def _asked(job: str) -> dict[str, Any]:
+def _request_of(job: str) -> dict[str, Any]:
     return _read(_folder_of(job), _JOB) or {}
 
 
@@ -264,7 +256,7 @@ def _read(folder: str, name: str) -> dict[str, Any] | None:
 
 
 def _save(path: str, content: bytes) -> None:
-    """Write to the disk; over what is there already this takes no further room."""
+    """Write and sync a file; where space is reserved, it takes no more."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(file, content)
@@ -282,7 +274,7 @@ def _boot() -> str:
 
 
 def _is_watched() -> bool:
-    """Wait a moment; False when the other end has closed its side."""
+    """Wait a moment; returns False when the other end has closed."""
     if not select.select([0], [], [], _POLL_S)[0]:
         return True
     return bool(os.read(0, 4096))

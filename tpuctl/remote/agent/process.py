@@ -1,4 +1,4 @@
-"""Commands on a worker: started in a session of their own, and ended with all that they started."""
+"""Commands on a worker: started in their own session, and ended with all processes of it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from tpuctl.remote.agent.wire import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 INTERRUPT = ((signal.SIGINT, 2.0), (signal.SIGTERM, 8.0), (signal.SIGKILL, 5.0))
-"""How a command ends that somebody interrupts: signals, and seconds to act on each."""
+"""The signals for an interrupted command, and seconds to wait after each."""
 
 LEFT_BEHIND = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
-"""How processes end that a command left in its session when it ended itself."""
+"""The signals for processes that a command has left behind in its session."""
 
 _POLL_S = 0.02
 
 
-def words(texts: Sequence[str]) -> list[bytes]:
-    """The bytes that the user typed, whatever this machine's language is set to."""
+def encode(texts: Iterable[str]) -> list[bytes]:
+    """Return the bytes that the user typed, whatever this machine's locale is."""
     return [text.encode("utf-8", "surrogateescape") for text in texts]
 
 
 def environment(added: dict[str, str]) -> dict[bytes, bytes]:
-    """This machine's environment, with what the user adds.
-
-    Python's output is not held back unless the user wants it to be.
-    """
-    mine = {**os.environb, b"PYTHONUNBUFFERED": os.environb.get(b"PYTHONUNBUFFERED", b"1")}
-    names, values = words(list(added)), words(list(added.values()))
-    return {**mine, **{name: values[index] for index, name in enumerate(names)}}
+    """Return this machine's environment with added variables, and Python's output unbuffered."""
+    # Python buffers its output in a pipe, so a log would be minutes behind.
+    return {
+        b"PYTHONUNBUFFERED": b"1",
+        **os.environb,
+        **dict(encode(pair) for pair in added.items()),
+    }
 
 
 def spawn(
@@ -46,21 +46,22 @@ def spawn(
     stdout: int,
     stderr: int,
 ) -> int:
-    """Start a command as the leader of a new session, its stdin closed; its process id.
+    """Start a command as the leader of a new session, its stdin closed; returns its process id.
 
-    Raises Refusal when there is no such command or folder.
+    Raises Refusal if the command or folder does not exist.
     """
-    env, command = environment(added), words(argv)
-    told, tell = os.pipe()
+    env, command = environment(added), encode(argv)
+    # exec closes the pipe if it succeeds, so an empty read means that the command runs.
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        _become(command, env, folder, stdout, stderr, tell)
-    os.close(tell)
-    complaint = os.read(told, 4096)
-    os.close(told)
-    if complaint:
+        _become(command, env, folder, stdout, stderr, writer)
+    os.close(writer)
+    error = os.read(reader, 4096)
+    os.close(reader)
+    if error:
         os.waitpid(child, 0)
-        code, _, reason = complaint.decode("utf-8", "replace").partition(" ")
+        code, _, reason = error.decode("utf-8", "replace").partition(" ")
         what = f"start {argv[0]!r}" if code == "no_command" else f"enter the folder {folder!r}"
         raise Refusal(code, f"could not {what}: {reason}")
     return child
@@ -72,9 +73,10 @@ def _become(
     folder: str | None,
     stdout: int,
     stderr: int,
-    tell: int,
+    writer: int,
 ) -> None:
-    """Turn into the command, or tell why not; never returns."""
+    """Turn into the command, or report why not; never returns."""
+    # After fork() nothing may return or raise into the agent's code: this is a second copy of it.
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -84,22 +86,22 @@ def _become(
             signal.signal(number, signal.SIG_DFL)
         code = "no_folder"
         if folder:
-            os.chdir(os.path.expanduser(words([folder])[0]))
+            os.chdir(os.path.expanduser(encode([folder])[0]))
         code = "no_command"
         os.execvpe(command[0], command, env)
     except OSError as error:
-        os.write(tell, f"{code} {error.strerror}".encode("utf-8", "replace"))
+        os.write(writer, f"{code} {error.strerror}".encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
 
 def has_ended(pid: int) -> bool:
-    """Whether our child has ended; it keeps its id until it is reaped."""
+    """Whether a child has ended; it keeps its id until it is reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def reap(pid: int, oom_kills_before: int) -> dict[str, Any]:
-    """Wait for our child and say how it ended."""
+    """Wait for a child and report how it ended."""
     status = os.waitpid(pid, 0)[1]
     if not os.WIFSIGNALED(status):
         return {"code": os.WEXITSTATUS(status), "signal": None, "out_of_memory": False}
@@ -109,7 +111,7 @@ def reap(pid: int, oom_kills_before: int) -> dict[str, Any]:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory, as far as this machine says."""
+    """Count the processes that the kernel has killed for memory, as far as this machine shows."""
     total = 0
     for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
         try:
@@ -121,14 +123,23 @@ def oom_kills() -> int:
     return total
 
 
+def free_bytes(path: str) -> int | None:
+    """Return the free disk space where `path` is."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return None
+    return state.f_bavail * state.f_frsize
+
+
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks since boot; None when it does not live."""
+    """Return when a process started, in ticks since boot; None if it is not running."""
     fields = _stat(str(pid))
     return None if fields is None or fields[0] == b"Z" else int(fields[19])
 
 
 def members(session: int) -> list[int]:
-    """Every living process of a session, whatever group of it they are in."""
+    """List the running processes of a session, in any process group."""
     wanted = str(session).encode()
     found = []
     for name in os.listdir("/proc"):
@@ -139,7 +150,7 @@ def members(session: int) -> list[int]:
 
 
 def _stat(pid: str) -> list[bytes] | None:
-    """The fields of /proc/PID/stat from the third on: the second may hold anything."""
+    """Read the fields of /proc/PID/stat from the third on: the second is a name with any bytes."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -148,22 +159,18 @@ def _stat(pid: str) -> list[bytes] | None:
 
 
 def end_session(session: int, steps: Sequence[tuple[int, float]]) -> int:
-    """Send each signal to all of a session until nobody is left; how many there were at first."""
+    """Send each signal to all of a session until it is empty; returns how many there were."""
     first = alive = members(session)
     for number, wait_s in steps:
         deadline = time.monotonic() + wait_s
         for pid in alive:
-            _signal(pid, number)
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                continue
         while alive and time.monotonic() < deadline:
             select.select([], [], [], _POLL_S)
             alive = members(session)
         if not alive:
             break
     return len(first)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -1,4 +1,4 @@
-"""Run one command and send what it prints; it lives as long as somebody watches."""
+"""Run one command and send its output; it is stopped when the other end is gone."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _QUIET_S = 0.2
 
 
 def run(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Start the command, pass on its output, and report how it ended.
+    """Start the command, send its output, and report how it ended.
 
-    When the other end closes its side, or says nothing for `lease_s`, the command is stopped.
+    The command is stopped when the other end closes, or sends nothing for `lease_s`.
     """
     oom_kills, wake = process.oom_kills(), wake_on_child()
     out, err = os.pipe(), os.pipe()
@@ -41,30 +41,23 @@ def run(request: dict[str, Any], stdin: BinaryIO) -> None:
     ended = process.reap(pid, oom_kills)
     for descriptor, kind in pipes.items():
         _drain(descriptor, kind)
-    left_behind = left_behind if watched else 0
-    send(note(exit={**ended, "left_behind": left_behind, "disk_free_bytes": free_bytes(".")}))
-
-
-def free_bytes(path: str) -> int | None:
-    """How much may still be written where `path` is."""
-    try:
-        state = os.statvfs(path)
-    except OSError:
-        return None
-    return state.f_bavail * state.f_frsize
+    ended["left_behind"] = left_behind if watched else 0
+    ended["disk_free_bytes"] = process.free_bytes(".")
+    send(note(exit=ended))
 
 
 def wake_on_child() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     wake, write = os.pipe()
     os.set_blocking(write, False)
+    # Python writes a byte there for every signal that has a handler, so poll() cannot miss one.
     signal.set_wakeup_fd(write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     return wake
 
 
 def _pass_on(pid: int, pipes: dict[int, bytes], wake: int, lease_s: float) -> bool:
-    """Send output until the command has ended; False when nobody watches any more."""
+    """Send output until the command has ended; returns False when the other end is gone."""
     poll, waiting = select.poll(), set(pipes)
     for descriptor in (_STDIN, wake, *pipes):
         poll.register(descriptor, select.POLLIN)
@@ -84,7 +77,7 @@ def _pass_on(pid: int, pipes: dict[int, bytes], wake: int, lease_s: float) -> bo
             if not _pass_one_on(descriptor, pipes[descriptor]):
                 poll.unregister(descriptor)
                 waiting.remove(descriptor)
-        # What the command left behind may hold the pipes for ever: it is stopped, not waited for.
+        # Processes that the command left behind may keep the pipes open forever: do not wait.
         if quiet_at and time.monotonic() > quiet_at and process.has_ended(pid):
             return True
     return True
@@ -98,7 +91,7 @@ def _pass_one_on(descriptor: int, kind: bytes) -> bool:
 
 
 def _drain(descriptor: int, kind: bytes) -> None:
-    """Send what is still in a pipe, without waiting for more."""
+    """Send what is left in a pipe, without waiting for more."""
     os.set_blocking(descriptor, False)
     try:
         for _ in range(_PIPE_BYTES // _CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""What a worker is doing: processors, memory, and its chips as libtpu's metrics tell."""
+"""What a worker is doing: CPU, memory, and its chips by libtpu's metrics."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     Values = dict[int, float]
 
 PORTS = "TPU_RUNTIME_METRICS_PORTS"
-"""The variable by which libtpu is told where to serve metrics; 8431 and the next seven without."""
+"""Environment variable with the ports of libtpu's metrics; the default is 8431 to 8438."""
 
-_USUAL_PORTS = tuple(range(8431, 8439))
+_DEFAULT_PORTS = tuple(range(8431, 8439))
 _ANSWER_S = 1.0
 _METRICS = (DUTY_CYCLE, HBM_USED, HBM_TOTAL)
 
 
 def watch(request: dict[str, Any], stdin: BinaryIO) -> None:
-    """Report `count` times, or until the other end closes its side or falls silent.
+    """Report `count` times, or until the other end closes or its lease ends.
 
-    The load of the processors is that of the `interval_s` before a report.
+    The CPU load is that of the `interval_s` before a report.
     """
     before, count = _processor_times(), request["count"]
     deadline = time.monotonic() + request["lease_s"]
@@ -49,15 +49,15 @@ def watch(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 
 def _machine(before: tuple[int, int] | None, now: tuple[int, int] | None) -> dict[str, Any]:
-    """The machine's part, and why something of it is missing."""
+    """Report CPU and memory, and why a value is missing."""
     total, used = _memory()
     percent, why = None, []
     if before and now and now[1] > before[1]:
         percent = round(100 * (now[0] - before[0]) / (now[1] - before[1]), 1)
     else:
-        why.append("/proc/stat tells no load")
+        why.append("/proc/stat shows no load")
     if total is None:
-        why.append("/proc/meminfo tells no memory")
+        why.append("/proc/meminfo shows no memory")
     return {
         "vcpus": os.cpu_count(),
         "vcpu_percent": percent,
@@ -68,7 +68,7 @@ def _machine(before: tuple[int, int] | None, now: tuple[int, int] | None) -> dic
 
 
 def _processor_times() -> tuple[int, int] | None:
-    """Busy time and all time since boot, of all processors together, in the kernel's ticks."""
+    """Read the busy time and all time of all CPUs since boot, in ticks."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             words = file.readline().split()
@@ -91,47 +91,38 @@ def _memory() -> tuple[int | None, int | None]:
 
 
 def _chips(chips: Chips) -> dict[str, Any]:
+    """Report each chip's load, memory and holder, and why a value is missing."""
     state = chips.state()
     if state is None:
         return {"chips": []}
-    holders = [_holder_of(nodes, state) for nodes in chips.nodes]
-    values, why = _read(chips, state)
-    per_chip = chips.devices_per_chip
-    duty = _by_chip(values[0], len(chips.nodes), per_chip)
-    used, total = (_by_chip(v, len(chips.nodes), per_chip, together=True) for v in values[1:])
-    return {
-        "chips": [
-            {
-                **_chip(index, nodes, holders[index], duty[index], used[index], total[index]),
-                "why_null": _why(state, holders[index], (duty[index], used[index]), why),
-            }
-            for index, nodes in enumerate(chips.nodes)
-        ]
-    }
+    values, failed = _read(chips, state)
+    count, per_chip = len(chips.nodes), chips.devices_per_chip
+    duty = _by_chip(values[0], count, per_chip)
+    used, total = (_by_chip(each, count, per_chip, together=True) for each in values[1:])
+    reports = []
+    for index, nodes in enumerate(chips.nodes):
+        holder = _holder_of(nodes, state)
+        report = {
+            "index": index,
+            "device": ", ".join(nodes),
+            "duty_cycle_percent": duty[index],
+            "hbm_used_bytes": _whole(used[index]),
+            "hbm_bytes": _whole(total[index]),
+            "holder_pid": holder.pid if holder else None,
+            "holder_user": holder.user if holder else None,
+            "holder_command": holder.command if holder else None,
+            "why_null": _why(state, holder, (duty[index], used[index]), failed),
+        }
+        reports.append(report)
+    return {"chips": reports}
 
 
-def _chip(
-    index: int,
-    nodes: tuple[str, ...],
-    holder: Holder | None,
-    duty: float | None,
-    used: float | None,
-    total: float | None,
-) -> dict[str, Any]:
-    return {
-        "index": index,
-        "device": ", ".join(nodes),
-        "duty_cycle_percent": duty,
-        "hbm_used_bytes": None if used is None else int(used),
-        "hbm_bytes": None if total is None else int(total),
-        "holder_pid": holder.pid if holder else None,
-        "holder_user": holder.user if holder else None,
-        "holder_command": holder.command if holder else None,
-    }
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _holder_of(nodes: tuple[str, ...], state: State) -> Holder | None:
-    """Who has a chip: by its node, or by libtpu's lock where that is all there is to see."""
+    """Find the holder of a chip: by device node, or by libtpu's lock if that is all we see."""
     for holder in state.holders:
         if set(holder.device.split(", ")) & set(nodes):
             return holder
@@ -140,7 +131,7 @@ def _holder_of(nodes: tuple[str, ...], state: State) -> Holder | None:
 
 
 def _read(chips: Chips, state: State) -> tuple[list[Values], str | None]:
-    """Ask every process that serves metrics; what they say together, and why they do not."""
+    """Read the metrics of every process that serves them; returns them merged, and an error."""
     merged: list[Values] = [{}, {}, {}]
     ports = _ports(state)
     open_ports = [port for port in ports if chips.machine.is_listening(port) is not False]
@@ -160,17 +151,17 @@ def _read(chips: Chips, state: State) -> tuple[list[Values], str | None]:
 
 
 def _ports(state: State) -> list[int]:
-    """Where libtpu may serve metrics: as a holder of chips was told, or we, or as usual."""
+    """List the ports of libtpu's metrics: set for a holder of chips or for us, or the default."""
     texts = [os.environ.get(PORTS, "")]
     for holder in state.holders:
         texts.append(_variable(holder.pid, PORTS))
     words = [word.strip() for text in texts for word in text.split(",")]
     ports = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 6]
-    return list(dict.fromkeys(ports)) or list(_USUAL_PORTS)
+    return list(dict.fromkeys(ports)) or list(_DEFAULT_PORTS)
 
 
 def _variable(pid: int, name: str) -> str:
-    """A variable of a process, where we may look."""
+    """Read an environment variable of a process, if we may."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = [pair.partition(b"=") for pair in file.read().split(b"\0")]
@@ -183,7 +174,7 @@ def _variable(pid: int, name: str) -> str:
 def _by_chip(
     values: Values, chips: int, per_chip: int | None, *, together: bool = False
 ) -> list[float | None]:
-    """Devices as chips: what is per device is added up (`together`) or averaged on its chip."""
+    """Turn values by device into values by chip: summed with `together`, else averaged."""
     ordered = [values[device] for device in sorted(values)]
     each = per_chip or max(1, len(ordered) // chips)
     if len(ordered) == chips:
@@ -191,7 +182,7 @@ def _by_chip(
     elif len(ordered) == chips * each:
         groups = [ordered[at : at + each] for at in range(0, len(ordered), each)]
     else:
-        # A program that sees only some chips: libtpu numbers what it sees.
+        # A program that uses some of the chips: libtpu numbers the devices that it sees.
         groups = [[] for _ in range(chips)]
         for device, value in values.items():
             if device // each < chips:
@@ -202,15 +193,15 @@ def _by_chip(
 def _why(
     state: State, holder: Holder | None, values: tuple[float | None, ...], failed: str | None
 ) -> str | None:
-    """Why something about a chip is null; None when nothing is."""
-    failed = failed or "libtpu tells nothing of it"
+    """Explain why a value of a chip is null; None when none is."""
+    failed = failed or "libtpu reports no value"
     unseen = ""
     if state.uninspected:
-        unseen = f"; {state.uninspected} processes of other users could not be looked into"
+        unseen = f"; {state.uninspected} processes of other users could not be inspected"
     if holder:
         return f"{failed}, but process {holder.pid} has it open" if None in values else None
     if None not in values:
-        return f"nobody seen has it open{unseen}"
+        return f"no visible process has it open{unseen}"
     if state.uninspected or state.holders:
-        return f"{failed}; nobody seen has it open{unseen}"
-    return "no program has it open, and only one that has serves libtpu's metrics"
+        return f"{failed}; no visible process has it open{unseen}"
+    return "no program has it open, so none serves libtpu's metrics"

@@ -1,4 +1,4 @@
-"""A folder as a list of entries, and the contents of some of them as one stream of bytes."""
+"""A folder as a list of entries, and the contents of files as one stream of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FILE, FOLDER, LINK = "f", "d", "l"
 RECORD = struct.Struct(">IQ")
 WHOLE, CHANGED = b"\x01", b"\x00"
-"""What follows a file's bytes: whether they are all of it."""
+"""Follows a file's bytes: whether they are its complete content."""
 
 _NO_NAMES = ("", ".", "..")
 _TYPES = (str, str, int, int, int, str)
@@ -23,8 +23,8 @@ _PART = (".tpuctl-", ".part")
 _PERMISSIONS = 0o777
 
 
-class Entry:
-    """A file, folder or link: `path` is relative, with slashes; `link` is where a link leads."""
+class TreeEntry:
+    """A file, folder or link: `path` is relative, with slashes; `link` is a link's target."""
 
     __slots__ = ("kind", "link", "mode", "mtime_ns", "path", "size")
 
@@ -39,23 +39,23 @@ class Entry:
         return [self.path, self.kind, self.mode, self.size, self.mtime_ns, self.link]
 
 
-def read_entries(rows: object) -> list[Entry]:
-    """Take entries from a note; raises Refusal for what leads out of the folder or makes no sense.
+def read_entries(rows: object) -> list[TreeEntry]:
+    """Read entries from a note; raises Refusal for invalid ones and for paths out of the folder.
 
-    Every entry must lie in folders that are themselves in the list, so never behind a link.
+    Every entry must be in a folder that is itself in the list, so never behind a link.
     """
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     folders, seen = {""}, set()
     if not isinstance(rows, list):
-        raise Refusal("bad_path", "there is no list of files")
+        raise Refusal("bad_path", "the list of files is missing")
     for row in rows:
         entry = _read_entry(row)
         path = entry.path
-        # A folder in the list has passed this itself, so the last part of a path is the new one.
+        # The parent is in the list and was checked itself, so only the last part is new.
         parent, _, name = path.rpartition("/")
         bad = name in _NO_NAMES or "\0" in name or (not parent and is_part(name))
         if bad or path[:1] == "/" or parent not in folders or path in seen:
-            raise Refusal("bad_path", f"{path!r} is no name for a file of that folder")
+            raise Refusal("bad_path", f"{path!r} is not a valid path in that folder")
         seen.add(path)
         if entry.kind == FOLDER:
             folders.add(path)
@@ -63,32 +63,32 @@ def read_entries(rows: object) -> list[Entry]:
     return entries
 
 
-def _read_entry(row: object) -> Entry:
+def _read_entry(row: object) -> TreeEntry:
     if not isinstance(row, list) or tuple(map(type, row)) != _TYPES:
-        raise Refusal("bad_path", "an entry makes no sense")
-    entry = Entry(*row)
+        raise Refusal("bad_path", "an entry is malformed")
+    entry = TreeEntry(*row)
     if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or "\0" in entry.link:
-        raise Refusal("bad_path", f"{entry.path!r} is neither file, folder nor link")
+        raise Refusal("bad_path", f"{entry.path!r} is not a valid file, folder or link")
     entry.mode &= _PERMISSIONS
     return entry
 
 
 def is_part(name: str) -> bool:
-    """Whether this is the name of a folder in which files arrive."""
+    """Whether this is the name of a folder for incoming files."""
     return name.startswith(_PART[0]) and name.endswith(_PART[1])
 
 
 def part_name(word: str) -> str:
-    """A name for a folder in which files arrive."""
+    """Return a name for a folder for incoming files."""
     return word.join(_PART)
 
 
-def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[Entry], list[str]]:
-    """List a folder, parents before children, and name what is neither file, folder nor link.
+def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[TreeEntry], list[str]]:
+    """List a folder, parents before children; also returns what is neither file, folder nor link.
 
-    `keep` is asked for each path and whether it is a folder; what it refuses is not looked into.
+    `keep` takes each path and whether it is a folder; a folder that it rejects is not read.
     """
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     odd: list[str] = []
     waiting = [""]
     while waiting:
@@ -110,25 +110,25 @@ def scan(root: str, keep: Callable[[str, bool], bool]) -> tuple[list[Entry], lis
     return entries, odd
 
 
-def _entry_of(path: str, child: os.DirEntry[str]) -> Entry | None:
+def _entry_of(path: str, child: os.DirEntry[str]) -> TreeEntry | None:
     state = child.stat(follow_symlinks=False)
     if stat.S_ISLNK(state.st_mode):
-        return Entry(path, LINK, _PERMISSIONS, 0, 0, os.readlink(child.path))
+        return TreeEntry(path, LINK, _PERMISSIONS, 0, 0, os.readlink(child.path))
     return entry_of_file(path, state)
 
 
-def entry_of_file(path: str, state: os.stat_result) -> Entry | None:
-    """The entry for a file or folder; None for anything else."""
+def entry_of_file(path: str, state: os.stat_result) -> TreeEntry | None:
+    """Make the entry for a file or folder; None for anything else."""
     mode = state.st_mode & _PERMISSIONS
     if stat.S_ISDIR(state.st_mode):
-        return Entry(path, FOLDER, mode, 0, 0, "")
+        return TreeEntry(path, FOLDER, mode, 0, 0, "")
     if stat.S_ISREG(state.st_mode):
-        return Entry(path, FILE, mode, state.st_size, state.st_mtime_ns, "")
+        return TreeEntry(path, FILE, mode, state.st_size, state.st_mtime_ns, "")
     return None
 
 
 def digest(path: str) -> str:
-    """A fingerprint of a file's content."""
+    """Return a digest of a file's content."""
     from hashlib import blake2b
 
     total = blake2b(digest_size=16)
@@ -138,8 +138,8 @@ def digest(path: str) -> str:
     return total.hexdigest()
 
 
-def pack(root: str, entries: list[Entry], wanted: Iterable[int]) -> Iterator[bytes]:
-    """Join the contents of some files into blocks; one that changes meanwhile is marked."""
+def pack(root: str, entries: list[TreeEntry], wanted: Iterable[int]) -> Iterator[bytes]:
+    """Join the contents of some files into blocks; a file that changes while read is marked."""
     waiting, waiting_bytes = [], 0
     for index in wanted:
         for piece in _pieces(os.path.join(root, entries[index].path), index):
@@ -153,7 +153,8 @@ def pack(root: str, entries: list[Entry], wanted: Iterable[int]) -> Iterator[byt
 
 
 def _pieces(path: str, index: int) -> Iterator[bytes]:
-    """A file's record: its head, its bytes, and whether they are all."""
+    """Yield a file's record: its header, its bytes, and whether they are complete."""
+    # The file may be gone by now, or replaced by a link to somewhere else.
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -169,6 +170,7 @@ def _pieces(path: str, index: int) -> Iterator[bytes]:
                 break
             missing -= len(data)
             yield data
+        # The size was sent already, so a file that has shrunk is filled up with zeros.
         for start in range(0, missing, BLOCK_BYTES):
             yield bytes(min(BLOCK_BYTES, missing - start))
         same = not missing and os.fstat(file).st_mtime_ns == before.st_mtime_ns

@@ -1,6 +1,6 @@
-"""Files that arrive: beside the others first, then each in its place in one step.
+"""Receiving files: first into a separate folder, then each into its place in one step.
 
-Nothing is followed out of the folder: not a `..`, not a link that is there, not one that came.
+Nothing can leave the target folder, neither by `..` nor by links that exist or were received.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tpuctl.remote.agent.tree import (
     FOLDER,
     LINK,
     RECORD,
-    Entry,
+    TreeEntry,
     digest,
     is_part,
     part_name,
@@ -32,29 +32,35 @@ _OPEN_FOLDERS = 128
 
 
 class Receiver:
-    """Brings a folder to the state of some entries, by number; what is not among them stays."""
+    """Makes a folder contain some entries, given by number; other files in it are kept."""
 
-    def __init__(self, root: str, entries: dict[int, Entry]) -> None:
+    def __init__(self, root: str, entries: dict[int, TreeEntry]) -> None:
         _make_root(root)
         self._root, self._entries = root, entries
+        # Every path is opened from its parent's descriptor: a path as text could be redirected by a
+        # link that another process puts there between the check and the use.
         self._folders = {"": os.open(root, _OPEN_FOLDER)}
         self._umask = os.umask(0)
         os.umask(self._umask)
+        # The folder for incoming files, on the same file system as the target.
         self._part, self._part_name = -1, ""
         self._expected: set[int] = set()
         self._arrived: list[int] = []
         self._links: list[int] = []
+        # Folders that do not exist yet, those that have been created among the incoming files, and
+        # the one that is open now.
         self._new: dict[str, int] = {}
         self._staged: set[int] = set()
         self._stage, self._stage_of = -1, -1
         self._modes: list[int] = []
+        # The start of an incomplete record, and the file that is being received.
         self._rest = b""
         self._file, self._index, self._missing = -1, -1, 0
         self._place = (-1, "")
         self.changed: list[str] = []
 
     def compare(self) -> tuple[list[int], list[int]]:
-        """Which files must come, and which have the right size but another time.
+        """Return which files are missing, and which have the same size but another time.
 
         Raises Refusal where something of another kind is in the way.
         """
@@ -71,7 +77,7 @@ class Receiver:
             elif entry.kind == FOLDER:
                 if state is None:
                     self._new[entry.path] = index
-            elif state is None or not _is_regular(state) or state.st_size != entry.size:
+            elif state is None or not stat.S_ISREG(state.st_mode) or state.st_size != entry.size:
                 missing.append(index)
             elif state.st_mtime_ns != entry.mtime_ns:
                 doubtful.append(index)
@@ -80,11 +86,11 @@ class Receiver:
         return missing, doubtful
 
     def digests(self, indices: Iterable[int]) -> list[str]:
-        """Fingerprints of files as they are here now."""
+        """Return the digests of existing files."""
         return [digest(os.path.join(self._root, self._entries[index].path)) for index in indices]
 
     def expect(self, indices: Iterable[int]) -> None:
-        """Make room for these files; nobody sees them before `commit`."""
+        """Prepare to receive these files; none is visible before `commit`."""
         self._expected = set(indices)
         self._remove_stale()
         if self._expected or self._links:
@@ -95,7 +101,7 @@ class Receiver:
             fcntl.flock(self._part, fcntl.LOCK_EX)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream that `pack` made."""
+        """Receive the next bytes of the stream that `pack` makes."""
         data, at = self._rest + data, 0
         while True:
             if self._index < 0:
@@ -114,9 +120,9 @@ class Receiver:
         self._rest = data[at:]
 
     def commit(self, touched: list[int]) -> None:
-        """Put everything in its place: folders, files, links; then modes and times."""
+        """Put everything into place: folders, files, links; then modes and times."""
         if self._index >= 0 or self._rest or self._expected:
-            raise WireError("not every file has come")
+            raise WireError("not every file has arrived")
         made = [entry for entry in self._entries.values() if self._make_folder(entry)]
         for index in self._arrived:
             self._put_in_place(index)
@@ -128,13 +134,13 @@ class Receiver:
             folder, name = self._where(entry)
             times = (entry.mtime_ns, entry.mtime_ns)
             os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
-        # Folders last, the deepest first: one may be closed to us afterwards.
+        # Folders last, deepest first: a new mode may take away our own access.
         for entry in [self._entries[index] for index in (*touched, *self._modes)] + made[::-1]:
             folder, name = self._where(entry)
             os.chmod(name, entry.mode, dir_fd=folder)
 
     def close(self) -> None:
-        """Leave nothing half-done behind."""
+        """Remove what was not put into place."""
         for descriptor in (self._file, self._stage):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -147,7 +153,7 @@ class Receiver:
 
     def _begin(self, index: int, size: int) -> None:
         if index not in self._expected:
-            raise WireError("a file came that nobody asked for")
+            raise WireError("a file arrived that was not requested")
         self._expected.remove(index)
         mode = self._entries[index].mode
         folder, name = self._place = self._place_to_arrive(index)
@@ -157,7 +163,7 @@ class Receiver:
         self._index, self._missing = index, size
 
     def _end(self, mark: bytes) -> None:
-        """Close a file; one that changed while it was read does not take the old one's place."""
+        """Close a file; one that changed while it was read is dropped."""
         index, entry = self._index, self._entries[self._index]
         os.utime(self._file, ns=(entry.mtime_ns, entry.mtime_ns))
         os.close(self._file)
@@ -170,9 +176,10 @@ class Receiver:
             self._arrived.append(index)
 
     def _place_to_arrive(self, index: int) -> tuple[int, str]:
-        """Where a file arrives, beside all others: with its name, if its whole folder is new.
+        """Return the folder and name to receive a file under.
 
-        Such a folder takes its place in one step, which is half the work for many small files.
+        A new folder is received as a whole, which is then renamed into place in one step: half the
+        time for many small files.
         """
         parent, _, name = self._entries[index].path.rpartition("/")
         new = self._new.get(parent)
@@ -192,7 +199,7 @@ class Receiver:
         folder, name = self._where(self._entries[index])
         os.replace(str(index), name, src_dir_fd=self._part, dst_dir_fd=folder)
 
-    def _make_folder(self, entry: Entry) -> bool:
+    def _make_folder(self, entry: TreeEntry) -> bool:
         if entry.kind != FOLDER:
             return False
         folder, name = self._where(entry)
@@ -206,7 +213,7 @@ class Receiver:
         return True
 
     def _place_folder(self, staged: int, folder: int, name: str) -> bool:
-        """Give a folder its place with all its files; one by one where there is one by now."""
+        """Rename a new folder into place; if it exists by now, move its files one by one."""
         try:
             os.rename(str(staged), name, src_dir_fd=self._part, dst_dir_fd=folder)
         except OSError as error:
@@ -214,10 +221,7 @@ class Receiver:
                 raise
         else:
             return True
-        path = self._entries[staged].path
-        target = self._open_folder(path)
-        if target is None:
-            raise Refusal("bad_path", f"the folder {path!r} has vanished")
+        target = self._existing_folder(self._entries[staged].path)
         source = os.open(str(staged), _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._part)
         try:
             for file in os.listdir(source):
@@ -235,22 +239,25 @@ class Receiver:
         except FileNotFoundError:
             return None
 
-    def _read_link(self, entry: Entry) -> str | None:
+    def _read_link(self, entry: TreeEntry) -> str | None:
         folder, name = self._where(entry)
         try:
             return os.readlink(name, dir_fd=folder)
         except OSError:
             return None
 
-    def _where(self, entry: Entry) -> tuple[int, str]:
+    def _where(self, entry: TreeEntry) -> tuple[int, str]:
         folder, _, name = entry.path.rpartition("/")
-        descriptor = self._open_folder(folder)
+        return self._existing_folder(folder), name
+
+    def _existing_folder(self, path: str) -> int:
+        descriptor = self._open_folder(path)
         if descriptor is None:
-            raise Refusal("bad_path", f"the folder {folder!r} has vanished")
-        return descriptor, name
+            raise Refusal("bad_path", f"the folder {path!r} has disappeared")
+        return descriptor
 
     def _open_folder(self, path: str) -> int | None:
-        """Open a folder below the root without following a link; None when it is not there."""
+        """Open a folder below the root without following a link; None if it does not exist."""
         known = self._folders.get(path)
         if known is not None:
             return known
@@ -264,20 +271,17 @@ class Receiver:
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise Refusal("in_the_way", f"{path!r} is no folder there") from None
+                raise Refusal("in_the_way", f"{path!r} is not a folder there") from None
             raise
         if len(self._folders) >= _OPEN_FOLDERS:
-            self._close_folders(keep=above)
+            for other in [other for other in self._folders if other]:
+                if self._folders[other] != above:
+                    os.close(self._folders.pop(other))
         self._folders[path] = descriptor
         return descriptor
 
-    def _close_folders(self, keep: int) -> None:
-        for path, descriptor in list(self._folders.items()):
-            if path and descriptor != keep:
-                os.close(self._folders.pop(path))
-
     def _remove_stale(self) -> None:
-        """Remove what an attempt left that was killed; one that still runs holds its lock."""
+        """Remove what a killed attempt has left; a running one holds a lock."""
         for name in filter(is_part, os.listdir(self._folders[""])):
             try:
                 part = os.open(name, _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._folders[""])
@@ -295,7 +299,9 @@ def _make_root(root: str) -> None:
     try:
         os.makedirs(root, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise Refusal("in_the_way", f"{root!r}, or what it is in, is no folder there") from None
+        raise Refusal(
+            "in_the_way", f"{root!r} or one of its parents is not a folder there"
+        ) from None
 
 
 def _remove_part(root: int, name: str, part: int) -> None:
@@ -305,7 +311,7 @@ def _remove_part(root: int, name: str, part: int) -> None:
 
 
 def _empty(part: int) -> None:
-    """Remove what arrived: files, and new folders with files in them."""
+    """Remove received files, and new folders with their files."""
     for left in os.listdir(part):
         try:
             os.unlink(left, dir_fd=part)
@@ -318,18 +324,13 @@ def _empty(part: int) -> None:
             os.rmdir(left, dir_fd=part)
 
 
-def _check_kind(entry: Entry, state: os.stat_result) -> None:
+def _check_kind(entry: TreeEntry, state: os.stat_result) -> None:
     is_folder = stat.S_ISDIR(state.st_mode)
     if is_folder != (entry.kind == FOLDER):
-        what = "a folder" if is_folder else "no folder"
-        raise Refusal("in_the_way", f"{entry.path!r} is {what} there")
-
-
-def _is_regular(state: os.stat_result) -> bool:
-    return stat.S_ISREG(state.st_mode)
+        what = "is a folder" if is_folder else "is not a folder"
+        raise Refusal("in_the_way", f"{entry.path!r} {what} there")
 
 
 def _write(file: int, data: bytes) -> None:
-    written = os.write(file, data) if data else 0
-    if written < len(data):
-        _write(file, data[written:])
+    while data:
+        data = data[os.write(file, data) :]

@@ -1,36 +1,44 @@
-"""Frames: how both ends of a connection to a worker talk, after the worker's own noise.
+"""The protocol between tpuctl and the agent on a worker, and the agent's main function.
 
-A frame is one byte of kind, four of length, and the payload. A note is a JSON object.
+Both sides send frames: one byte of kind, four of length, and the payload. A note is a frame with a
+JSON object.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import struct
+import sys
 import zlib
 
-TYPE_CHECKING = False  # typing itself would be a quarter of the program's start
+# Importing typing would take a quarter of the agent's start-up time.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
 MARK = b"\x00tpuctl-agent-1\n"
-"""What the worker says first: anything before it came from the shell's start-up files."""
+"""The agent's first output: anything before it came from the shell's start-up files."""
 
 HEADER = struct.Struct(">cI")
 STDOUT, STDERR, NOTE, RAW, ZIPPED = b"o", b"e", b"n", b"r", b"z"
 HEARTBEAT = b"."
 BLOCK_BYTES = 1 << 17
+# The largest frame is a list of files; this allows a few million of them.
 MAX_FRAME_BYTES = 1 << 28
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WireError(Exception):
-    """The other end said something that is no frame."""
+    """The other end sent something malformed."""
 
 
 class Refusal(Exception):
-    """The worker cannot do what it was asked; `code` says which kind of reason that is."""
+    """The worker cannot do what was requested; `code` is the kind of reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -38,12 +46,12 @@ class Refusal(Exception):
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
-    """Wrap a payload."""
+    """Make a frame."""
     return HEADER.pack(kind, len(payload)) + payload
 
 
 def note(**content: Any) -> bytes:
-    """Wrap a JSON object, small if it is large."""
+    """Make a frame of a JSON object, compressed if it is large."""
     text = json.dumps(content).encode("ascii")
     if len(text) < 4096:
         return frame(NOTE, text)
@@ -51,47 +59,52 @@ def note(**content: Any) -> bytes:
 
 
 def read_note(payload: bytes) -> dict[str, Any]:
-    """Unwrap a JSON object."""
+    """Read a note's JSON object."""
+    text = _decompress(payload[1:], MAX_FRAME_BYTES) if payload[:1] == b"z" else payload
     try:
-        text = zlib.decompress(payload[1:]) if payload[:1] == b"z" else payload
         content = json.loads(text)
-    except (ValueError, zlib.error) as error:
-        raise WireError("a note is not readable") from error
+    except ValueError as error:
+        raise WireError("a note is not valid JSON") from error
     if not isinstance(content, dict):
-        raise WireError("a note is no object")
+        raise WireError("a note is not a JSON object")
     return content
 
 
 def block(data: bytes) -> bytes:
-    """Wrap bytes of a stream, compressed where that pays."""
-    # A sample tells: checkpoints and photographs do not shrink, and trying costs a core.
+    """Make a frame of bytes of a stream, compressed if that makes it smaller."""
+    # Only a sample is tried: checkpoints and photos do not shrink, and compressing costs a core.
     if len(data) > 512 and len(zlib.compress(data[:4096], 1)) < 0.8 * min(len(data), 4096):
         return frame(ZIPPED, zlib.compress(data, 1))
     return frame(RAW, data)
 
 
 def read_block(kind: bytes, payload: bytes) -> bytes:
-    """Unwrap bytes of a stream."""
+    """Read the bytes of a stream's frame."""
     if kind == RAW:
         return payload
+    return _decompress(payload, 64 * BLOCK_BYTES)
+
+
+def _decompress(payload: bytes, most_bytes: int) -> bytes:
+    # A few bytes can decompress to gigabytes, so the size of the result is limited.
     unpack = zlib.decompressobj()
     try:
-        data = unpack.decompress(payload, 64 * BLOCK_BYTES)
+        data = unpack.decompress(payload, most_bytes)
     except zlib.error as error:
-        raise WireError("a block does not unpack") from error
+        raise WireError("compressed data is damaged") from error
     if unpack.unconsumed_tail or not unpack.eof:
-        raise WireError("a block is larger than any of ours")
+        raise WireError("compressed data is too large")
     return data
 
 
 def split_frames(buffer: bytearray) -> Iterator[tuple[bytes, bytes]]:
-    """Take every whole frame off the front of a buffer."""
+    """Remove every complete frame from the front of a buffer."""
     start = 0
     try:
         while len(buffer) - start >= HEADER.size:
             kind, length = HEADER.unpack_from(buffer, start)
             if length > MAX_FRAME_BYTES:
-                raise WireError("a frame is longer than any of ours")
+                raise WireError("a frame is too large")
             end = start + HEADER.size + length
             if len(buffer) < end:
                 break
@@ -103,10 +116,10 @@ def split_frames(buffer: bytearray) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_frame(stream: BinaryIO) -> tuple[bytes, bytes]:
-    """Read one frame; raises EOFError when the other end is gone."""
+    """Read one frame; raises EOFError when the other end has closed."""
     kind, length = HEADER.unpack(_read_exactly(stream, HEADER.size))
     if length > MAX_FRAME_BYTES:
-        raise WireError("a frame is longer than any of ours")
+        raise WireError("a frame is too large")
     return kind, _read_exactly(stream, length)
 
 
@@ -118,7 +131,33 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def send(data: bytes, descriptor: int = 1) -> None:
-    """Write it all; raises BrokenPipeError when nobody listens any more."""
+    """Write all of it; raises BrokenPipeError when the other end has closed."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def main(module: str, stdin: BinaryIO) -> None:
+    """Read a request and answer it with a function of that module; never returns.
+
+    Errors are sent as a note `refused`.
+    """
+    for number in (signal.SIGPIPE, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    code = 0
+    try:
+        send(MARK)
+        request = read_note(read_frame(stdin)[1])
+        getattr(sys.modules[module], request["do"])(request, stdin)
+    except (BrokenPipeError, EOFError):
+        code = 1
+    except Refusal as refusal:
+        send(note(refused={"code": refusal.code, "message": str(refusal)}))
+    except WireError as error:
+        send(note(refused={"code": "worker_failed", "message": str(error)}))
+    except OSError as error:
+        where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
+        kind = "disk_full" if error.errno in _DISK_FULL else "worker_failed"
+        send(note(refused={"code": kind, "message": f"{error.strerror}{where}"}))
+    sys.stderr.flush()
+    os._exit(code)

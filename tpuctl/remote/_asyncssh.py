@@ -1,4 +1,4 @@
-"""asyncssh, imported without what takes a third of its time."""
+"""SSH connections to workers, made with asyncssh."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,17 @@ from tpuctl.errors import (
     WorkerError,
     WorkerUnreachableError,
 )
-from tpuctl.remote.access import Access, HostKeys, changed
-from tpuctl.remote.connection import lost
+from tpuctl.remote.access import Access, HostKeys, host_key_changed
+from tpuctl.remote.connection import STDERR_BYTES, connection_lost
 from tpuctl.remote.hosts import Host
 
 
 @contextmanager
-def _without_a_compiler() -> Iterator[None]:
-    """Where no program is found by its name.
+def _empty_path() -> Iterator[None]:
+    """Set PATH so that no program is found.
 
-    asyncssh looks for two libraries it can do without, and for that Python's `find_library` has
-    gcc and ld link something whenever the loader's own list does not know them.
+    asyncssh looks for two optional libraries, and Python's `find_library` runs gcc and ld for those
+    that the loader does not list: a third of the import time.
     """
     before = os.environ.get("PATH")
     os.environ["PATH"] = os.devnull
@@ -42,10 +42,10 @@ def _without_a_compiler() -> Iterator[None]:
 
 
 try:
-    with _without_a_compiler():
+    with _empty_path():
         import asyncssh
 except ModuleNotFoundError as error:
-    raise MissingExtraError("Reaching a worker", extra="ssh", module="asyncssh") from error
+    raise MissingExtraError("Connecting to a worker", extra="ssh", module="asyncssh") from error
 
 
 if sys.version_info >= (3, 11):
@@ -54,21 +54,22 @@ else:
     from async_timeout import timeout as time_limit
 
 
-# Handshakes are work for this side's processor; more at a time only time out together.
+# Handshakes cost CPU time on our side; with more at a time, all of them run into the timeout.
 _HANDSHAKES = 24
 _NEW_KEY_POLL_S = 1.0
+# All receive windows together, and the bounds of one: unread output stays on the workers.
 _MEMORY_BYTES = 64 << 20
 _WINDOW_BYTES = (1 << 17, 1 << 21)
-_COMPLAINT_BYTES = 4096
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
-_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
+_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
           "ssh-rsa")  # fmt: skip
+# AES-GCM first: asyncssh prefers chacha20, which is slower on processors with AES instructions.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com",
             "aes256-ctr", "aes128-ctr")  # fmt: skip
 
 
 class _Client(asyncssh.SSHClient):
-    """Judges the host key, and remembers why a connection ended."""
+    """Checks the host key, and keeps the error for the caller of connect()."""
 
     def __init__(self, host: Host, host_keys: HostKeys) -> None:
         self._host, self._host_keys = host, host_keys
@@ -79,77 +80,78 @@ class _Client(asyncssh.SSHClient):
         known = self._host_keys.find(self._host)
         try:
             if known is None:
-                self._host_keys.remember(self._host, _agreeing(self._host, key, shown))
+                _check_users_known_hosts(self._host, key, shown)
+                self._host_keys.remember(self._host, shown)
             elif known != shown:
                 keys = self._host_keys
                 published = keys.is_published(self._host)
-                self.refusal = changed(self._host, known, shown, keys.path, is_published=published)
+                self.refusal = host_key_changed(
+                    self._host, known, shown, keys.path, is_published=published
+                )
         except TpuctlError as error:
             self.refusal = error
         return self.refusal is None
 
 
-def _agreeing(host: Host, key: Any, shown: str) -> str:
-    """The key, unless the user's own `known_hosts` knows another for a machine of theirs."""
+def _check_users_known_hosts(host: Host, key: Any, shown: str) -> None:
+    """Raise HostKeyError if `~/.ssh/known_hosts` has another key for a machine of the user."""
     path = Path(os.path.expanduser("~/.ssh/known_hosts"))
     if not host.is_own or not path.is_file():
-        return shown
+        return
     theirs = asyncssh.match_known_hosts(str(path), host.address, "", host.port)[0]
     same_type = [known for known in theirs if known.get_algorithm() == key.get_algorithm()]
     if same_type and key.convert_to_public() not in same_type:
         known = " ".join(same_type[0].export_public_key().decode().split()[:2])
-        raise changed(host, known, shown, path)
-    return shown
+        raise host_key_changed(host, known, shown, path)
 
 
 class _Ssh:
+    """Opens connections with the same keys, over the same jump host."""
+
     def __init__(self, access: Access, workers: int) -> None:
-        self._access = access
-        self._keys = replace(_load_keys(access.keys), hint=access.login_hint)
+        self._access, self._keys = access, _load_keys(access.keys)
         smallest, largest = _WINDOW_BYTES
         self._window = min(largest, max(smallest, _MEMORY_BYTES // max(1, workers)))
-        self._turn = asyncio.Semaphore(_HANDSHAKES)
-        self._jump: Any = None
-
-    async def open_jump(self) -> None:
-        """Connect to the machine over which the workers are reached, if there is one."""
-        if self._access.jump:
-            self._jump = await self._handshake(self._access.jump)
-
-    async def close_jump(self) -> None:
-        """Leave that machine."""
-        if self._jump:
-            self._jump.close()
-            await self._jump.wait_closed()
+        self._handshakes = asyncio.Semaphore(_HANDSHAKES)
+        self.jump: Any = None
 
     async def connect(self, host: Host) -> "_Connection":
-        """Connect to a worker, a few at a time."""
-        deadline = time.monotonic() + self._access.patience.new_key_s
+        """Connect to a worker, and retry while it may not know a new key yet."""
+        deadline = time.monotonic() + self._access.timeouts.new_key_s
         while True:
             try:
-                async with self._turn:
-                    return _Connection(host, await self._handshake(host), self._window)
+                async with self._handshakes:
+                    return _Connection(host, await self.handshake(host), self._window)
             except WorkerAuthError:
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(_NEW_KEY_POLL_S)
 
-    async def _handshake(self, host: Host) -> Any:
+    async def handshake(self, host: Host) -> Any:
+        """Connect to a machine; raises the TpuctlError that says why it failed."""
         client = _Client(host, self._access.host_keys)
-        patience = self._access.patience
-        with _translated(host, client, patience.connect_s, self._keys):
-            async with time_limit(patience.connect_s):
+        try:
+            async with time_limit(self._access.timeouts.connect_s):
                 return await asyncssh.connect(
                     host.address,
                     host.port,
                     options=self._options(host),
                     client_factory=lambda: client,
-                    tunnel=self._jump,
+                    tunnel=self.jump,
                 )
+        except (OSError, asyncio.TimeoutError, asyncssh.Error) as error:
+            raise client.refusal or self._connect_error(host, error) from error
+
+    def _connect_error(self, host: Host, error: Exception) -> TpuctlError:
+        if isinstance(error, asyncssh.PermissionDenied):
+            return _auth_error(host, self._keys, self._access.login_hint)
+        if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolError)):
+            return WorkerError(f"SSH with {host.label} failed, no common protocol: {error.reason}.")
+        return _unreachable_error(host, error, self._access.timeouts.connect_s)
 
     def _options(self, host: Host) -> Any:
         known = self._access.host_keys.find(host)
-        patience = self._access.patience
+        timeouts = self._access.timeouts
         user_config = Path(os.path.expanduser("~/.ssh/config"))
         public = (path.with_name(f"{path.name}.pub") for path in self._keys.locked)
         locked = [str(path) for path in public if path.is_file()]
@@ -157,53 +159,60 @@ class _Ssh:
             config=[str(user_config)] if host.is_own and user_config.is_file() else None,
             username=host.user,
             client_keys=list(self._keys.ours),
+            # A TPU is offered no other key of the agent: a server disconnects after six attempts.
             agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,
             agent_identities=None if host.is_own else locked,
+            # Empty, so that every key comes to _Client.validate_host_public_key().
             known_hosts=([], [], []),
-            server_host_key_algs=_signatures(known),
+            server_host_key_algs=_signature_algorithms(known),
             encryption_algs=_CIPHERS,
+            # The agent compresses what gets smaller.
             compression_algs=None,
             gss_auth=False,
             gss_kex=False,
-            keepalive_interval=patience.keepalive_s,
-            keepalive_count_max=patience.keepalives_missed,
-            login_timeout=patience.connect_s,
+            keepalive_interval=timeouts.keepalive_s,
+            keepalive_count_max=timeouts.keepalives_missed,
+            login_timeout=timeouts.connect_s,
         )
 
 
-def _signatures(known: str | None) -> Sequence[str]:
-    """How a worker may sign: with the kind of key that we know it by, else the best one first."""
-    kinds = [known.split()[0]] if known else _KINDS
+def _signature_algorithms(known: str | None) -> Sequence[str]:
+    """List host key algorithms: those of the known key's type, or all with the best first."""
+    kinds = [known.split()[0]] if known else _KEY_TYPES
     return [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
 
 
 @asynccontextmanager
 async def open_ssh(access: Access, workers: int) -> AsyncIterator[_Ssh]:
-    """Load the keys and reach the machine to jump over."""
+    """Load the keys and connect to the jump host, if there is one."""
     ssh = _Ssh(access, workers)
-    await ssh.open_jump()
+    if access.jump:
+        ssh.jump = await ssh.handshake(access.jump)
     try:
         yield ssh
     finally:
-        await ssh.close_jump()
+        if ssh.jump:
+            ssh.jump.close()
+            await ssh.jump.wait_closed()
 
 
 class _Connection:
+    """The port `Connection` over asyncssh."""
+
     def __init__(self, host: Host, connection: Any, window: int) -> None:
         self.host = host
         self._connection, self._window = connection, window
 
     async def open(self, command: str) -> "_Channel":
-        """Start a command on a channel of its own."""
-        with _translated(self.host):
+        with _translated_errors(self.host):
             process = await self._connection.create_process(
                 command, encoding=None, window=self._window
             )
         return _Channel(self.host, process)
 
     async def close(self) -> None:
-        """Say goodbye, without waiting for somebody who is gone."""
         self._connection.close()
+        # A worker that is gone would never confirm.
         try:
             async with time_limit(1.0):
                 await self._connection.wait_closed()
@@ -212,70 +221,62 @@ class _Connection:
 
 
 class _Channel:
+    """The port `Channel` over asyncssh."""
+
     def __init__(self, host: Host, process: Any) -> None:
         self._host, self._process = host, process
-        self._said = b""
-        self._listening = asyncio.create_task(self._listen())
+        self._stderr = b""
+        self._reading_stderr = asyncio.create_task(self._read_stderr())
 
     async def read(self, size: int) -> bytes:
-        """Read what there is, up to `size`."""
-        with _translated(self._host):
+        with _translated_errors(self._host):
             data: bytes = await self._process.stdout.read(size)
             if not data:
-                await self._check_that_it_ended()
+                # Without a return code it was the connection that ended, not the command.
+                await self._process.wait_closed()
+                if self._process.returncode is None:
+                    raise connection_lost(self._host)
             return data
 
-    async def _check_that_it_ended(self) -> None:
-        """Tell the end of a command from the end of the connection under it."""
-        await self._process.wait_closed()
-        if self._process.returncode is None:
-            raise lost(self._host)
-
     async def write(self, data: bytes) -> None:
-        """Write at the pace of the worker."""
-        with _translated(self._host):
+        with _translated_errors(self._host):
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
     def write_soon(self, data: bytes) -> None:
-        """Write a few bytes, if anybody is still there."""
         if not self._process.stdin.is_closing():
             self._process.stdin.write(data)
 
     def close_stdin(self) -> None:
-        """Say that nothing more comes."""
         if not self._process.stdin.is_closing():
             self._process.stdin.write_eof()
 
-    async def complaint(self) -> str:
-        """The end of what came on stderr."""
-        await self._listening
-        return self._said.decode("utf-8", "replace")
+    async def stderr_tail(self) -> str:
+        await self._reading_stderr
+        return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Close the channel."""
-        self._listening.cancel()
+        self._reading_stderr.cancel()
         self._process.close()
 
-    async def _listen(self) -> None:
+    async def _read_stderr(self) -> None:
         try:
-            while data := await self._process.stderr.read(_COMPLAINT_BYTES):
-                self._said = (self._said + data)[-_COMPLAINT_BYTES:]
+            while data := await self._process.stderr.read(STDERR_BYTES):
+                self._stderr = (self._stderr + data)[-STDERR_BYTES:]
         except (asyncssh.Error, OSError):
             return
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """The keys we can use ourselves, and those that only ssh-agent can, for a passphrase."""
+    """Keys we can load, and keys with a passphrase, which only ssh-agent can use."""
 
     ours: tuple[Any, ...]
     locked: tuple[Path, ...]
-    hint: str | None = None
 
 
 def _load_keys(paths: tuple[Path, ...]) -> _Keys:
-    """Read private keys; raises InvalidInputError when the only one is none."""
+    """Read private keys; raises InvalidInputError if there is only one and it is not valid."""
     ours, locked = [], []
     for path in paths:
         try:
@@ -288,74 +289,53 @@ def _load_keys(paths: tuple[Path, ...]) -> _Keys:
             elif len(paths) == 1:
                 why = getattr(error, "strerror", None) or str(error)
                 raise InvalidInputError(
-                    f"{path} is no private key: {why}.",
-                    hint="Say which: --key FILE, or leave it out. ssh-keygen makes one.",
+                    f"{path} is not a valid private key: {why}.",
+                    hint="Use another file with --key, or leave --key out.",
                 ) from error
     return _Keys(tuple(ours), tuple(locked))
 
 
 @contextmanager
-def _translated(
-    host: Host,
-    client: _Client | None = None,
-    connect_s: float = 0.0,
-    keys: "_Keys | None" = None,
-) -> Iterator[None]:
-    """Raise what went wrong with a worker as the error that names it and the next step."""
+def _translated_errors(host: Host) -> Iterator[None]:
+    """Raise an error on an open connection as a TpuctlError that names the worker."""
     try:
         yield
-    except TpuctlError:
-        raise
+    except asyncssh.ChannelOpenError as error:
+        raise WorkerError(
+            f"{host.label} does not allow another session: {error.reason}.",
+            hint="Raise MaxSessions in its sshd_config, or stop another command there.",
+        ) from error
     except (OSError, asyncio.TimeoutError, asyncssh.Error) as error:
-        if client and client.refusal:
-            raise client.refusal from error
-        raise _translate(host, error, client is not None, connect_s, keys) from error
+        raise connection_lost(host, _reason(error)) from error
 
 
-def _translate(
-    host: Host, error: Exception, connecting: bool, connect_s: float, keys: "_Keys | None"
-) -> TpuctlError:
-    if isinstance(error, asyncssh.PermissionDenied):
-        return _not_let_in(host, keys or _Keys((), ()))
-    if isinstance(error, asyncssh.ChannelOpenError):
-        return WorkerError(
-            f"{host.label} opens no further session: {error.reason}.",
-            hint="Raise MaxSessions in its sshd_config, or end something else there.",
-        )
-    if not connecting:
-        return lost(host, _reason(error))
-    if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolError)):
-        return WorkerError(f"{host.label} and we have no SSH in common: {error.reason}.")
-    return _unreachable(host, error, connect_s)
-
-
-def _not_let_in(host: Host, keys: _Keys) -> WorkerAuthError:
+def _auth_error(host: Host, keys: _Keys, login_hint: str | None) -> WorkerAuthError:
     offered = len(keys.ours)
-    what = "lets nobody in without a key, and we have none"
-    if offered:
-        what = "does not accept the one key that we have"
-    if offered > 1:
-        what = f"accepts none of the {offered} keys that we have"
-    hint = "Say which: --key FILE, or as user@ip. Is the public one in its authorized_keys?"
-    if keys.hint and not host.is_own:
-        hint = keys.hint
+    what = f"accepts none of the {offered} keys found here"
+    if offered < 2:
+        what = "does not accept our only key" if offered else "needs a key, and none was found here"
+    hint = "Check the user name, and that the public key is in authorized_keys; or use --key FILE."
+    if login_hint and not host.is_own:
+        hint = login_hint
     if keys.locked:
-        hint = f"A passphrase locks {keys.locked[0]}: ssh-add {keys.locked[0]}"
-    return WorkerAuthError(f"{host.label} {what} for the user {host.user}.", hint=hint)
+        hint = (
+            f"{keys.locked[0]} has a passphrase, so add it to ssh-agent: ssh-add {keys.locked[0]}"
+        )
+    return WorkerAuthError(f"{host.label} {what} (user {host.user}).", hint=hint)
 
 
-def _unreachable(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
-    see = "Is it READY, and does a firewall rule admit you? Behind a bastion: --jump user@ip."
+def _unreachable_error(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
+    hint = "Check that it is READY and that a firewall rule allows SSH, or use --jump user@ip."
     if isinstance(error, ConnectionRefusedError):
         what = "refuses connections"
-        see = "It may still be booting: try again in a minute. Otherwise its sshd is not running."
+        hint = "It may still be booting: try again in a minute, or check that sshd is running."
     elif isinstance(error, socket.gaierror):
-        what, see = "has no known address", "Check the spelling of the name."
+        what, hint = "has an unknown host name", "Check the spelling of the name."
     elif isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         what = f"did not answer within {connect_s:g} s"
     else:
         what = f"cannot be reached: {_reason(error)}"
-    return WorkerUnreachableError(f"{host.label} {what}.", hint=see)
+    return WorkerUnreachableError(f"{host.label} {what}.", hint=hint)
 
 
 def _reason(error: Exception) -> str:
@@ -364,7 +344,7 @@ def _reason(error: Exception) -> str:
 
 
 def new_key() -> tuple[bytes, str]:
-    """Make a private key, and its public half as a line."""
+    """Create a private key, and its public key as a line."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     public = key.export_public_key().decode()
     return key.export_private_key(), " ".join(public.split()[:2])
