@@ -77,13 +77,13 @@ def test_a_failure_has_its_attempts_in_the_same_envelope(here: CloudWorld, tpuct
     ("words", "exit_code", "message"),
     [
         (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 an hour, until you delete it?"),
-        ([], 2, "Where? There is no --zone"),
+        ([], 2, "there is no --zone, and none is set"),
         (["--zone", A, "--zones", B], 2, "exclude each other"),
-        (["--zones", f"{A},,{B}"], 1, "'' is no zone"),
-        (["--zone", A, "--label", "x"], 2, "'x' is no label"),
+        (["--zones", f"{A},,{B}"], 1, "'' is not a valid zone"),
+        (["--zone", A, "--label", "x"], 2, "'x' is not a valid label"),
         (["--zone", A, "--ttl", "4"], 1, "'4' is not a duration"),
-        (["--zone", A, "--ttl", "0s"], 1, "--ttl must be more than nothing"),
-        (["--zone", A, "--max-usd", "nan"], 1, "--max-usd must be more than nothing"),
+        (["--zone", A, "--ttl", "0s"], 1, "--ttl must be a finite number greater than 0"),
+        (["--zone", A, "--max-usd", "nan"], 1, "--max-usd must be a finite number greater than 0"),
         (["--zone", A, "--timeout", "soon"], 1, "'soon' is not a duration"),
         (["--zone", A, "--startup-script", "/"], 1, "Could not read the startup script /"),
         (["--zone", "nowhere-a"], 1, "Location nowhere-a is not found"),
@@ -113,7 +113,7 @@ def test_a_bucket_far_away_is_a_warning_before_the_question(
     result = tpuctl(*CREATE, "--zone", A)
     assert "gs://data is in europe-west4, not in us-west4" in result.stderr
     near = tpuctl(*CREATE, "--zone", A, "--bucket", "gs://missing")
-    assert "Where gs://missing is could not be found out" in near.stderr
+    assert "Could not find the location of gs://missing" in near.stderr
 
 
 def test_the_same_in_python(here: CloudWorld) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, CrowdClock, Worlds
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
-from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.zones import plan_with_service
+from tpuctl.cloud.placement import complete_plan
+from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import InvalidInputError, PermissionDeniedError, QuotaExceededError, WriteError
 from tpuctl.progress import Progress
 from tpuctl.reporters import create as report
@@ -42,7 +42,7 @@ def ask(
     how: dict[str, Any] | None = None,
     **options: Any,
 ) -> Created | NotCreated:
-    plan = plan_with_service(api, CreateOptions(name, kind, zones=zones, **options))
+    plan = complete_plan(api, plan_create(CreateOptions(name, kind, zones=zones, **options)))
     return create(api, plan, journal=journal, **(how or {}))
 
 
@@ -473,7 +473,7 @@ def test_where_the_journal_cannot_be_written_nothing_is_asked_for(
     world: Worlds, journal: Journal
 ) -> None:
     here = world({"zones": ONE})
-    plan = plan_with_service(here.api, CreateOptions("t1", "v5e-8", zones=(A,)))
+    plan = complete_plan(here.api, plan_create(CreateOptions("t1", "v5e-8", zones=(A,))))
     journal.folder.write_text("in the way")
     with pytest.raises(WriteError):
         create(here.api, plan, journal=journal)
@@ -532,7 +532,7 @@ def test_an_emulator_that_is_killed_in_mid_create_is_waited_for(
             emulator.kill()
             emulator.start()
 
-    api = connect_google(None, endpoint=emulator.endpoint)
+    api = connect(None, endpoint=emulator.endpoint)
     how = {"on_progress": kill_once, "timeout_s": 1e6}
     result = ask(api, journal, zones=(A,), how=how)
     emulator.kill()

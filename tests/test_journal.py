@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.cloud.journal import Entry, Journal, new_create_id
+from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
 from tpuctl.errors import WriteError
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=timezone.utc)
@@ -22,10 +22,10 @@ class Place:
     endpoint: str = "e"
 
 
-def entry(**fields: object) -> Entry:
+def entry(**fields: object) -> JournalEntry:
     known = {"name": "t1", "zone": "z", "kind": "node", "project": "p", "endpoint": "e"}
     ids = {"create_id": new_create_id(), "accelerator_type": "v5litepod-8"}
-    return Entry(**{**known, **ids, **fields})  # type: ignore[arg-type]
+    return JournalEntry(**{**known, **ids, **fields})  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests import contract
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, printed, queue, sent
 from tpuctl.cloud.list import list_tpus, show_tpu
-from tpuctl.cloud.models import TTL_S
+from tpuctl.cloud.models import LABEL_TTL_S
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.errors import NotFoundError, RateLimitedError, UnavailableError, UsageError
 from tpuctl.reporters import tpus as report
@@ -96,7 +96,7 @@ def test_a_dead_node_and_its_dead_queued_resource_block_their_chips_once(world: 
 def test_a_dead_tpu_is_shown_with_what_it_still_blocks(world: Worlds, golden: Golden) -> None:
     death = {"on": "node", "name": "t2", "event": "preempt", "at_s": 600}
     here = world({"faults": [death]})
-    ask(here, "t1", labels={TTL_S: "14400"})
+    ask(here, "t1", labels={LABEL_TTL_S: "14400"})
     ask(here, "t2", spot=True)
     queue(here, "q1", zone=FAR, kind="v5e-16")
     here.clock.sleep(7200)
@@ -112,7 +112,7 @@ def test_nothing_is_said_to_be_nothing(world: Worlds) -> None:
 
 def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) -> None:
     here = world()
-    ask(here, "t1", labels={TTL_S: "7200"})
+    ask(here, "t1", labels={LABEL_TTL_S: "7200"})
     here.clock.sleep(3600)
     for days in (1, -1):
         (tpu,) = list_tpus(here.connect(wrong_by=timedelta(days=days))).tpus
@@ -121,7 +121,7 @@ def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) 
 
 def test_show_finds_a_tpu_in_whatever_zone_it_is(world: Worlds, golden: Golden) -> None:
     here = world()
-    ask(here, "pod", zone=FAR, kind="v5e-16", labels={TTL_S: "7200", "team": "vision"})
+    ask(here, "pod", zone=FAR, kind="v5e-16", labels={LABEL_TTL_S: "7200", "team": "vision"})
     here.clock.sleep(1800)
     shown = show_tpu(here.api, "pod")
     assert isinstance(shown, Tpu)

@@ -1,10 +1,12 @@
 """Frozen dataclasses to plain JSON values and back, checked field by field."""
 
+import base64
 import dataclasses
 import math
 import types
 import typing
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
@@ -13,7 +15,7 @@ Record = TypeVar("Record")
 def to_plain(value: Any) -> Any:
     """Reduce a dataclass to what JSON knows; a number that is not finite becomes null.
 
-    A field whose metadata says `internal` is left out.
+    Times become ISO 8601 text, bytes base64. A field whose metadata says `internal` is left out.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
@@ -22,6 +24,10 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -47,8 +53,10 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return _checked(value in typing.get_args(kind), value, where)
     if origin is tuple:
         return _read_tuple(typing.get_args(kind), value, where)
-    if origin is dict:
+    if origin in (dict, Mapping):
         return dict(_checked(isinstance(value, dict), value, where))
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple, which JSON has as a list
+        return kind(*_read_tuple(tuple(typing.get_type_hints(kind).values()), value, where))
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
     return _read_scalar(kind, value, where)
@@ -81,6 +89,10 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 def _read_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is datetime:
+        return datetime.fromisoformat(_checked(isinstance(value, str), value, where))
+    if kind is bytes:
+        return base64.b64decode(_checked(isinstance(value, str), value, where), validate=True)
     if kind is float:
         _checked(isinstance(value, (int, float)) and not isinstance(value, bool), value, where)
         return float(value)

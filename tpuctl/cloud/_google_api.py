@@ -13,7 +13,8 @@ from google.longrunning import operations_pb2
 from tpuctl.clock import Clock
 from tpuctl.cloud import _google_protos as protos
 from tpuctl.cloud._google_channel import Connection, translated_errors
-from tpuctl.cloud.error_table import Asked
+from tpuctl.cloud.endpoint import quietly
+from tpuctl.cloud.error_table import RequestContext
 from tpuctl.cloud.models import (
     ALL_ZONES,
     Listing,
@@ -23,8 +24,7 @@ from tpuctl.cloud.models import (
     QueuedResource,
     Quota,
 )
-from tpuctl.cloud.quiet import quietly
-from tpuctl.cloud.retry import Patience
+from tpuctl.cloud.retry import RetryPolicy
 from tpuctl.errors import InvalidInputError
 from tpuctl.runtime.metadata_server import MetadataServer
 from tpuctl.storage._credentials import find_credentials
@@ -33,14 +33,14 @@ SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 @dataclass(frozen=True)
-class Login:
+class GoogleLogin:
     """Credentials, and the project that they are used for."""
 
     credentials: Any
     project: str
 
 
-def log_in(project: str | None) -> Login:
+def log_in(project: str | None) -> GoogleLogin:
     """Find the credentials of this machine, and the project where none is given.
 
     Raises NotLoggedInError, and InvalidInputError for a project that cannot be told.
@@ -57,7 +57,7 @@ def log_in(project: str | None) -> Login:
             hint="export TPUCTL_PROJECT=YOUR_PROJECT (or --project; `gcloud projects list` "
             "names yours)",
         )
-    return Login(credentials, project)
+    return GoogleLogin(credentials, project)
 
 
 PAGE_SIZE = 500
@@ -66,13 +66,13 @@ PAGE_SIZE = 500
 class GoogleTpuApi:
     """The v2 Cloud TPU API through google-cloud-tpu."""
 
-    def __init__(self, connection: Connection, *, project: str, patience: Patience) -> None:
+    def __init__(self, connection: Connection, *, project: str, policy: RetryPolicy) -> None:
         self.project = protos.segment("project", project)
         self.endpoint = connection.endpoint.address
         self.emulated = connection.endpoint.is_local
         self.clock: Clock = connection.clock
         self._connection = connection
-        self._read_s, self._write_s = patience.read_deadline_s, patience.write_deadline_s
+        self._read_s, self._write_s = policy.read_deadline_s, policy.write_deadline_s
         self._client = tpu_v2.TpuClient(
             transport=TpuGrpcTransport(channel=connection.open_channel())
         )
@@ -240,7 +240,7 @@ class GoogleTpuApi:
         where = {"": "", ALL_ZONES: " of all zones"}.get(zone, f" in {zone}")
         doing = f"Could not {what}{' ' if name else ''}{name}{where}"
         return translated_errors(
-            Asked(doing, project=self.project, zone=zone or "ZONE", name=name or "NAME")
+            RequestContext(doing, project=self.project, zone=zone or "ZONE", name=name or "NAME")
         )
 
 

@@ -14,7 +14,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.rpc import error_details_pb2, status_pb2
 
 from tpuctl.cloud.endpoint import Endpoint
-from tpuctl.cloud.error_table import Asked, Fault, translate
+from tpuctl.cloud.error_table import Fault, RequestContext, translate
 from tpuctl.cloud.service_clock import ServiceClock, read_time
 from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 
@@ -23,7 +23,7 @@ LOGIN_COMMAND = "gcloud auth application-default login"
 
 
 @contextmanager
-def translated_errors(asked: Asked) -> Iterator[None]:
+def translated_errors(context: RequestContext) -> Iterator[None]:
     """Let nothing of Google's escape: whatever is raised inside becomes a TpuctlError.
 
     The cause is cut off: it repeats the service's words, with whatever secrets are in them.
@@ -31,20 +31,20 @@ def translated_errors(asked: Asked) -> Iterator[None]:
     try:
         yield
     except GoogleAPICallError as error:
-        raise translate(_fault_of_call(error), asked) from None
+        raise translate(_fault_of_call(error), context) from None
     except google.auth.exceptions.TransportError as error:
-        raise translate(Fault(UNAVAILABLE, str(error)), asked) from None
+        raise translate(Fault(UNAVAILABLE, str(error)), context) from None
     except google.auth.exceptions.GoogleAuthError as error:
-        message = f"{asked.doing}: the login on this machine does not work: {first_line(error)}"
+        message = f"{context.doing}: the login on this machine does not work: {first_line(error)}"
         raise NotLoggedInError(message, hint=LOGIN_COMMAND) from None
     except requests.exceptions.RequestException as error:
-        raise translate(Fault(UNAVAILABLE, first_line(error)), asked) from None
+        raise translate(Fault(UNAVAILABLE, first_line(error)), context) from None
 
 
-def error_of_status(status: status_pb2.Status, asked: Asked) -> TpuctlError:
+def error_of_status(status: status_pb2.Status, context: RequestContext) -> TpuctlError:
     """Translate the error that ended an operation."""
     details = [_unpacked(detail) for detail in status.details]
-    return translate(_fault(status.code, status.message, details, in_operation=True), asked)
+    return translate(_fault(status.code, status.message, details, in_operation=True), context)
 
 
 def _fault_of_call(error: GoogleAPICallError) -> Fault:
@@ -128,7 +128,7 @@ class Reconnector(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     ) -> Any:
         """Pass a call on; the next one after a failure finds an open channel, if there can be."""
         call = continuation(details, request)
-        if call.code() is grpc.StatusCode.UNAVAILABLE and not self._endpoint.knock():
+        if call.code() is grpc.StatusCode.UNAVAILABLE and not self._endpoint.check_reachable():
             with suppress(grpc.FutureTimeoutError):
                 grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)
         return call

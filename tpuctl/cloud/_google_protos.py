@@ -16,8 +16,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from tpuctl.cloud import models
 from tpuctl.cloud._google_channel import error_of_status
-from tpuctl.cloud.error_table import Asked
-from tpuctl.cloud.models import CREATE_ID
+from tpuctl.cloud.error_table import RequestContext
+from tpuctl.cloud.models import LABEL_CREATE_ID
 from tpuctl.errors import InvalidInputError
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -82,7 +82,7 @@ def queued_resource_of(queued: Any) -> models.QueuedResource:
     name, zone, state = last(queued.name), zone_of(queued.name), queued.state
     specs = queued.tpu.node_spec
     failed = state.HasField("failed_data") and state.failed_data.error.code
-    asked = Asked(f"The queued resource {name} in {zone} failed", zone=zone, name=name)
+    context = RequestContext(f"The queued resource {name} in {zone} failed", zone=zone, name=name)
     return models.QueuedResource(
         name=name,
         zone=zone,
@@ -92,8 +92,8 @@ def queued_resource_of(queued: Any) -> models.QueuedResource:
         nodes=tuple(node for spec in specs for node in _node_names(spec, name)),
         spot=queued.HasField("spot"),
         labels=dict(specs[0].node.labels) if specs else {},
-        asked=_asked(queued, name, zone) if specs else None,
-        error=error_of_status(state.failed_data.error, asked) if failed else None,
+        requested=_requested(queued, name, zone) if specs else None,
+        error=error_of_status(state.failed_data.error, context) if failed else None,
         stopped_by=_INITIATORS.get(state.state_initiator),
     )
 
@@ -103,14 +103,14 @@ def operation_of(operation: operations_pb2.Operation, project: str) -> models.Op
     metadata, node = _METADATA(), _NODE()
     operation.metadata.Unpack(metadata)
     name, zone, verb = last(metadata.target), zone_of(operation.name), metadata.verb
-    asked = Asked(f"Could not {verb or 'change'} {name} in {zone}", project, zone, name)
+    context = RequestContext(f"Could not {verb or 'change'} {name} in {zone}", project, zone, name)
     return models.Operation(
         name=operation.name,
         verb=verb,
         target=metadata.target,
         done=operation.done,
         detail=metadata.status_detail,
-        error=error_of_status(operation.error, asked) if operation.error.code else None,
+        error=error_of_status(operation.error, context) if operation.error.code else None,
         node=node_of(node) if operation.response.Unpack(node) else None,
     )
 
@@ -130,7 +130,7 @@ def node_message(request: models.NodeRequest) -> tpu_v2.Node:
             email=request.service_account or "", scope=[CLOUD_PLATFORM]
         ),
         scheduling_config=tpu_v2.SchedulingConfig(spot=request.spot, reserved=request.reserved),
-        labels={**request.labels, CREATE_ID: request.create_id},
+        labels={**request.labels, LABEL_CREATE_ID: request.create_id},
         metadata=request.metadata,
         tags=request.tags,
         data_disks=[_disk_message(disk) for disk in request.data_disks],
@@ -166,7 +166,7 @@ def request_id(create_id: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, create_id))
 
 
-def _asked(queued: Any, name: str, zone: str) -> models.Node:
+def _requested(queued: Any, name: str, zone: str) -> models.Node:
     """The first node that a queued resource asks for, which says by its tier what it is."""
     node = node_of(queued.tpu.node_spec[0].node)
     return replace(

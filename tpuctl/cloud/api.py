@@ -12,7 +12,7 @@ class TpuApi(Protocol):
     What `connect` gives repeats a request where that cannot do harm, and sends none faster than
     the service takes them. UnavailableError from `create_node` or a delete means that it is not
     known whether the work was done: read, then decide. A delete is sent once and at once; for
-    RateLimitedError wait `retry_after_s`, make sure that the same thing still bears the name, and
+    RateLimitedError wait `retry_after_s`, make sure that the same resource still bears the name, and
     ask again.
 
     `zone` may be `models.ALL_ZONES` where something is listed. `clock` tells the service's time,

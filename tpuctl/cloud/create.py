@@ -4,24 +4,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.follow import (
     LAND_S,
     NOT_TRIED,
-    Attempt,
-    Pending,
-    failed,
+    PendingRequest,
+    ZoneAttempt,
+    failed_attempt,
     follow,
     is_final,
     is_lost,
     is_regional,
-    verdict,
+    overall_error,
 )
-from tpuctl.cloud.journal import Entry, Journal, new_create_id
-from tpuctl.cloud.models import Node, QueuedResource
+from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
+from tpuctl.cloud.models import LABEL_TTL_S, Node, QueuedResource
 from tpuctl.cloud.plan import CreatePlan, Offer
-from tpuctl.cloud.requests import give_up, read_named, submit
+from tpuctl.cloud.requests import cancel, read_named, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
@@ -35,14 +34,14 @@ MOST_VALID_S = 365 * 86400.0
 
 Choice = Literal["cancel", "leave"]
 
-OnAttempt = Callable[[Attempt], None]
+OnAttempt = Callable[[ZoneAttempt], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Created(Tpu):
     """The TPU, as it was when `create` ended, and every zone that was asked before."""
 
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[ZoneAttempt, ...]
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
     because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
@@ -63,7 +62,7 @@ class NotCreated(Outcome):
 
     name: str
     accelerator_type: str
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[ZoneAttempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
     because: tuple[str, ...] = field(default=(), metadata={"internal": True})
@@ -144,7 +143,7 @@ class _Creation:
     ) -> None:
         self.api, self.plan, self.journal, self.session = api, plan, journal, session
         self.timeout_s = timeout_s
-        self.attempts: list[Attempt] = []
+        self.attempts: list[ZoneAttempt] = []
         self.notes: list[str] = []
         self.on_progress, self.on_attempt = on_progress, on_attempt
 
@@ -154,7 +153,7 @@ class _Creation:
         for offer in self._offers():
             if offer.region in full_regions:
                 reason = f"the quota of {offer.region} counts for all of its zones"
-                self._note(Attempt(offer.zone, NOT_TRIED, reason, 0.0))
+                self._note(ZoneAttempt(offer.zone, NOT_TRIED, reason, 0.0))
                 continue
             pending = self._submit(offer)
             if pending and not wait:
@@ -191,7 +190,7 @@ class _Creation:
         left = tuple(under_way)
         try:
             if decide() == "cancel":
-                left = give_up(self.api, self.journal, under_way, outcome=StoppedError.code)
+                left = cancel(self.api, self.journal, under_way, outcome=StoppedError.code)
         except KeyboardInterrupt:
             left = tuple(self._under_way())
         if not left:
@@ -208,7 +207,7 @@ class _Creation:
         """Note what is no use to try, and begin where an interrupted create has begun."""
         for offer in self.plan.offers:
             if offer.not_tried:
-                self._note(Attempt(offer.zone, NOT_TRIED, offer.not_tried, 0.0))
+                self._note(ZoneAttempt(offer.zone, NOT_TRIED, offer.not_tried, 0.0))
         begun = {
             entry.zone
             for entry in self.journal.entries(self.api)
@@ -216,7 +215,7 @@ class _Creation:
         }
         return sorted(self.plan.to_try, key=lambda offer: offer.zone not in begun)
 
-    def _submit(self, offer: Offer, *, race: str | None = None) -> Pending | None:
+    def _submit(self, offer: Offer, *, race: str | None = None) -> PendingRequest | None:
         try:
             entry = submit(
                 self.api,
@@ -229,11 +228,11 @@ class _Creation:
                 race=race,
             )
         except TpuctlError as error:
-            self._note(failed(offer.zone, error, 0.0))
+            self._note(failed_attempt(offer.zone, error, 0.0))
             return None
-        return Pending(self.api, entry)
+        return PendingRequest(self.api, entry)
 
-    def _follow(self, contest: list[Pending], timeout_s: float | None) -> Created | None:
+    def _follow(self, contest: list[PendingRequest], timeout_s: float | None) -> Created | None:
         try:
             landed = follow(
                 self.api,
@@ -249,40 +248,42 @@ class _Creation:
             return None
         winner, node = landed
         self._cancel([each for each in contest if each is not winner], f"{node.zone} was first")
-        self._note(Attempt(node.zone, "ready", "", winner.waited_s))
+        self._note(ZoneAttempt(node.zone, "ready", "", winner.waited_s))
         # Last of all: whoever is killed before has told nobody, and the same command goes on.
         known = {"node_id": node.id, "created": node.created}
         self.journal.update(winner.entry, phase="ready", outcome="ready", **known)
         return self._created(node)
 
-    def _cancel(self, contest: list[Pending], why: str) -> None:
+    def _cancel(self, contest: list[PendingRequest], why: str) -> None:
         """Give up those that still are under way."""
         left = [pending for pending in contest if self._is_under_way(pending.entry)]
         seconds = [pending.waited_s for pending in left]
         self._give_up([pending.entry for pending in left], outcome="cancelled")
         for pending, waited_s in zip(left, seconds, strict=True):
-            self._note(Attempt(pending.entry.zone, "cancelled", why, waited_s))
+            self._note(ZoneAttempt(pending.entry.zone, "cancelled", why, waited_s))
 
-    def _lose(self, pending: Pending, error: TpuctlError) -> None:
+    def _lose(self, pending: PendingRequest, error: TpuctlError) -> None:
         seconds = pending.waited_s
         self._give_up([pending.entry], outcome=error.code)
-        self._note(failed(pending.entry.zone, error, seconds))
+        self._note(failed_attempt(pending.entry.zone, error, seconds))
 
-    def _give_up(self, entries: list[Entry], *, outcome: str) -> None:
-        for entry in give_up(self.api, self.journal, entries, outcome=outcome):
+    def _give_up(self, entries: list[JournalEntry], *, outcome: str) -> None:
+        for entry in cancel(self.api, self.journal, entries, outcome=outcome):
             self.notes.append(
                 f"{entry.name} in {entry.zone} was cancelled, but is not gone yet. "
                 "Look again in a minute: tpuctl gc"
             )
 
-    def _left_waiting(self, *contest: Pending) -> Created | NotCreated:
+    def _left_waiting(self, *contest: PendingRequest) -> Created | NotCreated:
         first = contest[0]
         there = read_named(self.api, first.entry)
         if there is None:
             self._lose(first, first.why_gone())
             return self._left_waiting(*contest[1:]) if contest[1:] else self._not_created()
         for pending in contest:
-            self._note(Attempt(pending.entry.zone, "accepted", "not waited for", pending.waited_s))
+            self._note(
+                ZoneAttempt(pending.entry.zone, "accepted", "not waited for", pending.waited_s)
+            )
         if len(contest) > 1:
             self.notes.append(_several_in_line(self.plan.name, len(contest)))
         if isinstance(there, Node):
@@ -293,7 +294,7 @@ class _Creation:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
         known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
         wanted = next(offer.ttl_s for offer in self.plan.offers if offer.zone == node.zone)
-        if wanted is not None and node.labels.get(models.TTL_S) != str(wanted):
+        if wanted is not None and node.labels.get(LABEL_TTL_S) != str(wanted):
             self.notes.append(
                 f"{node.name} was asked for by an earlier create, and keeps what limits that gave "
                 "it: the time to live of this one does not hold."
@@ -311,22 +312,22 @@ class _Creation:
             self.plan.name,
             self.plan.accelerator_type,
             attempts,
-            error or verdict(self.plan, attempts),
+            error or overall_error(self.plan, attempts),
             tuple(self.notes),
             self.plan.because,
         )
 
-    def _note(self, attempt: Attempt) -> None:
+    def _note(self, attempt: ZoneAttempt) -> None:
         self.attempts.append(attempt)
         self.on_attempt(attempt)
 
-    def _under_way(self) -> list[Entry]:
+    def _under_way(self) -> list[JournalEntry]:
         entries = self.journal.entries(self.api)
         return [
             e for e in entries if e.session == self.session and e.phase not in ("ready", "closed")
         ]
 
-    def _is_under_way(self, entry: Entry) -> bool:
+    def _is_under_way(self, entry: JournalEntry) -> bool:
         known = self.journal.find(entry.create_id)
         return known is not None and known.is_open
 

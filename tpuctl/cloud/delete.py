@@ -6,21 +6,19 @@ from datetime import datetime
 from functools import partial
 from typing import Literal
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import COLLECTED, DELETED, Entry, Journal
+from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
 from tpuctl.cloud.lookup import (
-    Group,
+    ResourceGroup,
     attempt_all,
     find,
-    group_all,
-    group_of,
+    group_resources,
     is_replaced,
-    look,
-    read_again,
+    read_group,
+    reread_group,
+    take_snapshot,
 )
-from tpuctl.cloud.models import ALL_ZONES, Operation
-from tpuctl.cloud.placement import name_of
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Operation
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import known_type, price_now
 from tpuctl.errors import (
@@ -40,11 +38,13 @@ TIMEOUT_S = 1800.0
 _MOST_SENDS = 4
 _AT_ONCE = 16
 
-Ending = Literal["planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"]
+DeletionOutcome = Literal[
+    "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
+]
 
 
 @dataclass(frozen=True)
-class Removal:
+class TpuDeletion:
     """One TPU or queued resource to be deleted, or what became of that.
 
     `already_deleted` was gone before we asked; `replaced` was too, and another one bears its name;
@@ -63,8 +63,8 @@ class Removal:
     queued_resource: str | None
     takes_along: tuple[str, ...]
     remaining_disks: tuple[str, ...]
-    group: Group = field(metadata={"internal": True})
-    outcome: Ending = "planned"
+    group: ResourceGroup = field(metadata={"internal": True})
+    outcome: DeletionOutcome = "planned"
     reason: str | None = None
     seconds: float = 0.0
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
@@ -75,15 +75,19 @@ class Removal:
         return f"{self.name} in {self.zone}"
 
 
-def plan_removal(group: Group, *, name: str | None = None) -> Removal:
+def plan_group_deletion(group: ResourceGroup, *, name: str | None = None) -> TpuDeletion:
     """Say what deleting a group means; `name` is what it was asked for by."""
     queued = group.queued
-    lead = next(thing for thing in (*group.nodes, queued) if thing and name in (None, thing.name))
+    lead = next(
+        resource
+        for resource in (*group.nodes, queued)
+        if resource and name in (None, resource.name)
+    )
     prices = [price_now(node) for node in group.nodes]
     known = [price for price in prices if price is not None]
     kind = known_type(lead.accelerator_type)
     how_many = max(1, len(queued.nodes)) if queued else 1
-    return Removal(
+    return TpuDeletion(
         kind="queued_resource" if lead is queued else "node",
         name=lead.name,
         zone=lead.zone,
@@ -93,20 +97,20 @@ def plan_removal(group: Group, *, name: str | None = None) -> Removal:
         usd_per_hour=round(sum(known), 4) if len(known) == len(prices) else None,
         queued_resource=queued.name if queued else None,
         takes_along=tuple(node.name for node in group.nodes if node is not lead),
-        remaining_disks=tuple(name_of(disk) for node in group.nodes for disk in node.data_disks),
+        remaining_disks=tuple(disk.name for node in group.nodes for disk in node.data_disks),
         group=group,
     )
 
 
-def remove_all(
+def delete_all(
     api: TpuApi,
-    planned: Sequence[Removal],
+    planned: Sequence[TpuDeletion],
     *,
     journal: Journal,
     timeout_s: float = TIMEOUT_S,
-    still_wanted: Callable[[Group], bool] = lambda _: True,
+    still_wanted: Callable[[ResourceGroup], bool] = lambda _: True,
     on_progress: OnProgress = silent,
-) -> tuple[Removal, ...]:
+) -> tuple[TpuDeletion, ...]:
     """Delete everything that was planned, several at once, and follow each to its end.
 
     One that fails stops no other: its error is in its result. `still_wanted` judges each group once
@@ -118,15 +122,15 @@ def remove_all(
     def tell(note: str = "") -> None:
         on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", note))
 
-    def work(removal: Removal) -> Removal:
-        def may_go(group: Group) -> bool:
+    def work(removal: TpuDeletion) -> TpuDeletion:
+        def may_go(group: ResourceGroup) -> bool:
             if not still_wanted(group):
                 return False
             for create_id in _create_ids(group):
-                journal.foresee(create_id, _outcome_of(group))
+                journal.expect_end(create_id, _outcome_of(group))
             return True
 
-        result = _Deletion(api, removal, timeout_s, may_go, tell).carry_out()
+        result = _Deleter(api, removal, timeout_s, may_go, tell).carry_out()
         if result.outcome not in ("left_alone", "failed"):
             _close(journal, result, at=api.clock.now())
         ended.append(removal.name)
@@ -149,7 +153,7 @@ def exit_code_of(failures: Sequence[TpuctlError]) -> int:
     return 3 if all(isinstance(failure, TryAgainError) for failure in failures) else 1
 
 
-def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
+def warnings_of(removals: Sequence[TpuDeletion]) -> tuple[str, ...]:
     """What was left alone, and what stays behind and may go on costing money."""
     left = [f"{r.where}: {r.reason}." for r in removals if r.reason and not r.error]
     stays = [
@@ -162,40 +166,40 @@ def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
     return (*left, *stays)
 
 
-def _failed(removal: Removal, error: TpuctlError) -> Removal:
+def _failed(removal: TpuDeletion, error: TpuctlError) -> TpuDeletion:
     return replace(removal, outcome="failed", reason=str(error), error=error)
 
 
-def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
+def _close(journal: Journal, ended: TpuDeletion, *, at: datetime) -> None:
     outcome = _outcome_of(ended.group) if ended.outcome == "deleted" else COLLECTED
     for create_id in _create_ids(ended.group):
         journal.close(create_id, outcome, at=at)
 
 
-def _outcome_of(group: Group) -> str:
-    return COLLECTED if all(thing.is_dead for thing in group.things) else DELETED
+def _outcome_of(group: ResourceGroup) -> str:
+    return COLLECTED if all(resource.is_dead for resource in group.resources) else DELETED
 
 
-def _create_ids(group: Group) -> set[str | None]:
-    return {thing.labels.get(models.CREATE_ID) for thing in group.things}
+def _create_ids(group: ResourceGroup) -> set[str | None]:
+    return {resource.labels.get(LABEL_CREATE_ID) for resource in group.resources}
 
 
-class _Deletion:
+class _Deleter:
     """One deletion on its way."""
 
     def __init__(
         self,
         api: TpuApi,
-        planned: Removal,
+        planned: TpuDeletion,
         timeout_s: float,
-        may_go: Callable[[Group], bool],
+        may_go: Callable[[ResourceGroup], bool],
         tell: Callable[[str], None],
     ) -> None:
         self._api, self._planned = api, planned
         self._may_go, self._tell = may_go, tell
         self._polling = Polling(api.clock, timeout_s=timeout_s)
 
-    def carry_out(self) -> Removal:
+    def carry_out(self) -> TpuDeletion:
         """Delete the group and follow that to its end; a failure is in the result, not raised."""
         try:
             outcome, reason = self._delete()
@@ -205,17 +209,17 @@ class _Deletion:
             self._planned, outcome=outcome, reason=reason, seconds=self._polling.waited_s
         )
 
-    def _delete(self) -> tuple[Ending, str | None]:
+    def _delete(self) -> tuple[DeletionOutcome, str | None]:
         sent = 0
         while sent < _MOST_SENDS:
             now = self._settled()
             if is_replaced(self._planned.group, now):
                 reason = "another one bears the name by now, and was left alone"
                 return ("deleted" if sent else "replaced"), reason
-            if not now.things:
+            if not now.resources:
                 return ("deleted" if sent else "already_deleted"), None
             if not sent and not self._may_go(now):
-                return "left_alone", f"it is {now.things[0].state} by now, and was left alone"
+                return "left_alone", f"it is {now.resources[0].state} by now, and was left alone"
             try:
                 operation = self._send(now)
             except RateLimitedError as error:
@@ -229,21 +233,21 @@ class _Deletion:
             hint=f"tpuctl show {self._planned.name} --zone {self._planned.zone}",
         )
 
-    def _settled(self) -> Group:
+    def _settled(self) -> ResourceGroup:
         """Read the group, and go on reading while somebody's deletion of it is under way."""
         while True:
-            now = read_again(self._api, self._planned.group)
-            is_going = now.things and now.things[0].state == "DELETING"
+            now = reread_group(self._api, self._planned.group)
+            is_going = now.resources and now.resources[0].state == "DELETING"
             if not is_going or is_replaced(self._planned.group, now):
                 return now
             self._pause()
 
-    def _send(self, group: Group) -> Operation | None:
+    def _send(self, group: ResourceGroup) -> Operation | None:
         """Ask for the deletion; None when the reply was lost, or nothing is there any more.
 
         What to believe then is what the group looks like when it is read again.
         """
-        target = group.things[0]
+        target = group.resources[0]
         try:
             if target is group.queued:
                 return self._api.delete_queued_resource(target.name, zone=target.zone, force=True)
@@ -277,7 +281,7 @@ class _Deletion:
 
 
 @dataclass(frozen=True)
-class Gone:
+class DeletedEarlier:
     """A TPU that is not there any more, and that the journal remembers."""
 
     name: str
@@ -285,14 +289,14 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Deletion(Outcome):
+class DeleteResult(Outcome):
     """What is to be deleted, or what became of each; see `Removal` for the words.
 
     `saved_usd_per_hour` and `freed_chips` leave out what is not known.
     """
 
-    tpus: tuple[Removal, ...]
-    already_deleted: tuple[Gone, ...] = ()
+    tpus: tuple[TpuDeletion, ...]
+    already_deleted: tuple[DeletedEarlier, ...] = ()
     unreachable_zones: tuple[str, ...] = ()
     dry_run: bool = True
     saved_usd_per_hour: float = 0.0
@@ -325,9 +329,9 @@ class Deletion(Outcome):
         return (*self.not_planned, *(r.error for r in self.tpus if r.error))
 
 
-def plan_deletion(
+def plan_delete(
     api: TpuApi, names: Sequence[str] | None, *, zone: str | None = None, journal: Journal
-) -> Deletion:
+) -> DeleteResult:
     """Find what bears the names, and say what deleting it means; changes nothing.
 
     No names at all mean everything in the zone, or in all zones.
@@ -337,12 +341,12 @@ def plan_deletion(
     """
     if names is None:
         return _plan_everything(api, zone)
-    planned: list[Removal] = []
-    gone: list[Gone] = []
+    planned: list[TpuDeletion] = []
+    gone: list[DeletedEarlier] = []
     failures: list[TpuctlError] = []
     for name in dict.fromkeys(names):
         try:
-            planned.append(plan_removal(group_of(api, find(api, name, zone)), name=name))
+            planned.append(plan_group_deletion(read_group(api, find(api, name, zone)), name=name))
         except NotFoundError as error:
             remembered = _remembered(journal.entries(api), name, zone)
             gone += remembered
@@ -351,15 +355,15 @@ def plan_deletion(
             failures.append(error)
     if len(failures) == 1 and not planned and not gone:
         raise failures[0]
-    return _summed(Deletion(_once(planned), tuple(gone), not_planned=tuple(failures)))
+    return _summed(DeleteResult(_once(planned), tuple(gone), not_planned=tuple(failures)))
 
 
-def _plan_everything(api: TpuApi, zone: str | None) -> Deletion:
-    seen = look(api, zone or ALL_ZONES)
-    planned = [plan_removal(group) for group in group_all(seen)]
+def _plan_everything(api: TpuApi, zone: str | None) -> DeleteResult:
+    seen = take_snapshot(api, zone or ALL_ZONES)
+    planned = [plan_group_deletion(group) for group in group_resources(seen)]
     in_order = sorted(planned, key=lambda removal: (removal.zone, removal.name))
     return _summed(
-        Deletion(
+        DeleteResult(
             tuple(in_order),
             unreachable_zones=seen.unreachable_zones,
             not_planned=seen.failures,
@@ -369,20 +373,20 @@ def _plan_everything(api: TpuApi, zone: str | None) -> Deletion:
 
 def delete(
     api: TpuApi,
-    plan: Deletion,
+    plan: DeleteResult,
     *,
     journal: Journal,
     timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress = silent,
-) -> Deletion:
+) -> DeleteResult:
     """Delete what was planned, each exactly as it was when it was planned, and wait for its end."""
-    ended = remove_all(
+    ended = delete_all(
         api, plan.tpus, journal=journal, timeout_s=timeout_s, on_progress=on_progress
     )
     return _summed(replace(plan, tpus=ended, dry_run=False))
 
 
-def _summed(deletion: Deletion) -> Deletion:
+def _summed(deletion: DeleteResult) -> DeleteResult:
     """Add up what is planned, or what has really gone."""
     counted = [r for r in deletion.tpus if r.outcome in ("planned", "deleted")]
     return replace(
@@ -392,15 +396,17 @@ def _summed(deletion: Deletion) -> Deletion:
     )
 
 
-def _once(planned: Sequence[Removal]) -> tuple[Removal, ...]:
+def _once(planned: Sequence[TpuDeletion]) -> tuple[TpuDeletion, ...]:
     """Leave out what goes with something else that is named as well."""
-    first: dict[tuple[str, str], Removal] = {}
+    first: dict[tuple[str, str], TpuDeletion] = {}
     for removal in planned:
         first.setdefault((removal.zone, removal.queued_resource or f"node {removal.name}"), removal)
     return tuple(first.values())
 
 
-def _remembered(entries: Sequence[Entry], name: str, zone: str | None) -> list[Gone]:
+def _remembered(
+    entries: Sequence[JournalEntry], name: str, zone: str | None
+) -> list[DeletedEarlier]:
     """The TPUs of that name that did exist, and were made by us."""
     existed = (
         entry
@@ -408,4 +414,4 @@ def _remembered(entries: Sequence[Entry], name: str, zone: str | None) -> list[G
         if entry.name == name and zone in (None, entry.zone)
         if entry.phase == "ready" or entry.outcome in (COLLECTED, DELETED)
     )
-    return [Gone(name, each) for each in dict.fromkeys(entry.zone for entry in existed)]
+    return [DeletedEarlier(name, each) for each in dict.fromkeys(entry.zone for entry in existed)]

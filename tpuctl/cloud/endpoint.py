@@ -1,15 +1,19 @@
 """Where the API is: Google's own service with a login, or an emulator on this machine without."""
 
 import ipaddress
+import os
 import re
 import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tpuctl.errors import InvalidInputError
 
 GOOGLE = "tpu.googleapis.com"
 PRACTICE_PROJECT = "practice"
-KNOCK_S = 2.0
+REACHABLE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,13 @@ class Endpoint:
     address: str
     is_local: bool
 
-    def knock(self) -> str | None:
+    def check_reachable(self) -> str | None:
         """Try whether anything listens there; gives the reason when nothing does."""
         host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+            socket.create_connection(
+                (host.strip("[]"), int(port)), timeout=REACHABLE_TIMEOUT_S
+            ).close()
         except OSError as error:
             return error.strerror or str(error)
         return None
@@ -67,3 +73,23 @@ def _refusal(text: str, why: str) -> InvalidInputError:
         hint="For an emulator: the address that `tpuctl emulator start` prints, such as "
         "127.0.0.1:8471. For Google's: leave TPUCTL_TPU_ENDPOINT unset.",
     )
+
+
+VERBOSITY = "GRPC_VERBOSITY"
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Load a library of Google's inside: what they would say, they are told when loaded.
+
+    gRPC would log that a server went away, google-api-core warn about old versions of Python.
+    """
+    wanted = os.environ.get(VERBOSITY)
+    os.environ[VERBOSITY] = wanted or "NONE"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if wanted is None:
+            del os.environ[VERBOSITY]

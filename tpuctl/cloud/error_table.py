@@ -1,6 +1,6 @@
 """One table that says what an error of the Cloud TPU API means.
 
-The same code can mean opposite things (8: out of stock, so try elsewhere; or out of quota, so
+The same code can mean opposite resources (8: out of stock, so try elsewhere; or out of quota, so
 never): what splits them is the text, and what came with it.
 """
 
@@ -49,7 +49,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestContext:
     """What we were doing, in words, and the object that a hint may name."""
 
     doing: str
@@ -77,15 +77,15 @@ class Rule:
         return bool(re.search(self.text, fault.evidence, re.IGNORECASE | re.MULTILINE))
 
 
-def translate(fault: Fault, asked: Asked) -> TpuctlError:
+def translate(fault: Fault, context: RequestContext) -> TpuctlError:
     """Turn what the service said into one of our errors, with the next command."""
     rule = next(rule for rule in _rules() if rule.fits(fault))
     said = _presentable(fault.message) or f"the service gave no reason (code {fault.code})"
-    message = f"{asked.doing}: {said}"
+    message = f"{context.doing}: {said}"
     hint = rule.hint and rule.hint.format(
-        project=asked.project,
-        zone=asked.zone,
-        name=asked.name,
+        project=context.project,
+        zone=context.zone,
+        name=context.name,
         service=fault.service or "tpu.googleapis.com",
     )
     kind = error_classes()[rule.error]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import Entry
+from tpuctl.cloud.journal import JournalEntry
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreatePlan
 from tpuctl.cloud.requests import is_of
@@ -45,7 +45,7 @@ _FINAL = (
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ZoneAttempt:
     """What became of one zone: `ready`, `accepted`, `not_tried`, or the code of an error."""
 
     zone: str
@@ -55,11 +55,11 @@ class Attempt:
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
 
 
-def failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
+def failed_attempt(zone: str, error: TpuctlError, seconds: float) -> ZoneAttempt:
     """An attempt whose reason leaves out what we were doing: that is said already."""
     doing, _, why = str(error).partition(": ")
     reason = why if doing.startswith("Could not create") and why else str(error)
-    return Attempt(zone, error.code, reason, seconds, error)
+    return ZoneAttempt(zone, error.code, reason, seconds, error)
 
 
 def is_final(error: TpuctlError | None) -> bool:
@@ -77,7 +77,7 @@ def is_regional(error: QuotaExceededError) -> bool:
     return bool(re.search(r"PerRegion|in region\b", str(error)))
 
 
-def verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
+def overall_error(plan: CreatePlan, attempts: tuple[ZoneAttempt, ...]) -> TpuctlError:
     """The error of the whole: of the only zone, or one that says whether waiting helps."""
     errors = [attempt.error for attempt in attempts if attempt.error]
     if not errors:
@@ -117,7 +117,7 @@ _AGAIN = "Nothing is broken: the same command again."
 
 
 @dataclass(frozen=True)
-class Sight:
+class RequestStatus:
     """What a look at a request showed: `node` when it is usable, `lost` when it never will be."""
 
     state: str
@@ -125,10 +125,10 @@ class Sight:
     lost: TpuctlError | None = None
 
 
-class Pending:
+class PendingRequest:
     """One accepted request."""
 
-    def __init__(self, api: TpuApi, entry: Entry) -> None:
+    def __init__(self, api: TpuApi, entry: JournalEntry) -> None:
         self.entry = entry
         self.state = "accepted"
         self._api = api
@@ -142,21 +142,21 @@ class Pending:
         """Seconds since it was accepted."""
         return (self._api.clock.now() - self._since).total_seconds()
 
-    def look(self) -> Sight:
+    def look(self) -> RequestStatus:
         """Look once; a service that does not answer has shown nothing."""
         try:
-            sight = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
+            status = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
         except (UnavailableError, RateLimitedError) as error:
-            sight = Sight(f"{self.state.partition(',')[0]}, no news: {error.code}")
-        self.state, now = sight.state, self._api.clock.now()
-        if sight.state == "PROVISIONING":
+            status = RequestStatus(f"{self.state.partition(',')[0]}, no news: {error.code}")
+        self.state, now = status.state, self._api.clock.now()
+        if status.state == "PROVISIONING":
             self._provisioning_s += (now - self._last).total_seconds()
         self._last = now
-        if self._provisioning_s > QUEUE_LAND_S and not sight.node and not sight.lost:
-            return Sight(sight.state, lost=self.too_late(self._provisioning_s))
-        return sight
+        if self._provisioning_s > QUEUE_LAND_S and not status.node and not status.lost:
+            return RequestStatus(status.state, lost=self.too_late(self._provisioning_s))
+        return status
 
-    def _look_in_turn(self) -> Sight:
+    def _look_in_turn(self) -> RequestStatus:
         """Look at the operation, which carries errors, or the node, which can vanish without."""
         self._turn += 1
         if self._operation is None or self._turn % 2 == 0:
@@ -167,47 +167,49 @@ class Pending:
             self._operation = None
             return self._look_at_node()
         if operation.error:
-            return Sight("FAILED", lost=self._reason(operation.error))
+            return RequestStatus("FAILED", lost=self._reason(operation.error))
         if not operation.done:
-            return Sight("CREATING")
+            return RequestStatus("CREATING")
         self._operation = None
         return self._sight_of(operation.node) if operation.node else self._look_at_node()
 
-    def _look_at_node(self) -> Sight:
+    def _look_at_node(self) -> RequestStatus:
         try:
             node = self._api.get_node(self.entry.name, zone=self.entry.zone)
         except NotFoundError:
-            return Sight("GONE", lost=self.why_gone())
+            return RequestStatus("GONE", lost=self.why_gone())
         return self._sight_of(node)
 
-    def _sight_of(self, node: Node) -> Sight:
+    def _sight_of(self, node: Node) -> RequestStatus:
         if not is_of(node, self.entry):
-            return Sight("GONE", lost=self.why_gone())
+            return RequestStatus("GONE", lost=self.why_gone())
         if node.is_dead or node.state == "DELETING":
-            return Sight(node.state, lost=self._taken_away(f"it was {node.state}"))
+            return RequestStatus(node.state, lost=self._taken_away(f"it was {node.state}"))
         tpu = describe_node(node, now=self._api.clock.now(), emulated=self._api.emulated)
         reached = sum(1 for worker in tpu.workers if worker.state == "READY")
         if tpu.is_usable:
-            return Sight("READY", node=node)
+            return RequestStatus("READY", node=node)
         if node.state == "READY":
-            return Sight(f"READY, {reached} of {len(tpu.workers)} workers have an address")
-        return Sight(node.state)
+            return RequestStatus(f"READY, {reached} of {len(tpu.workers)} workers have an address")
+        return RequestStatus(node.state)
 
-    def _look_at_queue(self) -> Sight:
+    def _look_at_queue(self) -> RequestStatus:
         entry = self.entry
         try:
             queued = self._api.get_queued_resource(entry.name, zone=entry.zone)
         except NotFoundError:
-            return Sight("GONE", lost=self.why_gone())
+            return RequestStatus("GONE", lost=self.why_gone())
         if not is_of(queued, entry):
-            return Sight("GONE", lost=self.why_gone())
+            return RequestStatus("GONE", lost=self.why_gone())
         if queued.state == "ACTIVE":
             return self._look_at_node()
         if queued.state == "FAILED":
-            return Sight("FAILED", lost=queued.error or NoCapacityError(self._failed("it FAILED")))
+            return RequestStatus(
+                "FAILED", lost=queued.error or NoCapacityError(self._failed("it FAILED"))
+            )
         if queued.is_dead or queued.state == "DELETING":
-            return Sight(queued.state, lost=self._taken_away(f"it was {queued.state}"))
-        return Sight(queued.state)
+            return RequestStatus(queued.state, lost=self._taken_away(f"it was {queued.state}"))
+        return RequestStatus(queued.state)
 
     def why_gone(self) -> TpuctlError:
         """Ask the operation, where it is known, why there is nothing any more."""
@@ -246,12 +248,12 @@ class Pending:
 
 def follow(
     api: TpuApi,
-    contest: Sequence[Pending],
+    contest: Sequence[PendingRequest],
     *,
     timeout_s: float | None,
-    on_lost: Callable[[Pending, TpuctlError], None],
+    on_lost: Callable[[PendingRequest, TpuctlError], None],
     on_progress: OnProgress,
-) -> tuple[Pending, Node] | None:
+) -> tuple[PendingRequest, Node] | None:
     """Look at all of them until the first is ready; None when all are lost.
 
     Past the timeout those that are left are lost as well.
@@ -266,12 +268,12 @@ def follow(
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
     while True:
         for pending in tuple(left):
-            sight = pending.look()
-            if sight.node:
-                return pending, sight.node
-            if sight.lost:
+            status = pending.look()
+            if status.node:
+                return pending, status.node
+            if status.lost:
                 left.remove(pending)
-                on_lost(pending, sight.lost)
+                on_lost(pending, status.lost)
             else:
                 on_progress(_progress(pending))
         if not left:
@@ -284,6 +286,6 @@ def follow(
             return None
 
 
-def _progress(pending: Pending) -> Progress:
+def _progress(pending: PendingRequest) -> Progress:
     where = f"{pending.entry.name} in {pending.entry.zone}"
     return Progress(where, pending.waited_s, unit="s", note=pending.state)

@@ -4,19 +4,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.delete import (
     TIMEOUT_S,
-    Removal,
+    TpuDeletion,
+    delete_all,
     exit_code_of,
-    plan_removal,
-    remove_all,
+    plan_group_deletion,
     warnings_of,
 )
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.lookup import Group, group_all, look
-from tpuctl.cloud.models import ALL_ZONES, Node, QueuedResource
+from tpuctl.cloud.lookup import ResourceGroup, group_resources, take_snapshot
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Node, QueuedResource
 from tpuctl.cloud.tpu import expires_at
 from tpuctl.errors import TpuctlError
 from tpuctl.outcome import Outcome, Status
@@ -27,8 +26,8 @@ Action = Literal["delete", "deleted", "already_deleted", "replaced", "left_alone
 
 
 @dataclass(frozen=True)
-class Find:
-    """One thing that nobody needs any more, why, and what is or was done about it."""
+class Orphan:
+    """One resource that nobody needs any more, why, and what is or was done about it."""
 
     kind: Literal["node", "queued_resource"]
     name: str
@@ -37,17 +36,17 @@ class Find:
     usd_per_hour: float | None
     chips: int | None
     action: Action
-    removal: Removal = field(metadata={"internal": True})
+    removal: TpuDeletion = field(metadata={"internal": True})
 
 
 @dataclass(frozen=True)
-class Leftovers(Outcome):
+class GcResult(Outcome):
     """Everything that nobody needs any more; the sums leave out what is not known.
 
     Before the deletion they say what it would free, afterwards what it has freed.
     """
 
-    found: tuple[Find, ...]
+    found: tuple[Orphan, ...]
     freed_chips: int
     saved_usd_per_hour: float
     acted: bool
@@ -79,17 +78,17 @@ class Leftovers(Outcome):
         return (*self.not_seen, *(f.removal.error for f in self.found if f.removal.error))
 
 
-def find_leftovers(api: TpuApi, *, journal: Journal, zone: str | None = None) -> Leftovers:
+def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> GcResult:
     """Find everything that is dead, out of time, or was given up on; changes nothing."""
-    seen = look(api, zone or ALL_ZONES)
+    seen = take_snapshot(api, zone or ALL_ZONES)
     now, given_up = api.clock.now(), _given_up(api, journal)
     finds = [
-        _find(plan_removal(group), reason)
-        for group in group_all(seen)
-        if (reason := why_unneeded(group, now=now, given_up=given_up))
+        _find(plan_group_deletion(group), reason)
+        for group in group_resources(seen)
+        if (reason := why_orphaned(group, now=now, given_up=given_up))
     ]
     return _summed(
-        Leftovers(
+        GcResult(
             tuple(sorted(finds, key=lambda find: (find.zone, find.name))),
             freed_chips=0,
             saved_usd_per_hour=0.0,
@@ -100,23 +99,23 @@ def find_leftovers(api: TpuApi, *, journal: Journal, zone: str | None = None) ->
     )
 
 
-def remove_leftovers(
+def delete_orphans(
     api: TpuApi,
-    leftovers: Leftovers,
+    leftovers: GcResult,
     *,
     journal: Journal,
     timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress = silent,
-) -> Leftovers:
+) -> GcResult:
     """Delete what was found, each judged once more right before; one that fails stops no other."""
     given_up = _given_up(api, journal)
-    ended = remove_all(
+    ended = delete_all(
         api,
         [find.removal for find in leftovers.found],
         journal=journal,
         timeout_s=timeout_s,
         still_wanted=lambda group: bool(
-            why_unneeded(group, now=api.clock.now(), given_up=given_up)
+            why_orphaned(group, now=api.clock.now(), given_up=given_up)
         ),
         on_progress=on_progress,
     )
@@ -126,12 +125,12 @@ def remove_leftovers(
     return _summed(replace(leftovers, found=tuple(finds), acted=True))
 
 
-def why_unneeded(group: Group, *, now: datetime, given_up: frozenset[str]) -> str | None:
+def why_orphaned(group: ResourceGroup, *, now: datetime, given_up: frozenset[str]) -> str | None:
     """Judge why nobody needs a group any more, or None; `given_up` are create ids.
 
     A queued resource goes with all of its nodes, so it stays while one of them is needed.
     """
-    if any(thing.state == "DELETING" for thing in group.things):
+    if any(resource.state == "DELETING" for resource in group.resources):
         return None
     of_nodes = [_why_node(node, now, given_up) for node in group.nodes]
     of_queued = _why_queued(group.queued, given_up) if group.queued else None
@@ -144,7 +143,7 @@ def why_unneeded(group: Group, *, now: datetime, given_up: frozenset[str]) -> st
 def _why_node(node: Node, now: datetime, given_up: frozenset[str]) -> str | None:
     if node.is_dead:
         return f"{node.state}: never comes back, holds its name and quota"
-    if node.labels.get(models.CREATE_ID) in given_up:
+    if node.labels.get(LABEL_CREATE_ID) in given_up:
         return "it came after its create had been given up"
     expires = expires_at(node)
     if expires and expires <= now:
@@ -156,7 +155,7 @@ def _why_queued(queued: QueuedResource, given_up: frozenset[str]) -> str | None:
     if queued.is_dead:
         why = f" ({queued.error})" if queued.error else ""
         return f"queued resource {queued.state}: gives no TPU any more, holds quota{why}"
-    if queued.labels.get(models.CREATE_ID) in given_up:
+    if queued.labels.get(LABEL_CREATE_ID) in given_up:
         return "its create was given up"
     return None
 
@@ -167,8 +166,8 @@ def _given_up(api: TpuApi, journal: Journal) -> frozenset[str]:
     return frozenset(e.create_id for e in entries if e.phase in ("abandoned", "closed"))
 
 
-def _find(removal: Removal, reason: str) -> Find:
-    return Find(
+def _find(removal: TpuDeletion, reason: str) -> Orphan:
+    return Orphan(
         kind=removal.kind,
         name=removal.name,
         zone=removal.zone,
@@ -180,7 +179,7 @@ def _find(removal: Removal, reason: str) -> Find:
     )
 
 
-def _summed(leftovers: Leftovers) -> Leftovers:
+def _summed(leftovers: GcResult) -> GcResult:
     """Add up what would go, or what has really gone."""
     counted = [find for find in leftovers.found if find.action in ("delete", "deleted")]
     return replace(

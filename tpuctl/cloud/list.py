@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.lookup import find, look
+from tpuctl.cloud.lookup import find, take_snapshot
 from tpuctl.cloud.models import ALL_ZONES, Node
 from tpuctl.cloud.tpu import QueuedTpu, Tpu, about_prices, describe_node, describe_queued
 from tpuctl.errors import TpuctlError
@@ -58,7 +58,7 @@ class TpuList(Outcome):
 
 def list_tpus(api: TpuApi, *, zone: str | None = None) -> TpuList:
     """List nodes and queued resources of a zone, or of all zones, in two requests at once."""
-    seen = look(api, zone or ALL_ZONES)
+    seen = take_snapshot(api, zone or ALL_ZONES)
     now = api.clock.now()
     tpus = tuple(describe_node(node, now=now, emulated=api.emulated) for node in seen.nodes)
     queued = tuple(describe_queued(item, now=now) for item in seen.queued)

@@ -69,9 +69,9 @@ def _work(todo: deque[tuple[Future[T | TpuctlError], Callable[[], T]]]) -> None:
             future.set_exception(bug)
 
 
-Thing = Node | QueuedResource
+Resource = Node | QueuedResource
 
-_ZONES_AT_ONCE = 50
+ZONES_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Snapshot:
     failures: tuple[TpuctlError, ...] = ()
 
 
-def look(api: TpuApi, zone: str) -> Snapshot:
+def take_snapshot(api: TpuApi, zone: str) -> Snapshot:
     """List nodes and queued resources, both at once; `zone` may be ALL_ZONES.
 
     One of the two may fail, and is then among the failures; if both do, the first is raised.
@@ -102,7 +102,7 @@ def look(api: TpuApi, zone: str) -> Snapshot:
     return Snapshot(seen.items, waiting.items, tuple(sorted(unreachable)), failures)
 
 
-def find(api: TpuApi, name: str, zone: str | None) -> Thing:
+def find(api: TpuApi, name: str, zone: str | None) -> Resource:
     """Find what bears a name: a node, or a queued resource that has none of that name yet.
 
     Without a zone all are searched. Raises NotFoundError; UsageError where several bear the name;
@@ -111,21 +111,21 @@ def find(api: TpuApi, name: str, zone: str | None) -> Thing:
     return _read(api, name, zone) if zone else _search(api, name)
 
 
-def find_again(api: TpuApi, thing: Thing) -> Thing | None:
-    """Read whatever bears the name of a thing now, another one included; None when nothing does."""
-    read = api.get_node if isinstance(thing, Node) else api.get_queued_resource
+def reread(api: TpuApi, resource: Resource) -> Resource | None:
+    """Read whatever bears the name of a resource now, another one included; None when nothing does."""
+    read = api.get_node if isinstance(resource, Node) else api.get_queued_resource
     try:
-        return read(thing.name, zone=thing.zone)
+        return read(resource.name, zone=resource.zone)
     except NotFoundError:
         return None
 
 
-def identity(thing: Thing) -> tuple[str, datetime]:
-    """What tells a thing from a later one of the same name in the same zone."""
-    return (thing.id if isinstance(thing, Node) else "", thing.created)
+def identity(resource: Resource) -> tuple[str, datetime]:
+    """What tells a resource from a later one of the same name in the same zone."""
+    return (resource.id if isinstance(resource, Node) else "", resource.created)
 
 
-def _read(api: TpuApi, name: str, zone: str) -> Thing:
+def _read(api: TpuApi, name: str, zone: str) -> Resource:
     try:
         return api.get_node(name, zone=zone)
     except NotFoundError:
@@ -138,8 +138,8 @@ def _read(api: TpuApi, name: str, zone: str) -> Thing:
         ) from error
 
 
-def _search(api: TpuApi, name: str) -> Thing:
-    seen = look(api, ALL_ZONES)
+def _search(api: TpuApi, name: str) -> Resource:
+    seen = take_snapshot(api, ALL_ZONES)
     nodes = [node for node in seen.nodes if node.name == name]
     found: list[Node] | list[QueuedResource] = nodes or [q for q in seen.queued if q.name == name]
     if len(found) > 1:
@@ -168,7 +168,7 @@ def _list(api: TpuApi, read: Callable[[str], Listing[T]], zone: str) -> Listing[
         if zone != ALL_ZONES:
             raise
     zones = api.list_zones()
-    results = attempt_all([partial(read, zone) for zone in zones], at_once=_ZONES_AT_ONCE)
+    results = attempt_all([partial(read, zone) for zone in zones], at_once=ZONES_AT_ONCE)
     items: list[T] = []
     unreachable: list[str] = []
     for each, result in zip(zones, results, strict=True):
@@ -186,19 +186,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class Group:
+class ResourceGroup:
     """A node, or a queued resource and those of its nodes that exist."""
 
     nodes: tuple[Node, ...]
     queued: QueuedResource | None = None
 
     @property
-    def things(self) -> tuple[Thing, ...]:
+    def resources(self) -> tuple[Resource, ...]:
         """All of it, what a deletion is sent for first."""
         return (self.queued, *self.nodes) if self.queued else self.nodes
 
 
-def group_all(seen: Snapshot) -> list[Group]:
+def group_resources(seen: Snapshot) -> list[ResourceGroup]:
     """Put every node to the queued resource that made it."""
     members: dict[tuple[str, str], list[Node]] = defaultdict(list)
     alone: list[Node] = []
@@ -206,21 +206,21 @@ def group_all(seen: Snapshot) -> list[Group]:
     for node in seen.nodes:
         maker = (node.zone, node.queued_resource or "")
         (members[maker] if maker in queued else alone).append(node)
-    together = [Group(tuple(members[key]), item) for key, item in queued.items()]
-    return [*(Group((node,)) for node in alone), *together]
+    together = [ResourceGroup(tuple(members[key]), item) for key, item in queued.items()]
+    return [*(ResourceGroup((node,)) for node in alone), *together]
 
 
-def group_of(api: TpuApi, thing: Thing) -> Group:
-    """Read what goes together with one thing."""
-    if isinstance(thing, QueuedResource):
-        return _with_joined(api, (), thing)
-    queued = _read_optional(api.get_queued_resource, thing.queued_resource, thing.zone)
-    return _with_joined(api, (thing,), queued)
+def read_group(api: TpuApi, resource: Resource) -> ResourceGroup:
+    """Read what goes together with one resource."""
+    if isinstance(resource, QueuedResource):
+        return _with_joined(api, (), resource)
+    queued = _read_optional(api.get_queued_resource, resource.queued_resource, resource.zone)
+    return _with_joined(api, (resource,), queued)
 
 
-def read_again(api: TpuApi, group: Group) -> Group:
+def reread_group(api: TpuApi, group: ResourceGroup) -> ResourceGroup:
     """Read whatever bears the names of a group now, and what has joined it."""
-    zone = group.things[0].zone
+    zone = group.resources[0].zone
     read = (_read_optional(api.get_node, node.name, zone) for node in group.nodes)
     nodes = tuple(node for node in read if node)
     makers = {node.queued_resource for node in nodes if node.queued_resource}
@@ -228,23 +228,25 @@ def read_again(api: TpuApi, group: Group) -> Group:
     return _with_joined(api, nodes, _read_optional(api.get_queued_resource, maker, zone))
 
 
-def is_replaced(before: Group, now: Group) -> bool:
+def is_replaced(before: ResourceGroup, now: ResourceGroup) -> bool:
     """Whether something else bears a name of the group by now."""
-    known = {(type(thing), thing.name): identity(thing) for thing in before.things}
+    known = {(type(resource), resource.name): identity(resource) for resource in before.resources}
     return any(
-        known.get((type(thing), thing.name), identity(thing)) != identity(thing)
-        for thing in now.things
+        known.get((type(resource), resource.name), identity(resource)) != identity(resource)
+        for resource in now.resources
     )
 
 
-def _with_joined(api: TpuApi, nodes: tuple[Node, ...], queued: QueuedResource | None) -> Group:
+def _with_joined(
+    api: TpuApi, nodes: tuple[Node, ...], queued: QueuedResource | None
+) -> ResourceGroup:
     """Add those nodes of a queued resource that were not read yet."""
     if queued is None:
-        return Group(nodes)
+        return ResourceGroup(nodes)
     known = {node.name for node in nodes}
     unknown = (name for name in queued.nodes if name not in known)
     read = (_read_optional(api.get_node, name, queued.zone) for name in unknown)
-    return Group((*nodes, *(node for node in read if node)), queued)
+    return ResourceGroup((*nodes, *(node for node in read if node)), queued)
 
 
 class _Get(Protocol[T_co]):

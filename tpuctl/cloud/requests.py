@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import KEEP_CLOSED, Entry, Journal, new_create_id
-from tpuctl.cloud.lookup import Thing
-from tpuctl.cloud.models import Node, NodeRequest, Operation
+from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
+from tpuctl.cloud.lookup import Resource
+from tpuctl.cloud.models import LABEL_CREATE_ID, Node, NodeRequest, Operation
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import describe_node
@@ -26,14 +25,14 @@ TIMEOUT_S = 300.0
 """How long a cancelled request is watched; after that the journal and `gc` look after it."""
 
 
-def give_up(
+def cancel(
     api: TpuApi,
     journal: Journal,
-    entries: Iterable[Entry],
+    entries: Iterable[JournalEntry],
     *,
     outcome: str,
     timeout_s: float = TIMEOUT_S,
-) -> tuple[Entry, ...]:
+) -> tuple[JournalEntry, ...]:
     """Cancel requests, and return those that could not be seen to be gone in time.
 
     The journal says first that they are unwanted. Identity is read right before every deletion:
@@ -52,7 +51,7 @@ def give_up(
             return tuple(left)
 
 
-def _cancel(api: TpuApi, journal: Journal, entry: Entry) -> Entry | None:
+def _cancel(api: TpuApi, journal: Journal, entry: JournalEntry) -> JournalEntry | None:
     """Ask for the deletion of what a request made, unless that is under way; None when it is gone.
 
     What the service answers does not matter: the next look shows what it has done.
@@ -72,7 +71,7 @@ def _cancel(api: TpuApi, journal: Journal, entry: Entry) -> Entry | None:
     return entry
 
 
-def _missing(api: TpuApi, journal: Journal, entry: Entry) -> Entry | None:
+def _missing(api: TpuApi, journal: Journal, entry: JournalEntry) -> JournalEntry | None:
     """Believe at once that an accepted request is gone; one just sent may show a moment later."""
     now = api.clock.now()
     if entry.operation or entry.created:
@@ -93,10 +92,10 @@ _ON_THEIR_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
 
 
 @dataclass(frozen=True)
-class Settled:
+class Reconciled:
     """What the journal knows now; `zombies` were given up and exist all the same."""
 
-    zombies: tuple[Entry, ...] = ()
+    zombies: tuple[JournalEntry, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -108,7 +107,7 @@ class Settled:
         )
 
 
-def reconcile(api: TpuApi, journal: Journal | None = None) -> Settled:
+def reconcile(api: TpuApi, journal: Journal | None = None) -> Reconciled:
     """Bring the journal in line with what there is; nothing is ever deleted here.
 
     Makes no request while nothing is open. Entries that a running command works on are left alone.
@@ -120,8 +119,8 @@ def reconcile(api: TpuApi, journal: Journal | None = None) -> Settled:
         if entry.phase not in ("ready", "closed") and not journal.is_alive(entry.session)
     ]
     if not unsettled:
-        return Settled()
-    there = _things_of(api, unsettled)
+        return Reconciled()
+    there = _resources_of(api, unsettled)
     now = api.clock.now()
     settled = [
         _settle(api, journal, entry, there[entry.zone].get(entry.create_id), now)
@@ -138,11 +137,13 @@ def reconcile(api: TpuApi, journal: Journal | None = None) -> Settled:
         else entry
         for entry in settled
     ]
-    return Settled(tuple(e for e in given_up if e.phase == "abandoned" and not e.missing_since))
+    return Reconciled(tuple(e for e in given_up if e.phase == "abandoned" and not e.missing_since))
 
 
 def _winners(
-    known: Iterable[Entry], settled: Iterable[Entry], there: Mapping[str, Mapping[str, Thing]]
+    known: Iterable[JournalEntry],
+    settled: Iterable[JournalEntry],
+    there: Mapping[str, Mapping[str, Resource]],
 ) -> dict[str | None, str]:
     """The request that has won each race: one told of before, or the cheapest that is ready now."""
     fresh = {entry.create_id for entry in settled}
@@ -154,40 +155,44 @@ def _winners(
     return won
 
 
-def _things_of(api: TpuApi, entries: Iterable[Entry]) -> dict[str, dict[str, Thing]]:
+def _resources_of(api: TpuApi, entries: Iterable[JournalEntry]) -> dict[str, dict[str, Resource]]:
     """List the zones of some entries, by create id; a zone that does not answer is left out."""
     kinds: dict[str, set[str]] = {}
     for entry in entries:
         kinds.setdefault(entry.zone, set()).add(entry.kind)
-    found: dict[str, dict[str, Thing]] = {}
+    found: dict[str, dict[str, Resource]] = {}
     for zone, wanted in kinds.items():
         try:
             nodes = api.list_nodes(zone)
-            silent, things = set(nodes.unreachable_zones), [*_named(nodes.items).items()]
+            silent, resources = set(nodes.unreachable_zones), [*_named(nodes.items).items()]
             if "queued" in wanted:
                 queued = api.list_queued_resources(zone)
                 silent |= set(queued.unreachable_zones)
-                things += _named(queued.items).items()
+                resources += _named(queued.items).items()
         except (PermissionDeniedError, NotFoundError):
             continue
         if not silent:
-            found[zone] = dict(reversed(things))
+            found[zone] = dict(reversed(resources))
     return found
 
 
-def _named(things: Iterable[Thing]) -> Mapping[str, Thing]:
-    return {thing.labels[models.CREATE_ID]: thing for thing in things if is_labelled(thing)}
+def _named(resources: Iterable[Resource]) -> Mapping[str, Resource]:
+    return {
+        resource.labels[LABEL_CREATE_ID]: resource
+        for resource in resources
+        if is_labelled(resource)
+    }
 
 
-def is_labelled(thing: Thing) -> bool:
-    """Whether a thing carries the id of a create of ours."""
-    return models.CREATE_ID in thing.labels
+def is_labelled(resource: Resource) -> bool:
+    """Whether a resource carries the id of a create of ours."""
+    return LABEL_CREATE_ID in resource.labels
 
 
 def _settle(
-    api: TpuApi, journal: Journal, entry: Entry, thing: Thing | None, now: datetime
-) -> Entry:
-    if thing is None:
+    api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource | None, now: datetime
+) -> JournalEntry:
+    if resource is None:
         if entry.missing_since is None:
             return journal.update(entry, missing_since=now)
         if now - entry.missing_since >= SURELY_MISSING:
@@ -196,16 +201,16 @@ def _settle(
         return entry
     if entry.phase == "abandoned":
         return journal.update(entry, missing_since=None) if entry.missing_since else entry
-    known = {"missing_since": None, "created": thing.created}
-    if not isinstance(thing, Node):
+    known = {"missing_since": None, "created": resource.created}
+    if not isinstance(resource, Node):
         return journal.update(entry, phase="accepted", **known)
-    tpu = describe_node(thing, now=now, emulated=api.emulated)
-    if tpu.is_usable or thing.state not in {*_ON_THEIR_WAY, "READY"}:
-        return journal.update(entry, phase="ready", node_id=thing.id, outcome=FOUND, **known)
-    return journal.update(entry, phase="accepted", node_id=thing.id, **known)
+    tpu = describe_node(resource, now=now, emulated=api.emulated)
+    if tpu.is_usable or resource.state not in {*_ON_THEIR_WAY, "READY"}:
+        return journal.update(entry, phase="ready", node_id=resource.id, outcome=FOUND, **known)
+    return journal.update(entry, phase="accepted", node_id=resource.id, **known)
 
 
-def _forget_old(journal: Journal, entries: Iterable[Entry], now: datetime) -> None:
+def _forget_old(journal: Journal, entries: Iterable[JournalEntry], now: datetime) -> None:
     for entry in entries:
         if entry.phase == "closed" and entry.closed and now - entry.closed > KEEP_CLOSED:
             journal.forget(entry)
@@ -225,7 +230,7 @@ def submit(
     timeout_s: float,
     valid_for_s: float | None = None,
     race: str | None = None,
-) -> Entry:
+) -> JournalEntry:
     """Ask for a TPU in one zone; returns the entry of the request that was accepted.
 
     A place in a queue is given up by the service itself after `valid_for_s`. The entry may be that
@@ -246,8 +251,8 @@ def submit(
 
 def _entry(
     api: TpuApi, plan: CreatePlan, offer: Offer, create_id: str, *, session: str, race: str | None
-) -> Entry:
-    return Entry(
+) -> JournalEntry:
+    return JournalEntry(
         create_id=create_id,
         name=plan.name,
         zone=offer.zone,
@@ -262,7 +267,7 @@ def _entry(
     )
 
 
-def read_named(api: TpuApi, entry: Entry) -> Thing | None:
+def read_named(api: TpuApi, entry: JournalEntry) -> Resource | None:
     """Read whatever bears the name of a request now; None when nothing does."""
     try:
         if entry.kind == "queued":
@@ -272,18 +277,18 @@ def read_named(api: TpuApi, entry: Entry) -> Thing | None:
         return None
 
 
-def is_of(thing: Thing, entry: Entry) -> bool:
-    """Whether a thing was made by this very request."""
-    return thing.labels.get(models.CREATE_ID) == entry.create_id
+def is_of(resource: Resource, entry: JournalEntry) -> bool:
+    """Whether a resource was made by this very request."""
+    return resource.labels.get(LABEL_CREATE_ID) == entry.create_id
 
 
 def _send(
     api: TpuApi,
     journal: Journal,
-    entry: Entry,
+    entry: JournalEntry,
     ask: Callable[[], Operation],
     timeout_s: float,
-) -> Entry:
+) -> JournalEntry:
     polling, lost = None, 0
     while True:
         try:
@@ -311,18 +316,20 @@ def _send(
             raise refusal
 
 
-def _ask(api: TpuApi, entry: Entry, request: NodeRequest, valid_for_s: float | None) -> Operation:
+def _ask(
+    api: TpuApi, entry: JournalEntry, request: NodeRequest, valid_for_s: float | None
+) -> Operation:
     if entry.kind == "queued":
         return api.create_queued_resource(request, valid_for_s=valid_for_s)
     return api.create_node(request)
 
 
-def _adopt(api: TpuApi, journal: Journal, entry: Entry, there: Thing) -> Entry:
+def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, there: Resource) -> JournalEntry:
     """Go on with what an interrupted create began, or one gave up but could not delete.
 
     Raises AlreadyExistsError for any other TPU.
     """
-    earlier = journal.find(there.labels.get(models.CREATE_ID, ""))
+    earlier = journal.find(there.labels.get(LABEL_CREATE_ID, ""))
     if earlier and _is_interrupted(journal, earlier) and _is_alike(earlier, entry):
         journal.forget(entry)
         return journal.update(
@@ -348,11 +355,11 @@ def _adopt(api: TpuApi, journal: Journal, entry: Entry, there: Thing) -> Entry:
     )
 
 
-def _is_interrupted(journal: Journal, entry: Entry) -> bool:
+def _is_interrupted(journal: Journal, entry: JournalEntry) -> bool:
     """Whether nobody follows it, and nobody was told that it is ready."""
     was_told = entry.phase == "ready" and entry.outcome != FOUND
     return not was_told and not journal.is_alive(entry.session)
 
 
-def _is_alike(one: Entry, other: Entry) -> bool:
+def _is_alike(one: JournalEntry, other: JournalEntry) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in _SAME)

@@ -16,7 +16,7 @@ _FASTEST = 1e6
 
 
 @dataclass(frozen=True)
-class ToldTime:
+class ServerTime:
     """What a reply says about the time: cut to `resolution_s`, `scale` seconds in one of ours."""
 
     time: datetime
@@ -24,14 +24,14 @@ class ToldTime:
     scale: float = 1.0
 
 
-def read_time(headers: Mapping[str, str]) -> ToldTime | None:
+def read_time(headers: Mapping[str, str]) -> ServerTime | None:
     """Read the time from a reply's headers; None where they do not tell a time to believe."""
     try:
         if exact := headers.get(EMULATED_TIME):
             time = datetime.fromisoformat(exact.replace("Z", "+00:00"))
-            told = ToldTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
+            told = ServerTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
         else:
-            told = ToldTime(email.utils.parsedate_to_datetime(headers["date"]), resolution_s=1.0)
+            told = ServerTime(email.utils.parsedate_to_datetime(headers["date"]), resolution_s=1.0)
     except (KeyError, ValueError, TypeError, OverflowError):
         return None
     is_time = told.time.tzinfo is not None and told.time.year in _YEARS
@@ -71,7 +71,7 @@ class ServiceClock:
         """This machine's time, to note when a request was sent."""
         return self._local.now()
 
-    def observe(self, told: ToldTime, *, sent: datetime) -> None:
+    def observe(self, told: ServerTime, *, sent: datetime) -> None:
         """Learn from a reply to a request that was sent at that local time."""
         received, time = self._local.now(), told.time.astimezone(timezone.utc)
         with self._lock:

@@ -4,8 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 
-from tpuctl.cloud import models
-from tpuctl.cloud.models import DEAD_NODE_STATES, DEAD_QUEUED_STATES, Node, QueuedResource
+from tpuctl.cloud.models import (
+    DEAD_NODE_STATES,
+    DEAD_QUEUED_STATES,
+    LABEL_TTL_S,
+    Node,
+    QueuedResource,
+)
 from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
 from tpuctl.outcome import Outcome
@@ -198,7 +203,7 @@ def about_prices() -> str:
 
 def expires_at(node: Node) -> datetime | None:
     """When a TPU has to be gone: its life time counts from the service's own create time."""
-    text = node.labels.get(models.TTL_S, "")
+    text = node.labels.get(LABEL_TTL_S, "")
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
         return None
     return node.created + timedelta(seconds=min(int(text), _MOST_TTL_S))

@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuctl.errors import InvalidInputError
 
 GUARD = Path(__file__).parent / "data" / "guard.py"
-MOST_BYTES = 256 * 1024
+MAX_SCRIPT_BYTES = 256 * 1024
 """What a metadata value may hold (cloud.google.com/compute/docs/metadata, 2026)."""
 
 _HEAD = """\
@@ -33,7 +33,7 @@ exec "$folder/startup-script"
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardTarget:
     """The one TPU that a guard may delete."""
 
     project: str
@@ -42,7 +42,7 @@ class Guarded:
     create_id: str
 
 
-def startup_script(guarded: Guarded | None, own: bytes | None) -> str | None:
+def startup_script(guarded: GuardTarget | None, own: bytes | None) -> str | None:
     """Write what the VM runs when it starts: the guard, then the user's own script unchanged.
 
     Both travel in base64, so that nothing in them means anything to a shell. Raises
@@ -53,15 +53,15 @@ def startup_script(guarded: Guarded | None, own: bytes | None) -> str | None:
     text = _as_text(own) if guarded is None and own is not None else None
     if text is None:
         text = "".join((_HEAD, *_guard_parts(guarded), *_own_parts(own)))
-    if len(text.encode()) > MOST_BYTES:
+    if len(text.encode()) > MAX_SCRIPT_BYTES:
         raise InvalidInputError(
-            f"The startup script is too large: {len(text.encode()):,} of {MOST_BYTES:,} bytes.",
+            f"The startup script is too large: {len(text.encode()):,} of {MAX_SCRIPT_BYTES:,} bytes.",
             hint="Put the large part into a bucket, and let a short script fetch it.",
         )
     return text
 
 
-def own_script(text: str | None) -> bytes | None:
+def user_script(text: str | None) -> bytes | None:
     """The user's own part of a startup script that `startup_script` wrote, or somebody else."""
     if not text:
         return None
@@ -78,7 +78,7 @@ def _as_text(own: bytes) -> str | None:
         return None
 
 
-def _guard_parts(guarded: Guarded | None) -> tuple[str, ...]:
+def _guard_parts(guarded: GuardTarget | None) -> tuple[str, ...]:
     if guarded is None:
         return ()
     named = (

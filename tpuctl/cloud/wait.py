@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.lookup import Thing, find, find_again, identity
+from tpuctl.cloud.lookup import Resource, find, identity, reread
 from tpuctl.cloud.models import DEAD_NODE_STATES, Node, QueuedResource
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu, describe_node
@@ -16,7 +16,7 @@ _NEVER_READY = DEAD_NODE_STATES | {"DELETING", "STOPPING", "STOPPED", "HIDING", 
 
 
 @dataclass(frozen=True)
-class Waited(Outcome):
+class WaitResult(Outcome):
     """What was waited for and has come true; `tpu` is None when it is gone."""
 
     name: str
@@ -38,7 +38,7 @@ def wait_until_ready(
     zone: str | None = None,
     timeout_s: float | None = None,
     on_progress: OnProgress = silent,
-) -> Waited:
+) -> WaitResult:
     """Wait until a TPU is READY and every worker has an address.
 
     Raises DeadlineError; WrongStateError where that cannot happen any more; NotFoundError where
@@ -50,7 +50,7 @@ def wait_until_ready(
         if isinstance(seen, Node):
             tpu = describe_node(seen, now=api.clock.now(), emulated=api.emulated)
             if tpu.is_usable:
-                return Waited(name, seen.zone, "ready", polling.waited_s, tpu)
+                return WaitResult(name, seen.zone, "ready", polling.waited_s, tpu)
         _refuse_hopeless(seen)
         on_progress(_progress(seen, polling))
         polling.pause(
@@ -74,7 +74,7 @@ def wait_until_gone(
     zone: str | None = None,
     timeout_s: float | None = None,
     on_progress: OnProgress = silent,
-) -> Waited:
+) -> WaitResult:
     """Wait until a TPU is gone; one that is not there is gone already.
 
     Another one that bears its name by then does not count. Raises DeadlineError.
@@ -82,20 +82,20 @@ def wait_until_gone(
     try:
         first = find(api, name, zone)
     except NotFoundError:
-        return Waited(name, zone, "gone", 0.0, None)
+        return WaitResult(name, zone, "gone", 0.0, None)
     polling = Polling(api.clock, timeout_s=timeout_s)
-    seen: Thing | None = first
+    seen: Resource | None = first
     while seen is not None and identity(seen) == identity(first):
         on_progress(_progress(seen, polling))
         polling.pause(
             f"{name} in {seen.zone} is {seen.state}, not gone,",
             hint=f"To go on waiting: tpuctl wait {name} --zone {seen.zone} --for gone",
         )
-        seen = find_again(api, first)
-    return Waited(name, first.zone, "gone", polling.waited_s, None)
+        seen = reread(api, first)
+    return WaitResult(name, first.zone, "gone", polling.waited_s, None)
 
 
-def _refuse_hopeless(seen: Thing) -> None:
+def _refuse_hopeless(seen: Resource) -> None:
     hopeless = seen.state in _NEVER_READY if isinstance(seen, Node) else seen.is_dead
     if hopeless:
         reason = seen.error if isinstance(seen, QueuedResource) else None
@@ -106,5 +106,5 @@ def _refuse_hopeless(seen: Thing) -> None:
         )
 
 
-def _progress(seen: Thing, polling: Polling) -> Progress:
+def _progress(seen: Resource, polling: Polling) -> Progress:
     return Progress(f"{seen.name} in {seen.zone}", polling.waited_s, unit="s", note=seen.state)
