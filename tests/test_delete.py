@@ -115,7 +115,7 @@ def test_a_slow_delete_that_outlives_a_recreation_leaves_the_new_one_alone(
     ended = delete(here.api, slow, journal=journal)
     assert [removal.outcome for removal in ended.tpus] == ["replaced"]
     assert (ended.status, ended.exit_code, ended.saved_usd_per_hour) == ("attention", 0, 0)
-    assert "another one bears the name" in ended.warnings[0]
+    assert "another TPU has its name" in ended.warnings[0]
     assert nodes_of(here) == {"t1": "READY"}
     assert sent(here, "delete_node") == ["t1"]
 

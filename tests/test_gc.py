@@ -161,7 +161,7 @@ def test_a_queued_resource_stays_while_one_of_its_nodes_is_needed(world: Worlds)
 
     def reason(*nodes: Any) -> str | None:
         group = ResourceGroup(nodes, queued)
-        return why_orphaned(group, now=here.api.clock.now(), given_up=frozenset())
+        return why_orphaned(group, now=here.api.clock.now(), abandoned=frozenset())
 
     assert reason(dead)
     assert reason(dead, alive) is None

@@ -191,8 +191,8 @@ def delete(
     """Delete TPUs and wait until they are gone; failures are in the result.
 
     `everything` deletes all TPUs of the zone, or of all zones where none is given or set. `confirm`
-    is called with the plan before anything is deleted; raise an exception in it to stop. `dry_run`
-    returns the plan.
+    is called with the plan where there is something to delete; raise an exception in it to stop.
+    `dry_run` returns the plan.
     """
     from tpuctl.cloud.delete import TIMEOUT_S, plan_delete
     from tpuctl.cloud.delete import delete as delete_planned
@@ -204,7 +204,8 @@ def delete(
     plan = plan_delete(cloud.api, chosen, zone=chosen_zone(zone), journal=cloud.journal)
     if dry_run:
         return plan
-    confirm(plan)
+    if plan.tpus:
+        confirm(plan)
     return delete_planned(
         cloud.api,
         plan,

@@ -1,4 +1,4 @@
-"""Where the API is: Google's own service with a login, or an emulator on this machine without."""
+"""The endpoint of the API, Google's or a local emulator's, and the loading of Google's client."""
 
 import ipaddress
 import os
@@ -18,13 +18,13 @@ REACHABLE_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address, and whether it is on this machine and so spoken to in the clear."""
+    """An address; a local one belongs to an emulator and is used without TLS and login."""
 
     address: str
     is_local: bool
 
     def check_reachable(self) -> str | None:
-        """Try whether anything listens there; gives the reason when nothing does."""
+        """Check whether anything listens there; return the reason if nothing does."""
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection(
@@ -36,10 +36,10 @@ class Endpoint:
 
 
 def parse_endpoint(text: str | None) -> Endpoint:
-    """Understand an endpoint; nothing is Google's.
+    """Parse an endpoint; the default is Google's.
 
-    Raises InvalidInputError for what is neither Google's nor on this machine: a login sent there
-    would be stolen.
+    Raises InvalidInputError for an address that is neither Google's nor on this machine, because a
+    login must not be sent there.
     """
     if not text:
         return Endpoint(f"{GOOGLE}:443", is_local=False)
@@ -80,9 +80,10 @@ VERBOSITY = "GRPC_VERBOSITY"
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Load a library of Google's inside: what they would say, they are told when loaded.
+    """Import Google's libraries inside this block, so that they print nothing later.
 
-    gRPC would log that a server went away, google-api-core warn about old versions of Python.
+    They read their verbosity when they are imported. gRPC would log every lost connection, and
+    google-api-core would warn about old versions of Python.
     """
     wanted = os.environ.get(VERBOSITY)
     os.environ[VERBOSITY] = wanted or "NONE"

@@ -10,8 +10,8 @@ from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.delete import delete_all, plan_group_deletion
 from tpuctl.cloud.follow import ZoneAttempt
 from tpuctl.cloud.journal import COLLECTED, DELETED
-from tpuctl.cloud.lookup import Resource, find, read_group
-from tpuctl.cloud.models import Node, QueuedResource
+from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
+from tpuctl.cloud.models import Node
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.cloud.tpu import known_type
@@ -79,7 +79,8 @@ class Actions:
         try:
             self._resource = resource = self._find(state)
             maker = resource.queued_resource if isinstance(resource, Node) else None
-            queued = self._queued(maker, resource.zone) if resource and maker else None
+            get_queued = self._api.get_queued_resource
+            queued = read_optional(get_queued, maker, resource.zone) if resource else None
             was_deleted = self._was_deleted(state) if resource is None else None
         except TpuctlError as error:
             return TpuObservation("unknown", error=error)
@@ -96,12 +97,6 @@ class Actions:
             except NotFoundError:
                 continue
         return None
-
-    def _queued(self, name: str, zone: str) -> QueuedResource | None:
-        try:
-            return self._api.get_queued_resource(name, zone=zone)
-        except NotFoundError:
-            return None
 
     def _was_deleted(self, state: WatchState) -> bool | None:
         """Whether a tpuctl command deleted it while it was alive; None where none deleted it."""
