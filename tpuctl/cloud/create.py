@@ -1,7 +1,7 @@
 """Create one TPU in the first zone that has one, and leave nothing behind in the others."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tpuctl.cloud.api import TpuApi
@@ -17,12 +17,12 @@ from tpuctl.cloud.follow import (
     overall_error,
 )
 from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
-from tpuctl.cloud.models import LABEL_TTL_S, Node, QueuedResource
-from tpuctl.cloud.plan import CreatePlan, Offer
+from tpuctl.cloud.models import LABEL_TTL_S, Node, QueuedResource, shared
+from tpuctl.cloud.plan import CreatePlan, NotedOutcome, Offer
 from tpuctl.cloud.requests import cancel, read_resource, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError, UnavailableError
-from tpuctl.outcome import Outcome, Status
+from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
 
 # If this process dies, the service itself drops a queued request this long after our deadline.
@@ -36,34 +36,25 @@ OnAttempt = Callable[[ZoneAttempt], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Created(Tpu):
+class Created(NotedOutcome, Tpu):
     """The TPU at the end of `create`, and the outcome in every zone that was tried."""
 
     attempts: tuple[ZoneAttempt, ...]
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What else may cost money, and the health of a TPU that is ready but not healthy."""
         return (*self.notes, *self.ailments)
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values came from."""
-        return self.because
 
-
-@dataclass(frozen=True)
-class NotCreated(Outcome):
+@dataclass(frozen=True, kw_only=True)
+class NotCreated(NotedOutcome):
     """No zone had the TPU, and why."""
 
     name: str
     accelerator_type: str
     attempts: tuple[ZoneAttempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -74,16 +65,6 @@ class NotCreated(Outcome):
     def exit_code(self) -> int:
         """3 when the same command may work later."""
         return self.error.exit_code
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What else may cost money."""
-        return self.notes
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values came from."""
-        return self.because
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -287,7 +268,6 @@ class _Creation:
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
-        known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
         wanted = next(offer.ttl_s for offer in self.plan.offers if offer.zone == node.zone)
         if wanted is not None and node.labels.get(LABEL_TTL_S) != str(wanted):
             self.notes.append(
@@ -295,7 +275,7 @@ class _Creation:
                 "the --ttl or --max-usd given now has no effect."
             )
         return Created(
-            **known,
+            **shared(Tpu, tpu),
             attempts=tuple(self.attempts),
             notes=tuple(self.notes),
             because=self.plan.because,
@@ -304,12 +284,12 @@ class _Creation:
     def _not_created(self, error: TpuctlError | None = None) -> NotCreated:
         attempts = tuple(self.attempts)
         return NotCreated(
-            self.plan.name,
-            self.plan.accelerator_type,
-            attempts,
-            error or overall_error(self.plan, attempts),
-            tuple(self.notes),
-            self.plan.because,
+            name=self.plan.name,
+            accelerator_type=self.plan.accelerator_type,
+            attempts=attempts,
+            error=error or overall_error(self.plan, attempts),
+            notes=tuple(self.notes),
+            because=self.plan.because,
         )
 
     def _note(self, attempt: ZoneAttempt) -> None:
@@ -329,16 +309,5 @@ class _Creation:
 
 def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
     """Show a queued resource as the TPU that it will become."""
-    return Node(
-        name=queued.name,
-        zone=queued.zone,
-        id="",
-        accelerator_type=queued.accelerator_type,
-        runtime_version=plan.runtime_version,
-        state=queued.state,
-        health="UNKNOWN",
-        created=queued.created,
-        spot=queued.spot,
-        queued_resource=queued.name,
-        labels=queued.labels,
-    )
+    known = {**shared(Node, queued), "queued_resource": queued.name}
+    return Node(**known, id="", runtime_version=plan.runtime_version, health="UNKNOWN")

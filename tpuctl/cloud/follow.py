@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import JournalEntry
+from tpuctl.cloud.lookup import read_optional
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreatePlan
 from tpuctl.cloud.requests import is_of
@@ -166,14 +167,10 @@ class PendingRequest:
         return self._status_of(operation.node) if operation.node else self._poll_node()
 
     def _poll_node(self) -> RequestStatus:
-        try:
-            node = self._api.get_node(self.entry.name, zone=self.entry.zone)
-        except NotFoundError:
-            return RequestStatus("GONE", lost=self.why_gone())
-        return self._status_of(node)
+        return self._status_of(read_optional(self._api.get_node, self.entry.name, self.entry.zone))
 
-    def _status_of(self, node: Node) -> RequestStatus:
-        if not is_of(node, self.entry):
+    def _status_of(self, node: Node | None) -> RequestStatus:
+        if node is None or not is_of(node, self.entry):
             return RequestStatus("GONE", lost=self.why_gone())
         if node.is_dead or node.state == "DELETING":
             return RequestStatus(node.state, lost=self._preempted(f"it was {node.state}"))
@@ -187,11 +184,8 @@ class PendingRequest:
 
     def _poll_queue(self) -> RequestStatus:
         entry = self.entry
-        try:
-            queued = self._api.get_queued_resource(entry.name, zone=entry.zone)
-        except NotFoundError:
-            return RequestStatus("GONE", lost=self.why_gone())
-        if not is_of(queued, entry):
+        queued = read_optional(self._api.get_queued_resource, entry.name, entry.zone)
+        if queued is None or not is_of(queued, entry):
             return RequestStatus("GONE", lost=self.why_gone())
         if queued.state == "ACTIVE":
             return self._poll_node()

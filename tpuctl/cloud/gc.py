@@ -14,7 +14,7 @@ from tpuctl.cloud.delete import (
 )
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.lookup import ResourceGroup, group_resources, take_snapshot
-from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Node, QueuedResource
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Node, QueuedResource, shared
 from tpuctl.cloud.tpu import expires_at
 from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
@@ -142,13 +142,6 @@ def _abandoned(api: TpuApi, journal: Journal) -> frozenset[str]:
 
 
 def _orphan(deletion: TpuDeletion, reason: str) -> Orphan:
-    return Orphan(
-        kind=deletion.kind,
-        name=deletion.name,
-        zone=deletion.zone,
-        reason=reason,
-        usd_per_hour=deletion.usd_per_hour,
-        chips=deletion.chips,
-        action="delete" if deletion.outcome == "planned" else deletion.outcome,
-        deletion=deletion,
-    )
+    action: Action = "delete" if deletion.outcome == "planned" else deletion.outcome
+    known = {**shared(Orphan, deletion), "reason": reason}
+    return Orphan(**known, action=action, deletion=deletion)

@@ -1,8 +1,8 @@
 """The objects of the Cloud TPU API as we see them, and the labels that we put on TPUs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tpuctl.errors import TpuctlError
 
@@ -29,6 +29,12 @@ DEAD_NODE_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 
 DEAD_QUEUED_STATES = frozenset({"SUSPENDING", "SUSPENDED", "FAILED"})
 """A queued resource in these states never yields a TPU, but holds quota until it is deleted."""
+
+
+def shared(cls: type, source: object) -> dict[str, Any]:
+    """Return those attributes of an object that are also fields of a dataclass, by name."""
+    names = (field.name for field in fields(cls))
+    return {name: getattr(source, name) for name in names if hasattr(source, name)}
 
 
 def region_of(zone: str) -> str:

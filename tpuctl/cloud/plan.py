@@ -14,6 +14,7 @@ from tpuctl.cloud.models import (
     DataDisk,
     NodeRequest,
     region_of,
+    shared,
 )
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
@@ -82,8 +83,26 @@ class Offer:
         return region_of(self.zone)
 
 
-@dataclass(frozen=True)
-class CreatePlan(Outcome):
+@dataclass(frozen=True, kw_only=True)
+class NotedOutcome(Outcome):
+    """An outcome with warnings (`notes`) and reasons (`because`) in fields that JSON leaves out."""
+
+    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return self.notes
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the derived values come from."""
+        return self.because
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatePlan(NotedOutcome):
     """What will be requested, zone by zone in this order."""
 
     name: str
@@ -100,22 +119,10 @@ class CreatePlan(Outcome):
     offers: tuple[Offer, ...]
     prices_as_of: str
     options: CreateOptions = field(metadata={"internal": True})
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know before paying."""
-        return self.notes
 
     def with_warnings(self, *notes: str) -> "CreatePlan":
         """Return the same plan with further warnings."""
         return replace(self, notes=(*self.notes, *notes))
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values come from."""
-        return self.because
 
     @property
     def to_try(self) -> tuple[Offer, ...]:
@@ -137,20 +144,10 @@ def plan_create(options: CreateOptions) -> CreatePlan:
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)
+    known = {**shared(CreatePlan, options), **shared(CreatePlan, kind)}
     return CreatePlan(
-        name=options.name,
-        accelerator_type=kind.accelerator_type,
-        generation=kind.generation,
-        chips=kind.chips,
-        workers=kind.workers,
-        topology=kind.topology,
-        runtime_version=version,
-        spot=options.spot,
-        reserved=options.reserved,
-        queued=options.queued,
-        max_usd=options.max_usd,
+        **{**known, "runtime_version": version},
         offers=offers,
-        prices_as_of=kind.prices_as_of,
         options=options,
         notes=(*_version_warnings(kind, version), *offer_warnings(kind, offers)),
         because=(
@@ -228,22 +225,14 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         ttl.GuardTarget(project, offer.zone, plan.name, create_id) if limits else None,
         options.startup_script,
     )
+    known = {
+        **shared(NodeRequest, options),
+        **shared(NodeRequest, plan),
+        "labels": {**options.labels, **limits, **watched, LABEL_CREATE_ID: create_id},
+        "metadata": {**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
+    }
     return NodeRequest(
-        name=plan.name,
-        zone=offer.zone,
-        accelerator_type=plan.accelerator_type,
-        runtime_version=plan.runtime_version,
-        create_id=create_id,
-        spot=plan.spot,
-        reserved=plan.reserved,
-        network=options.network,
-        subnetwork=options.subnetwork,
-        external_ips=not options.internal_ip,
-        service_account=options.service_account,
-        labels={**options.labels, **limits, **watched, LABEL_CREATE_ID: create_id},
-        metadata={**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
-        tags=options.tags,
-        data_disks=options.data_disks,
+        **known, zone=offer.zone, create_id=create_id, external_ips=not options.internal_ip
     )
 
 

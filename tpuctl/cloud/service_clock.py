@@ -29,15 +29,14 @@ def read_time(headers: Mapping[str, str]) -> ServerTime | None:
     try:
         if exact := headers.get(EMULATED_TIME):
             time = datetime.fromisoformat(exact.replace("Z", "+00:00"))
-            server = ServerTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
+            found = ServerTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
         else:
-            server = ServerTime(
-                email.utils.parsedate_to_datetime(headers["date"]), resolution_s=1.0
-            )
+            time = email.utils.parsedate_to_datetime(headers["date"])
+            found = ServerTime(time, resolution_s=1.0)
     except (KeyError, ValueError, TypeError, OverflowError):
         return None
-    is_time = server.time.tzinfo is not None and server.time.year in _YEARS
-    return server if is_time and 0 < server.scale <= _FASTEST else None
+    is_time = found.time.tzinfo is not None and found.time.year in _YEARS
+    return found if is_time and 0 < found.scale <= _FASTEST else None
 
 
 class ServiceClock:
@@ -73,16 +72,16 @@ class ServiceClock:
         """This machine's time, to record when a request is sent."""
         return self._local.now()
 
-    def observe(self, server: ServerTime, *, sent: datetime) -> None:
+    def observe(self, reply: ServerTime, *, sent: datetime) -> None:
         """Correct the clock by the reply to a request that was sent at that local time."""
-        received, time = self._local.now(), server.time.astimezone(timezone.utc)
+        received, time = self._local.now(), reply.time.astimezone(timezone.utc)
         with self._lock:
-            if server.scale != self._scale:
+            if reply.scale != self._scale:
                 self._elapsed_s = self._elapsed_at(received)
-                self._scale, self._anchor, self._since = server.scale, time, received
+                self._scale, self._anchor, self._since = reply.scale, time, received
                 return
             earliest = time - self._at(received)
-            latest = time + timedelta(seconds=server.resolution_s) - self._at(sent)
+            latest = time + timedelta(seconds=reply.resolution_s) - self._at(sent)
             self._anchor += max(earliest, min(latest, timedelta(0)))
 
     def _elapsed_at(self, local: datetime) -> float:

@@ -10,6 +10,7 @@ from tpuctl.cloud.models import (
     LABEL_TTL_S,
     Node,
     QueuedResource,
+    shared,
 )
 from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
@@ -145,29 +146,18 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
     kind = known_type(node.accelerator_type)
     price = price_now(node)
     hours = max(0.0, (now - node.created).total_seconds()) / 3600
+    known = shared(Tpu, node)
+    known["data_disks"] = tuple(disk.source for disk in node.data_disks)
     return Tpu(
-        name=node.name,
-        zone=node.zone,
-        accelerator_type=node.accelerator_type,
+        **known,
         generation=kind.generation if kind else None,
         chips=kind.chips if kind else None,
         workers=_workers(node, kind.workers if kind else 0),
-        state=node.state,
-        health=node.health,
-        spot=node.spot,
-        queued_resource=node.queued_resource,
-        runtime_version=node.runtime_version,
-        created=node.created,
         expires=expires_at(node),
-        labels=node.labels,
         usd_per_hour=price,
         usd_so_far=round(price * hours, 4) if price else None,
         emulated=emulated,
-        id=node.id,
         as_of=now,
-        health_description=node.health_description,
-        symptoms=node.symptoms,
-        data_disks=tuple(disk.source for disk in node.data_disks),
     )
 
 
@@ -175,20 +165,13 @@ def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
     """Describe a queued resource and the price of its TPU."""
     kind = known_type(queued.accelerator_type)
     price = _price(queued.accelerator_type, queued.zone, spot=queued.spot)
+    nodes = max(1, len(queued.nodes))
+    known = {**shared(QueuedTpu, queued), "error": str(queued.error) if queued.error else None}
     return QueuedTpu(
-        name=queued.name,
-        zone=queued.zone,
-        state=queued.state,
-        accelerator_type=queued.accelerator_type,
+        **known,
         generation=kind.generation if kind else None,
-        chips=kind.chips * max(1, len(queued.nodes)) if kind else None,
-        nodes=queued.nodes,
-        spot=queued.spot,
-        created=queued.created,
-        labels=queued.labels,
-        usd_per_hour=None if price is None else round(price * max(1, len(queued.nodes)), 4),
-        error=str(queued.error) if queued.error else None,
-        stopped_by=queued.stopped_by,
+        chips=kind.chips * nodes if kind else None,
+        usd_per_hour=None if price is None else round(price * nodes, 4),
         as_of=now,
     )
 

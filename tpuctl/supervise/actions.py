@@ -27,7 +27,7 @@ from tpuctl.remote.logs import read_logs
 from tpuctl.remote.results import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
-from tpuctl.supervise.follow import FollowCallbacks, FollowResult, follow_job, show_log
+from tpuctl.supervise.follow import FollowResult, JobFollower, show_log
 from tpuctl.supervise.models import (
     JobAttempt,
     JobSpec,
@@ -204,11 +204,19 @@ class Actions:
                 return True
             return tpu.kind == "usable" and tpu.id == attempt.tpu_id
 
-        callbacks = FollowCallbacks(is_usable, give_up_lost, self.clock, poll_s)
-        result = follow_job(
-            hosts, access, attempt.job, spec, self._offsets.get(attempt.job), callbacks,
-            sink=self._sink, note=self._note,
-        )  # fmt: skip
+        result = JobFollower(
+            hosts,
+            access,
+            attempt.job,
+            spec,
+            self._offsets.get(attempt.job),
+            self.clock,
+            poll_s,
+            is_usable,
+            give_up_lost,
+            self._sink,
+            self._note,
+        ).follow()
         self._offsets[attempt.job] = result.offsets
         return result
 

@@ -134,36 +134,6 @@ class FollowResult:
     lost: dict[int, TpuctlError] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FollowCallbacks:
-    """What is checked while the job runs.
-
-    `is_usable` asks the service about the TPU, every `poll_s`; False ends the following.
-    `give_up_lost` is told whether workers are lost, and decides whether that has lasted too long.
-    """
-
-    is_usable: Callable[[], bool]
-    give_up_lost: Callable[[bool], bool]
-    clock: Clock
-    poll_s: float
-
-
-def follow_job(
-    hosts: tuple[Host, ...],
-    access: Access,
-    job: str,
-    spec: JobSpec,
-    offsets: Mapping[int, int] | None,
-    callbacks: FollowCallbacks,
-    *,
-    sink: Sink,
-    note: Callable[[str], None],
-) -> FollowResult:
-    """Follow a job until it ends, fails on a worker, hangs, or its TPU is no longer usable."""
-    reconnecting = replace(access, patience=replace(access.patience, reconnect_s=math.inf))
-    return drive(_Following(hosts, reconnecting, job, spec, offsets, callbacks, sink, note).run())
-
-
 def show_log(
     hosts: tuple[Host, ...],
     access: Access,
@@ -188,27 +158,36 @@ def show_log(
     )
 
 
-class _Following(Listener):
-    def __init__(
-        self,
-        hosts: tuple[Host, ...],
-        access: Access,
-        job: str,
-        spec: JobSpec,
-        offsets: Mapping[int, int] | None,
-        callbacks: FollowCallbacks,
-        sink: Sink,
-        note: Callable[[str], None],
-    ) -> None:
-        self._hosts, self._access, self._job, self._spec = hosts, access, job, spec
-        self._callbacks, self._sink, self._note = callbacks, sink, note
-        self._is_first = offsets is None
-        self.result = FollowResult(dict(offsets or {}))
+@dataclass
+class JobFollower(Listener):
+    """Shows a job's output and checks the TPU while it runs.
+
+    `is_usable` asks the service about the TPU, every `poll_s`; False ends the following.
+    `give_up_lost` is told whether workers are lost, and decides whether that has lasted too long.
+    """
+
+    hosts: tuple[Host, ...]
+    access: Access
+    job: str
+    spec: JobSpec
+    offsets: Mapping[int, int] | None
+    clock: Clock
+    poll_s: float
+    is_usable: Callable[[], bool]
+    give_up_lost: Callable[[bool], bool]
+    sink: Sink
+    note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.result = FollowResult(dict(self.offsets or {}))
         self._awake = AwakeTimer(time.monotonic)
-        workers = tuple(host.index for host in hosts)
-        self._silence = SilenceDetector(workers, 0.0)
+        self._silence = SilenceDetector(tuple(host.index for host in self.hosts), 0.0)
         self._named: tuple[int, ...] = ()
         self._failed = asyncio.Event()
+
+    def follow(self) -> FollowResult:
+        """Follow until the job ends, fails on a worker or hangs, or the TPU is not usable."""
+        return drive(self._run())
 
     def heard(self, worker: int, offset_bytes: int) -> None:
         """Record the time and the offset."""
@@ -231,8 +210,7 @@ class _Following(Listener):
         if isinstance(end, TpuctlError) or end.failure:
             self._failed.set()
 
-    async def run(self) -> FollowResult:
-        """Read the log and check the TPU until one of the two ends."""
+    async def _run(self) -> FollowResult:
         reading = asyncio.create_task(self._read())
         others = [asyncio.create_task(self._wait_for_failure()), asyncio.create_task(self._check())]
         try:
@@ -247,15 +225,16 @@ class _Following(Listener):
         return self.result
 
     async def _read(self) -> None:
+        reconnecting = replace(self.access.patience, reconnect_s=math.inf)
         await follow_log(
-            self._hosts,
-            self._access,
-            sink=self._sink,
-            note=self._note,
-            job=self._job,
+            self.hosts,
+            replace(self.access, patience=reconnecting),
+            sink=self.sink,
+            note=self.note,
+            job=self.job,
             listener=self,
             offsets=self.result.offsets,
-            tail=FIRST_LINES if self._is_first else None,
+            tail=FIRST_LINES if self.offsets is None else None,
         )
 
     async def _wait_for_failure(self) -> None:
@@ -264,20 +243,20 @@ class _Following(Listener):
 
     async def _check(self) -> None:
         """Ask the service now and then, and check for hung workers all the time."""
-        clock, due = self._callbacks.clock, self._callbacks.clock.now()
+        clock, due = self.clock, self.clock.now()
         while True:
             if clock.now() >= due:
-                if not await asyncio.to_thread(self._callbacks.is_usable):
+                if not await asyncio.to_thread(self.is_usable):
                     return
-                due = clock.now() + timedelta(seconds=self._callbacks.poll_s)
-            if self._callbacks.give_up_lost(bool(self.result.lost)):
+                due = clock.now() + timedelta(seconds=self.poll_s)
+            if self.give_up_lost(bool(self.result.lost)):
                 return
             if self._is_hung(self._awake.seconds()):
                 return
             await asyncio.sleep(_TICK_S)
 
     def _is_hung(self, now_s: float) -> bool:
-        after_s = self._spec.hang_after_s
+        after_s = self.spec.hang_after_s
         silence = self._silence.silent(now_s, after_s=after_s or SILENT_S)
         if silence is None:
             self._named = ()
@@ -288,7 +267,7 @@ class _Following(Listener):
             self._named = silence.workers
             who, long = name_workers(silence.workers), format_duration(silence.seconds)
             has = "has" if len(silence.workers) == 1 else "have"
-            self._note(
+            self.note(
                 f"{who[0].upper()}{who[1:]} {has} printed nothing for {long}. "
                 f"To restart the job after such a silence: --hang-after {long.replace(' ', '')}"
             )

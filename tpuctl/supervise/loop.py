@@ -1,7 +1,7 @@
 """The loop of a watch: observe, decide, save, act, until the job is done."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tpuctl.errors import StoppedError, TpuctlError
 from tpuctl.supervise.actions import Actions
@@ -44,21 +44,18 @@ def watch(
     return _Watch(actions, state, spec, store, note).run(delete_at_end=delete_at_end)
 
 
+@dataclass
 class _Watch:
-    def __init__(
-        self,
-        actions: Actions,
-        state: WatchState,
-        spec: JobSpec,
-        store: StateFile,
-        note: Callable[[str], None],
-    ) -> None:
-        self._actions, self._state, self._spec = actions, state, spec
-        self._store, self._note = store, note
+    _actions: Actions
+    _state: WatchState
+    _spec: JobSpec
+    _store: StateFile
+    _note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._seen = Observation(TpuObservation("unknown"))
-        self._trouble = ConditionTimer(actions.clock.now)
-        self._failing = ConditionTimer(actions.clock.now)
-        self._coming = ConditionTimer(actions.clock.now)
+        now = self._actions.clock.now
+        self._trouble, self._failing, self._coming = (ConditionTimer(now) for _ in range(3))
         self._said = ""
 
     def run(self, *, delete_at_end: bool) -> WatchResult:

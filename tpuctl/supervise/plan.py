@@ -8,7 +8,7 @@ from typing import Any
 
 from tpuctl.cloud.connect import Cloud, chosen_zone
 from tpuctl.cloud.lookup import Resource, find
-from tpuctl.cloud.models import LABEL_MAX_USD_CENTS, LABEL_TTL_S, Node, QueuedResource
+from tpuctl.cloud.models import LABEL_MAX_USD_CENTS, LABEL_TTL_S, Node, QueuedResource, shared
 from tpuctl.cloud.placement import AUTO
 from tpuctl.cloud.plan import STARTUP_SCRIPT, CreateOptions, plan_create, why_disks_elsewhere
 from tpuctl.cloud.tpu import known_type
@@ -31,25 +31,21 @@ def clone_options(node: Node) -> CreateOptions:
     Its limits are those it was created with. A data disk is only available in its own zone.
     """
     ttl_s, max_usd = _limits(node)
+    metadata = _without_ours(node.metadata)
+    script = metadata.pop(STARTUP_SCRIPT, None)
+    known = {
+        **shared(CreateOptions, node),
+        "labels": _without_ours(node.labels),
+        "metadata": metadata,
+    }
     return CreateOptions(
-        name=node.name,
-        accelerator_type=node.accelerator_type,
+        **known,
         zones=(node.zone,),
-        spot=node.spot,
-        reserved=node.reserved,
         queued=node.queued_resource is not None,
         ttl_s=ttl_s,
         max_usd=max_usd,
-        runtime_version=node.runtime_version,
-        network=node.network,
-        subnetwork=node.subnetwork,
         internal_ip=not node.external_ips,
-        service_account=node.service_account,
-        labels=_without_ours(node.labels),
-        tags=node.tags,
-        startup_script=user_script(node.metadata.get(STARTUP_SCRIPT)),
-        metadata={k: v for k, v in _without_ours(node.metadata).items() if k != STARTUP_SCRIPT},
-        data_disks=node.data_disks,
+        startup_script=user_script(script),
     )
 
 
@@ -205,18 +201,10 @@ def plan_watch(
     price = usd_per_hour(recipe.accelerator_type, zones[0], spot=recipe.spot) if zones else None
     elsewhere = ((zone, why_disks_elsewhere(zone, recipe.data_disks)) for zone in recipe.zones)
     return WatchPlan(
-        name=name,
+        **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},
         zone=zones[0] if zones else None,
         state=resource.state if resource else ("READY" if state.tpu else None),
-        accelerator_type=recipe.accelerator_type,
-        spot=recipe.spot,
-        queued=recipe.queued,
-        zones=recipe.zones,
         usd_per_hour=price,
-        command=spec.command,
-        code=spec.code,
-        folder=spec.folder,
-        max_crashes=spec.max_crashes,
         goes_on_with=state.open.job if state.open else None,
         watch_state=state,
         spec=spec,

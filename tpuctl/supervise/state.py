@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.models import shared
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import InvalidInputError, TryAgainError
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
@@ -99,18 +100,7 @@ def _with_closed(state: WatchState, step: CloseAttempt, now: datetime) -> WatchS
     attempt = state.open
     if attempt is None:
         return state
-    ended = JobAttempt(
-        number=attempt.number,
-        cause=step.cause,
-        reason=step.reason,
-        job=attempt.job,
-        tpu_id=attempt.tpu_id,
-        zone=attempt.zone,
-        began=attempt.began,
-        ended=now,
-        exit_code=step.exit_code,
-        worker=step.worker,
-    )
+    ended = JobAttempt(**shared(JobAttempt, attempt), **shared(JobAttempt, step), ended=now)
     return replace(state, open=None, attempts=(*state.attempts, ended))
 
 
