@@ -40,6 +40,51 @@ def test_an_entry_comes_back_as_it_was_written(journal: Journal) -> None:
     assert journal.entries(Place()) == (written,)  # type: ignore[arg-type]
 
 
+FIRST_FORMAT = """{
+ "schema": "tpuctl-create/1",
+ "create_id": "0b7c2f2e-5a5e-4d0e-9f43-3f2d6a1f0c11",
+ "name": "t1",
+ "zone": "us-central1-a",
+ "kind": "queued",
+ "project": "p",
+ "endpoint": "e",
+ "accelerator_type": "v5litepod-8",
+ "spot": true,
+ "usd_per_hour": 9.6,
+ "phase": "closed",
+ "session": "s",
+ "race": "r",
+ "operation": "projects/p/locations/z/operations/o",
+ "node_id": "7",
+ "created": "2026-11-20T12:00:00.000005+00:00",
+ "missing_since": "2026-11-20T12:00:00.000005+00:00",
+ "closed": "2026-11-20T12:00:00.000005+00:00",
+ "outcome": "deleted"
+}"""
+
+
+def test_the_file_has_the_format_that_earlier_versions_read_and_wrote(journal: Journal) -> None:
+    written = JournalEntry(
+        "0b7c2f2e-5a5e-4d0e-9f43-3f2d6a1f0c11",
+        *("t1", "us-central1-a", "queued", "p", "e", "v5litepod-8"),
+        spot=True,
+        usd_per_hour=9.6,
+        phase="closed",
+        session="s",
+        race="r",
+        operation="projects/p/locations/z/operations/o",
+        node_id="7",
+        created=NOW,
+        missing_since=NOW,
+        closed=NOW,
+        outcome="deleted",
+    )
+    journal.intend(written)
+    path = journal.folder / f"{written.create_id}.json"
+    assert path.read_text() == FIRST_FORMAT
+    assert journal.find(written.create_id) == written
+
+
 def test_entries_of_another_project_or_endpoint_are_not_seen(journal: Journal) -> None:
     for fields in ({"project": "other"}, {"endpoint": "other"}):
         journal.intend(entry(**fields))

@@ -251,6 +251,54 @@ def test_what_is_written_down_is_read_again(memory: WatchState) -> None:
     assert from_plain(WatchState, json.loads(json.dumps(to_plain(memory)))) == memory
 
 
+FIRST_FORMAT = """{"schema": "tpuctl-watch/1", "order": "317d", "command": "python t.py",
+"is_over": false, "memory": {"watch": "abababababababababababababababab", "name": "t1", "recipe":
+{"name": "t1", "accelerator_type": "v5litepod-8", "zones": ["us-central1-a", "us-east5-a"], "spot":
+true, "reserved": false, "queued": false, "ttl_s": 3600.0, "max_usd": null, "runtime_version": null,
+"network": null, "subnetwork": null, "internal_ip": false, "service_account": null, "labels":
+{"team": "vision"}, "tags": ["a"], "startup_script": "IyEvYmluL3NoCv8=", "metadata": {"ssh-keys":
+"me:k"}, "data_disks": [["projects/p/zones/us-central1-a/disks/d", true]], "watch": null}, "tpu":
+{"id": "7", "zone": "us-central1-a", "created": "2026-11-21T09:00:00+00:00", "seen":
+"2026-11-21T09:00:00+00:00", "create_id": "c", "made": true, "proven": true, "usd_per_hour": 9.6,
+"expires": "2026-11-21T09:00:00+00:00"}, "open": {"number": 2, "job": "watch-abababab-2", "tpu_id":
+"7", "zone": "us-central1-a", "began": "2026-11-21T09:00:00+00:00", "launched": true}, "removing":
+{"id": "7", "reason": "it was PREEMPTED", "is_bad_host": true}, "creating": true, "seen_leaving":
+true, "attempts": [{"number": 1, "cause": "crash", "reason": "worker 0 failed", "job":
+"watch-abababab-1", "tpu_id": "6", "zone": "us-central1-a", "began": "2026-11-21T09:00:00+00:00",
+"ended": "2026-11-21T09:00:00+00:00", "exit_code": 7, "worker": 0}], "serial": 2, "replaced": 1,
+"spent_usd": 3.5}}"""
+
+
+def test_the_file_of_an_earlier_version_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    state = WatchState(
+        "ab" * 16,
+        "t1",
+        CreateOptions(
+            *("t1", "v5litepod-8", (ZONE, "us-east5-a")),
+            spot=True,
+            ttl_s=3600.0,
+            labels={"team": "vision"},
+            tags=("a",),
+            startup_script=b"#!/bin/sh\n\xff",
+            metadata={"ssh-keys": "me:k"},
+            data_disks=(DataDisk(f"projects/p/zones/{ZONE}/disks/d", read_only=True),),
+        ),
+        KnownTpu("7", ZONE, NOW, NOW, "c", True, True, 9.6, NOW),
+        RunningAttempt(2, "watch-abababab-2", "7", ZONE, NOW, launched=True),
+        PendingDeletion("7", "it was PREEMPTED", is_bad_host=True),
+        *(True, True),
+        (JobAttempt(1, "crash", "worker 0 failed", "watch-abababab-1", "6", ZONE, NOW, NOW, 7, 0),),
+        serial=2,
+        replaced=1,
+        spent_usd=3.5,
+    )
+    store = StateFile(API, "t1", tmp_path)
+    store.path.write_text(FIRST_FORMAT)
+    saved = store.load()
+    assert saved == SavedWatch(SCHEMA, "317d", "python t.py", False, state)
+    assert to_plain(saved) == json.loads(FIRST_FORMAT)
+
+
 def test_it_is_on_the_disk_with_its_order(tmp_path: Path) -> None:
     store = StateFile(API, "t1", tmp_path)
     assert store.load() is None
