@@ -1,5 +1,6 @@
 """`tpuctl create` as it is typed: what it says, what it asks, how it ends."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,8 @@ def test_the_command_and_python_do_the_same(
     searched = here.requests["list_accelerator_types"]
     there = world(SCENARIO, real_time=True)
     plan = create("t1", "v5e-8", zone=(B, A), ttl_s=3600.0, dry_run=True)
-    with pytest.warns(UserWarning, match="does not fit") as warned:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         made = create("t1", "v5e-8", zone=(B, A), ttl_s=3600.0)
     (second,) = there.api.list_nodes(A).items
     assert to_jsonable(plan) == planned.data

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OnWarning = Callable[[str], None]
 
 
-def warn(text: str) -> None:
+def python_warning(text: str) -> None:
     """Issue a Python warning: the default for every `on_warning` in this module."""
     warnings.warn(text, stacklevel=4)
 
@@ -38,7 +38,7 @@ def warn(text: str) -> None:
 def warn_about(plan: Outcome) -> None:
     """Issue the warnings of a plan as Python warnings, and go ahead: the default `confirm`."""
     for warning in plan.warnings:
-        warn(warning)
+        python_warning(warning)
 
 
 @overload
@@ -69,7 +69,7 @@ def create(
     on_interrupt: "Callable[[], Choice]" = lambda: "cancel",
     on_progress: OnProgress = silent,
     on_attempt: "OnAttempt" = lambda attempt: None,
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
     **options: Any,
 ) -> "Created | NotCreated | CreatePlan":
     """Create a TPU, which costs money, and wait until every worker can be reached.
@@ -130,7 +130,7 @@ def list(
     zone: str | None = None,
     all_zones: bool = False,
     project: str | None = None,
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
 ) -> "TpuList":
     """List TPUs and queued resources in the given zone or the one set, or in all zones."""
     from tpuctl.cloud.list import list_tpus
@@ -144,7 +144,7 @@ def show(
     *,
     zone: str | None = None,
     project: str | None = None,
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
 ) -> "Tpu | QueuedTpu":
     """Show one TPU with its jobs, or the queued resource that waits for it."""
     from tpuctl.remote.jobs import show_with_jobs
@@ -160,7 +160,7 @@ def wait(
     timeout_s: float | None = None,
     project: str | None = None,
     on_progress: OnProgress = silent,
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
 ) -> "WaitResult":
     """Wait until a TPU is ready on all workers, or gone; forever without a timeout."""
     from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
@@ -186,7 +186,7 @@ def delete(
     dry_run: bool = False,
     confirm: "Callable[[DeleteResult], None]" = lambda plan: None,
     on_progress: OnProgress = silent,
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
 ) -> "DeleteResult":
     """Delete TPUs and wait until they are gone; failures are in the result.
 
@@ -236,7 +236,7 @@ def quota(
     accelerator_type: str | None = None,
     *,
     project: str | None = None,
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
 ) -> "QuotaTable":
     """Read how many chips the project may have in each zone, of one type or of all."""
     from tpuctl.cloud.quotas import read_quotas
@@ -274,7 +274,7 @@ def watch(
     sink: "Sink | None" = None,
     note: Callable[[str], None] = lambda text: None,
     progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
-    on_warning: OnWarning = warn,
+    on_warning: OnWarning = python_warning,
     **job: Any,
 ) -> "WatchResult | WatchPlan":
     """Run a job and keep it alive, on another TPU when this one is taken away; costs money.

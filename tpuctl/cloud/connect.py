@@ -71,8 +71,10 @@ def connect(
 def _import_client() -> None:
     try:
         with quietly():
-            import google.cloud.tpu_v2  # noqa: F401
+            import tpuctl.cloud._google_api  # noqa: F401
     except ImportError as error:
+        if (error.name or "").startswith("tpuctl"):
+            raise
         raise MissingExtraError(
             "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
         ) from error
