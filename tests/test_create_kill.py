@@ -162,7 +162,7 @@ def test_killed_at_any_step_nothing_is_billed_that_is_not_known(
             in_line = ["--queued"] if options.get("queued") else []
             again = tpuctl(*words, *in_line, "--timeout", f"{timeout_s}s")
             # Killed after the very last word of the journal: it is there, and known to be ready.
-            is_there = again.exit_code == 1 and "already; it is" in again.stderr
+            is_there = again.exit_code == 1 and "already exists in" in again.stderr
             expected = again.exit_code == (0 if lands else 3)
             assert expected or (lands and is_there), f"step {step}: {again.stderr}"
         assert tpuctl("gc", "--yes", "--json").exit_code == 0
