@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tpuctl.clock import ManualClock, WallClock
-from tpuctl.cloud._google import connect_google
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.list import list_tpus
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.emulator.server import Emulator, serve
@@ -39,7 +39,7 @@ def main() -> None:
     """Print what is promised, each as a ratio within this run."""
     for what, scenario in (("at most 3", SLOW), ("one by one: 3 and their CPU", REFUSING)):
         with serve(scenario, clock=WallClock()) as emulator:
-            api = connect_google("practice", endpoint=emulator.endpoint)
+            api = connect("practice", endpoint=emulator.endpoint)
             one_call_s = _median_s(api.list_zones)
             ratio = _median_s(lambda api=api: list_tpus(api)) / one_call_s
         print(f"cloud list: 40 zones of 200 ms / one call: {ratio:.2f} ({what})")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _measure_full(emulator: Emulator) -> None:
-    api = connect_google("practice", endpoint=emulator.endpoint)
+    api = connect("practice", endpoint=emulator.endpoint)
     bare_s = _median_s(lambda: _list_bare(emulator.endpoint))
     service_s = _median_s(lambda: list_tpus(api))
     environment = {**os.environ, "TPUCTL_TPU_ENDPOINT": emulator.endpoint}
@@ -73,7 +73,7 @@ def _measure_full(emulator: Emulator) -> None:
 def _fill(endpoint: str) -> None:
     """Fill every zone with nodes, and put as many queued resources in a line that stands still."""
     # On a clock of its own, or else the rate limit of creates would make this take half an hour.
-    api = connect_google("practice", endpoint=endpoint, clock=ManualClock(WallClock().now()))
+    api = connect("practice", endpoint=endpoint, clock=ManualClock(WallClock().now()))
     for number in range(1000):
         zone = f"zone{number % len(ZONES):02}-a"
         api.create_node(_request(f"n{number}", zone))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tpuctl.clock import Clock, ManualClock
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import connect
 from tpuctl.emulator.scenario import parse_scenario
 from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
@@ -89,7 +89,7 @@ class CloudWorld:
     def connect(self, *, wrong_by: timedelta = timedelta(0), project: str | None = None) -> TpuApi:
         """Open the API once more, as a laptop whose clock is wrong by that much."""
         clock = WrongClock(self.clock, wrong_by) if self._shares_clock else None
-        return connect_google(project, endpoint=self.emulator.endpoint, clock=clock)
+        return connect(project, endpoint=self.emulator.endpoint, clock=clock)
 
     @property
     def requests(self) -> Counter[str]:

@@ -15,10 +15,10 @@ from google.rpc import error_details_pb2 as details
 from tests.tpu_service import Refusal, TpuService
 from tpuctl.clock import ManualClock
 from tpuctl.cloud import models
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud._google_api import GoogleTpuApi
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.models import ALL_ZONES, CREATE_ID, DataDisk, Endpoint, NodeRequest
+from tpuctl.cloud.connect import connect
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, DataDisk, Endpoint, NodeRequest
 from tpuctl.errors import (
     InvalidInputError,
     NoCapacityError,
@@ -70,7 +70,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def api(service: TpuService, clock: ManualClock) -> Iterator[TpuApi]:
     with service.serve() as address:
-        yield connect_google(None, endpoint=address, clock=clock)
+        yield connect(None, endpoint=address, clock=clock)
 
 
 def operation(verb: str = "create", **fields) -> operations_pb2.Operation:
@@ -136,7 +136,7 @@ def test_a_create_sends_everything_once_with_our_label(service: TpuService, api:
     [(_, body)] = service.requests
     sent = tpu_v2.CreateNodeRequest.deserialize(body)
     assert (sent.parent, sent.node_id) == (ZONE, "t1")
-    assert dict(sent.node.labels) == {"team": "a", CREATE_ID: REQUEST.create_id}
+    assert dict(sent.node.labels) == {"team": "a", LABEL_CREATE_ID: REQUEST.create_id}
     assert sent.node.accelerator_type == "v5litepod-8"
     assert sent.node.network_config.enable_external_ips
 
@@ -172,7 +172,7 @@ def test_a_queued_resource_waits_for_a_node_of_the_same_name(
     assert (sent.queued_resource_id, spec.node_id, spec.parent) == ("t1", "t1", ZONE)
     assert sent.request_id.replace("-", "") == "0a1b" * 8
     assert "spot" in queued
-    assert spec.node.labels[CREATE_ID] == "0a1b" * 8
+    assert spec.node.labels[LABEL_CREATE_ID] == "0a1b" * 8
     assert queued.queueing_policy.valid_until_duration.total_seconds() == 3600
 
 
@@ -333,12 +333,12 @@ def test_a_delete_over_the_rate_is_given_back_to_its_caller(
 def test_a_service_that_hangs_is_left_at_the_deadline(service: TpuService, api: TpuApi) -> None:
     from tpuctl.cloud._google_channel import Connection
     from tpuctl.cloud.endpoint import parse_endpoint
-    from tpuctl.cloud.retry import Patience
+    from tpuctl.cloud.retry import RetryPolicy
     from tpuctl.cloud.service_clock import ServiceClock
 
-    hasty = Patience(0.2, 0.2, 0.1, 0.1, 0.1, 0.1)
+    hasty = RetryPolicy(0.2, 0.2, 0.1, 0.1, 0.1, 0.1)
     connection = Connection(parse_endpoint(api.endpoint), None, ServiceClock(ManualClock(NOON)))
-    impatient = GoogleTpuApi(connection, project="practice", patience=hasty)
+    impatient = GoogleTpuApi(connection, project="practice", policy=hasty)
     service.answer("GetNode", service.hang)
     with pytest.raises(UnavailableError, match=r"Could not read TPU t1.*Deadline Exceeded"):
         impatient.get_node("t1", zone="us-central1-a")

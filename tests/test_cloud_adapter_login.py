@@ -204,7 +204,7 @@ def test_without_googles_library_the_extra_is_named() -> None:
 @pytest.mark.slow
 def test_the_port_loads_nothing_of_googles_before_it_is_opened() -> None:
     code = (
-        "import sys, tpuctl.cloud.api, tpuctl.cloud._google, tpuctl.cloud.retry\n"
+        "import sys, tpuctl.cloud.api, tpuctl.cloud.connect, tpuctl.cloud.retry\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('google', 'grpc')])"
     )
     assert run(code).stdout.strip() == "[]"
@@ -223,19 +223,19 @@ def test_googles_warnings_about_old_pythons_are_not_for_our_users() -> None:
 @pytest.mark.slow
 def test_a_server_that_goes_away_leaves_nothing_on_the_terminal() -> None:
     code = (
-        "from tpuctl.cloud._google import connect_google\n"
+        "from tpuctl.cloud.connect import connect\n"
         "from tpuctl.clock import ManualClock\n"
         "from tpuctl.emulator.server import serve\n"
         "from datetime import datetime, timezone\n"
         "import os\n"
         "clock = ManualClock(datetime.now(timezone.utc))\n"
         "with serve({}, clock=clock) as emulator:\n"
-        "    api = connect_google(None, endpoint=emulator.endpoint, clock=clock)\n"
+        "    api = connect(None, endpoint=emulator.endpoint, clock=clock)\n"
         "    api.list_zones()\n"
         "try: api.list_zones()\n"
         "except Exception as error: print(error.code, 'GRPC_VERBOSITY' in os.environ)"
     )
-    done = run("import tpuctl.cloud._google as g; g._import_vendor()\n" + code)
+    done = run("import tpuctl.cloud.connect as g; g._import_client()\n" + code)
     assert (done.stdout.strip(), done.stderr) == ("unavailable False", "")
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tests.tpu_service import TpuService
 from tpuctl.clock import ManualClock
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.retry import Pace, PatientTpuApi, load_patience
+from tpuctl.cloud.connect import connect
+from tpuctl.cloud.retry import RETRIES, RateLimiter, load_retry_policy, with_retries
 from tpuctl.cloud.service_clock import (
     EMULATED_SCALE,
     EMULATED_TIME,
+    ServerTime,
     ServiceClock,
-    ToldTime,
     read_time,
 )
 from tpuctl.errors import NotFoundError, RateLimitedError, UnavailableError
@@ -39,7 +39,7 @@ def test_before_the_first_reply_it_is_the_machines_time(local: ManualClock) -> N
 
 def test_a_reply_sets_the_clock_and_the_machine_moves_it_on(local: ManualClock) -> None:
     clock = ServiceClock(local)
-    clock.observe(ToldTime(NOON - DAY), sent=NOON)
+    clock.observe(ServerTime(NOON - DAY), sent=NOON)
     local.sleep(7)
     assert clock.now() == NOON - DAY + timedelta(seconds=7)
 
@@ -48,14 +48,14 @@ def test_a_slow_reply_does_not_move_a_clock_that_may_be_right(local: ManualClock
     clock = ServiceClock(local)
     local.sleep(10)
     for told_s in (0, 3, 10):
-        clock.observe(ToldTime(NOON + timedelta(seconds=told_s)), sent=NOON)
+        clock.observe(ServerTime(NOON + timedelta(seconds=told_s)), sent=NOON)
         assert clock.now() == NOON + timedelta(seconds=10)
 
 
 def test_a_date_cut_to_seconds_does_not_turn_the_clock_back(local: ManualClock) -> None:
     clock = ServiceClock(local)
     local.sleep(0.9)
-    clock.observe(ToldTime(NOON, resolution_s=1.0), sent=local.now())
+    clock.observe(ServerTime(NOON, resolution_s=1.0), sent=local.now())
     assert clock.now() == NOON + timedelta(seconds=0.9)
 
 
@@ -68,14 +68,14 @@ def test_after_a_reply_the_error_is_less_than_the_reply_took(
     local.sleep(out_s)
     told = local.now() + timedelta(seconds=wrong_by)
     local.sleep(back_s)
-    clock.observe(ToldTime(told), sent=sent)
+    clock.observe(ServerTime(told), sent=sent)
     truth = local.now() + timedelta(seconds=wrong_by)
     assert abs(clock.now() - truth) <= timedelta(seconds=out_s + back_s, microseconds=2)
 
 
 def test_an_emulators_minute_may_be_a_second_of_ours(local: ManualClock) -> None:
     clock = ServiceClock(local)
-    clock.observe(ToldTime(NOON + DAY, scale=60), sent=NOON)
+    clock.observe(ServerTime(NOON + DAY, scale=60), sent=NOON)
     clock.sleep(120)
     assert local.now() == NOON + timedelta(seconds=2)
     assert clock.now() == NOON + DAY + timedelta(seconds=120)
@@ -85,8 +85,8 @@ def test_an_emulators_minute_may_be_a_second_of_ours(local: ManualClock) -> None
 def test_time_that_has_passed_does_not_jump_with_what_time_it_is(local: ManualClock) -> None:
     clock = ServiceClock(local)
     local.sleep(5)
-    clock.observe(ToldTime(NOON - DAY), sent=local.now())
-    clock.observe(ToldTime(NOON + DAY, scale=10), sent=local.now())
+    clock.observe(ServerTime(NOON - DAY), sent=local.now())
+    clock.observe(ServerTime(NOON + DAY, scale=10), sent=local.now())
     local.sleep(2)
     assert clock.elapsed_s() == 5 + 20
 
@@ -96,7 +96,7 @@ def test_googles_date_header_sets_the_clock(local: ManualClock) -> None:
     service.answer("GetNode", tpu_v2.Node(name="projects/p/locations/z/nodes/t1"))
     service.headers = (("date", format_datetime(NOON + DAY, usegmt=True)),)
     with service.serve() as address:
-        api = connect_google(None, endpoint=address, clock=local)
+        api = connect(None, endpoint=address, clock=local)
         api.get_node("t1", zone="z")
     assert api.clock.now() == NOON + DAY
 
@@ -133,7 +133,7 @@ def test_no_header_is_a_reason_to_fail(headers: dict[str, str]) -> None:
 
 
 def test_so_many_requests_pass_at_once_and_then_one_at_a_time(local: ManualClock) -> None:
-    pace = Pace(ServiceClock(local), per_minute=60, at_once=3)
+    pace = RateLimiter(ServiceClock(local), per_minute=60, at_once=3)
     passed = []
     for _ in range(5):
         pace.wait()
@@ -144,7 +144,7 @@ def test_so_many_requests_pass_at_once_and_then_one_at_a_time(local: ManualClock
 @given(st.lists(st.floats(0, 30), max_size=80))
 def test_no_minute_has_more_than_the_rate_and_one_burst(pauses: list[float]) -> None:
     local = ManualClock(NOON)
-    pace = Pace(ServiceClock(local), per_minute=20, at_once=5)
+    pace = RateLimiter(ServiceClock(local), per_minute=20, at_once=5)
     times = []
     for pause_s in pauses:
         local.sleep(pause_s)
@@ -155,7 +155,7 @@ def test_no_minute_has_more_than_the_rate_and_one_burst(pauses: list[float]) -> 
 
 
 def test_a_stop_holds_those_too_that_had_their_turn(local: ManualClock) -> None:
-    pace = Pace(ServiceClock(local), per_minute=60, at_once=1)
+    pace = RateLimiter(ServiceClock(local), per_minute=60, at_once=1)
     pace.wait()
     pace.stop_for(30)
     pace.wait()
@@ -183,9 +183,9 @@ class FlakyApi:
 
 def patient(local: ManualClock, *failures: Exception, chance: float = 1.0) -> Any:
     clock = ServiceClock(local)
-    patience, rates = load_patience()
+    policy, rates = load_retry_policy()
     api: Any = FlakyApi(clock, *failures)
-    return api, PatientTpuApi(api, patience, rates, clock, chance=lambda: chance)
+    return api, with_retries(api, policy, rates, clock, chance=lambda: chance)
 
 
 def test_waits_double_up_to_a_bound(local: ManualClock) -> None:
@@ -224,7 +224,7 @@ def test_an_answer_is_an_answer_also_when_it_is_no(local: ManualClock) -> None:
 
 
 def test_threads_never_share_a_slot(local: ManualClock) -> None:
-    pace = Pace(ServiceClock(local), per_minute=6000, at_once=1)
+    pace = RateLimiter(ServiceClock(local), per_minute=6000, at_once=1)
     threads = [threading.Thread(target=pace.wait) for _ in range(50)]
     for thread in threads:
         thread.start()
@@ -233,6 +233,5 @@ def test_threads_never_share_a_slot(local: ManualClock) -> None:
     assert local.now() - NOON >= timedelta(seconds=0.49)
 
 
-def test_the_patient_api_has_every_call_of_the_port() -> None:
-    calls = {name for name in vars(TpuApi) if not name.startswith("_")}
-    assert calls <= set(vars(PatientTpuApi))
+def test_every_call_of_the_port_has_a_retry_policy() -> None:
+    assert set(RETRIES) == {name for name in vars(TpuApi) if not name.startswith("_")}

@@ -13,7 +13,7 @@ import pytest
 from tests.cloud_world import MORNING, CrowdClock, Worlds
 from tests.workers import Cable
 from tpuctl.clock import ManualClock
-from tpuctl.cloud._google import connect_google
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.errors import (
     AlreadyExistsError,
@@ -207,7 +207,7 @@ def test_an_emulator_on_a_busy_machine_is_given_time_to_answer(world: Worlds) ->
     cloud = world(SMALL)
     port = int(cloud.emulator.endpoint.rpartition(":")[2])
     with closing(Cable("127.0.0.1", port, answers_after_s=0.5)) as cable:
-        api = connect_google(None, endpoint=f"127.0.0.1:{cable.port}", clock=cloud.clock)
+        api = connect(None, endpoint=f"127.0.0.1:{cable.port}", clock=cloud.clock)
         assert api.list_nodes(ZONE).items == ()
 
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from tpuctl.cloud.error_table import (
     LONGEST_MESSAGE,
-    Asked,
     Fault,
+    RequestContext,
     error_classes,
     load_table,
     translate,
 )
 from tpuctl.errors import RateLimitedError, TpuctlError, TryAgainError
 
-ASKED = Asked("Could not create TPU t1 in us-east5-a", "my-project", "us-east5-a", "t1")
+ASKED = RequestContext("Could not create TPU t1 in us-east5-a", "my-project", "us-east5-a", "t1")
 TABLE = load_table()
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 RESOURCE_EXHAUSTED, PERMISSION_DENIED = 8, 7

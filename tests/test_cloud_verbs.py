@@ -7,7 +7,7 @@ import pytest
 import tpuctl
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, nodes_of
-from tpuctl.cloud.models import TTL_S
+from tpuctl.cloud.models import LABEL_TTL_S
 from tpuctl.cloud.tpu import Tpu
 from tpuctl.errors import UnavailableError
 
@@ -17,7 +17,7 @@ Worlds = Callable[..., CloudWorld]
 def test_the_day_of_a_tpu_in_python(world: Worlds) -> None:
     here = world({"time_scale": 500, "provision_s": 20, "delete_s": 20}, real_time=True)
     ask(here, "t1")
-    ask(here, "t2", zone=FAR, labels={TTL_S: "1"})
+    ask(here, "t2", zone=FAR, labels={LABEL_TTL_S: "1"})
     waited = tpuctl.wait("t1")
     assert waited.tpu
     assert [tpu.name for tpu in tpuctl.list(zone=HERE).tpus] == ["t1"]

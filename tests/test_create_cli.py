@@ -1,5 +1,6 @@
 """`tpuctl create` as it is typed: what it says, what it asks, how it ends."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,27 +12,33 @@ from tests import contract
 from tests.cloud_world import CloudWorld, Worlds
 from tests.conftest import Tpuctl
 from tests.fit_cases import too_large
-from tpuctl.cloud.create import Created
+from tpuctl.api.cloud import create
+from tpuctl.cloud.create import Created, NotCreated
 from tpuctl.compile.cache import open_cache
 from tpuctl.compile.models import Question, Target
 from tpuctl.compile.slices import find_slice
 from tpuctl.errors import NoCapacityError
+from tpuctl.reporters.envelope import to_jsonable
 from tpuctl.units import GIB
 from tpuctl.usercode.function import Function
 
 A, B, C = "us-west4-a", "us-central1-a", "us-west1-c"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
-FAST = {"zones": {A: ZONE, B: {**ZONE, "capacity_chips": 0}, C: {**ZONE, "quota_chips": 0}}}
+SCENARIO = {
+    "time_scale": 200,
+    "provision_s": 35,
+    "buckets": {"data": {"location": "EUROPE-WEST4"}},
+    "zones": {A: ZONE, B: {**ZONE, "capacity_chips": 0}, C: {**ZONE, "quota_chips": 0}},
+}
 
 
 @pytest.fixture
 def here(world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CloudWorld:
     monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "state"))
-    buckets = {"data": {"location": "EUROPE-WEST4"}}
-    return world({**FAST, "time_scale": 200, "provision_s": 35, "buckets": buckets}, real_time=True)
+    return world(SCENARIO, real_time=True)
 
 
-CREATE = ("create", "t1", "--type", "v5e-8")
+CREATE = ("create", "t1", "--accelerator-type", "v5e-8")
 
 
 def test_the_plan_is_shown_and_nothing_is_asked_for(
@@ -77,13 +84,13 @@ def test_a_failure_has_its_attempts_in_the_same_envelope(here: CloudWorld, tpuct
     ("words", "exit_code", "message"),
     [
         (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 an hour, until you delete it?"),
-        ([], 2, "Where? There is no --zone"),
+        ([], 2, "there is no --zone, and none is set"),
         (["--zone", A, "--zones", B], 2, "exclude each other"),
-        (["--zones", f"{A},,{B}"], 1, "'' is no zone"),
-        (["--zone", A, "--label", "x"], 2, "'x' is no label"),
+        (["--zones", f"{A},,{B}"], 1, "'' is not a valid zone"),
+        (["--zone", A, "--label", "x"], 2, "'x' is not a valid label"),
         (["--zone", A, "--ttl", "4"], 1, "'4' is not a duration"),
-        (["--zone", A, "--ttl", "0s"], 1, "--ttl must be more than nothing"),
-        (["--zone", A, "--max-usd", "nan"], 1, "--max-usd must be more than nothing"),
+        (["--zone", A, "--ttl", "0s"], 1, "--ttl must be a finite number greater than 0"),
+        (["--zone", A, "--max-usd", "nan"], 1, "--max-usd must be a finite number greater than 0"),
         (["--zone", A, "--timeout", "soon"], 1, "'soon' is not a duration"),
         (["--zone", A, "--startup-script", "/"], 1, "Could not read the startup script /"),
         (["--zone", "nowhere-a"], 1, "Location nowhere-a is not found"),
@@ -113,7 +120,7 @@ def test_a_bucket_far_away_is_a_warning_before_the_question(
     result = tpuctl(*CREATE, "--zone", A)
     assert "gs://data is in europe-west4, not in us-west4" in result.stderr
     near = tpuctl(*CREATE, "--zone", A, "--bucket", "gs://missing")
-    assert "Where gs://missing is could not be found out" in near.stderr
+    assert "Could not find the location of gs://missing" in near.stderr
 
 
 def test_the_same_in_python(here: CloudWorld) -> None:
@@ -121,6 +128,66 @@ def test_the_same_in_python(here: CloudWorld) -> None:
     assert isinstance(result, Created)
     assert (result.state, result.labels["team"]) == ("READY", "vision")
     assert [tpu.name for tpu in tpuctl.list(all_zones=True).tpus] == ["t1"]
+
+
+VARIES = {"id", "created", "expires", "as_of", "usd_so_far", "labels", "workers"}
+
+
+def comparable(data: dict[str, Any]) -> dict[str, Any]:
+    """What two creates of the same TPU have in common."""
+    attempts = [{**attempt, "seconds": 0} for attempt in data["attempts"]]
+    return {**{k: v for k, v in data.items() if k not in VARIES}, "attempts": attempts}
+
+
+def remember_that_it_does_not_fit(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("TPUCTL_CACHE_DIR", str(folder))
+    target = Target("function", "train.py:make", function=Function("train.py", "make"))
+    question = Question(target, find_slice("v5e-8"), batch_size=4096, dtype=None, training=True)
+    cache = open_cache()
+    cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
+    cache.remember(question)
+
+
+def test_the_command_and_python_do_the_same(
+    world: Worlds, here: CloudWorld, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The same plan and result, the same first key, the same warnings before anything is paid."""
+    monkeypatch.setenv("TPUCTL_BUCKET", "gs://data/train")
+    remember_that_it_does_not_fit(monkeypatch, tmp_path)
+    words = ("--zones", f"{B},{A}", "--ttl", "1h", "--json")
+    planned = tpuctl(*CREATE, *words, "--dry-run")
+    typed = tpuctl(*CREATE, *words, "--yes")
+    (first,) = here.api.list_nodes(A).items
+    searched = here.requests["list_accelerator_types"]
+    there = world(SCENARIO, real_time=True)
+    plan = create("t1", "v5e-8", zone=(B, A), ttl_s=3600.0, dry_run=True)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        made = create("t1", "v5e-8", zone=(B, A), ttl_s=3600.0)
+    (second,) = there.api.list_nodes(A).items
+    assert to_jsonable(plan) == planned.data
+    assert comparable(to_jsonable(made)) == comparable(typed.data)
+    assert second.metadata["ssh-keys"] == first.metadata["ssh-keys"]
+    told = [line.removeprefix("Warning: ") for line in typed.stderr.splitlines() if "ning" in line]
+    assert [str(warning.message) for warning in warned] == told == [*plan.warnings]
+    assert any("gs://data is in europe-west4" in text for text in told)
+    assert any("train.py:make does not fit" in text for text in told)
+    assert searched == 0, "zones that are known to have the type are not asked"
+
+
+def test_a_failure_has_the_same_data_in_python(here: CloudWorld, tpuctl: Tpuctl) -> None:
+    typed = tpuctl(*CREATE, "--zone", B, "--yes", "--json")
+    result = create("t1", "v5e-8", zone=B, check=False, dry_run=False)
+    assert isinstance(result, NotCreated)
+    assert comparable(to_jsonable(result)) == comparable(typed.data)
+    assert [str(error) for error in result.failures] == [
+        error["message"] for error in typed.document["errors"]
+    ]
+
+
+def test_a_search_plans_once(here: CloudWorld, tpuctl: Tpuctl) -> None:
+    tpuctl(*CREATE, "--zone", "auto", "--yes")
+    assert here.requests["list_locations"] == 1
 
 
 def test_in_python_what_went_wrong_is_raised(here: CloudWorld) -> None:

@@ -148,10 +148,10 @@ def test_on_a_terminal_it_asks_whether_to_leave_or_to_cancel(
     terminal = Terminal()
     terminal.wait_for("CREATING")
     terminal.interrupt()
-    terminal.wait_for("Leave the request, or cancel it?")
+    terminal.wait_for("Leave the request running, or cancel it?")
     answer(terminal)
     assert terminal.end() == 130, terminal.shown
-    assert ("was left as it is" in terminal.shown) == left
+    assert ("was not cancelled" in terminal.shown) == left
     assert ("tpuctl wait t1 --zone" in terminal.shown) == left
     assert things(here) == int(left)
     assert phases(here, journal) == ["accepted" if left else "closed"]

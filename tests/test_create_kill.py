@@ -12,9 +12,8 @@ import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
 from tests.conftest import Tpuctl
-from tpuctl.cloud import models
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.models import ALL_ZONES, NodeRequest
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, NodeRequest
 
 A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
@@ -25,11 +24,11 @@ FAST = {"time_scale": 500, "provision_s": 45, "delete_s": 5}
 NURSERY = """
 import json, os, signal, sys
 from pathlib import Path
-from tpuctl.cloud import _google, _google_api
+from tpuctl.cloud import _google_api, connect
 from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.zones import plan_with_service
+from tpuctl.cloud.plan import CreateOptions, plan_create
+from tpuctl.cloud.placement import complete_plan
 
 def live(n, endpoint, folder, options, timeout_s):
     left = n
@@ -49,8 +48,8 @@ def live(n, endpoint, folder, options, timeout_s):
         def __getattr__(self, name):
             found = getattr(api, name)
             return deadly(found) if callable(found) else found
-    api = _google.connect_google(None, endpoint=endpoint)
-    plan = plan_with_service(api, CreateOptions(**options))
+    api = connect.connect(None, endpoint=endpoint)
+    plan = complete_plan(api, plan_create(CreateOptions(**options)))
     for name in ("replace", "unlink"):
         setattr(os, name, deadly(getattr(os, name)))
     create(Mortal(), plan, journal=Journal(Path(folder)), timeout_s=timeout_s)
@@ -109,7 +108,7 @@ def things(here: CloudWorld) -> list[Any]:
 def unknown(here: CloudWorld, journal: Journal) -> list[str]:
     """What exists, and so may be billed, without an entry that leads to it."""
     known = {e.create_id for e in journal.entries(here.api) if e.phase != "closed"}
-    return [thing.name for thing in things(here) if thing.labels[models.CREATE_ID] not in known]
+    return [thing.name for thing in things(here) if thing.labels[LABEL_CREATE_ID] not in known]
 
 
 def test_the_check_would_find_what_nobody_knows_of(world: Worlds, tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_killed_at_any_step_nothing_is_billed_that_is_not_known(
             in_line = ["--queued"] if options.get("queued") else []
             again = tpuctl(*words, *in_line, "--timeout", f"{timeout_s}s")
             # Killed after the very last word of the journal: it is there, and known to be ready.
-            is_there = again.exit_code == 1 and "already; it is" in again.stderr
+            is_there = again.exit_code == 1 and "already exists in" in again.stderr
             expected = again.exit_code == (0 if lands else 3)
             assert expected or (lands and is_there), f"step {step}: {again.stderr}"
         assert tpuctl("gc", "--yes", "--json").exit_code == 0

@@ -5,10 +5,16 @@ from typing import Any
 
 import pytest
 
-from tpuctl.cloud.models import CREATE_ID, MAX_USD_CENTS, TTL_S, DataDisk, Quota
-from tpuctl.cloud.placement import Source, egress_usd_per_gib, is_far, read_disk, traffic_notes
-from tpuctl.cloud.plan import CreateOptions, Offer, plan_create, request_for
-from tpuctl.cloud.zones import rank, with_quota
+from tpuctl.cloud.models import LABEL_CREATE_ID, LABEL_MAX_USD_CENTS, LABEL_TTL_S, DataDisk, Quota
+from tpuctl.cloud.placement import (
+    DataSource,
+    apply_quota,
+    egress_usd_per_gib,
+    is_far,
+    rank_offers,
+    traffic_warnings,
+)
+from tpuctl.cloud.plan import CreateOptions, Offer, parse_data_disk, plan_create, request_for
 from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
 from tpuctl.hardware.types import describe
 
@@ -38,29 +44,33 @@ def test_spot_has_a_price_of_its_own() -> None:
     [
         (options(kind="v5e-7"), UsageError, "no v5e-7"),
         (options(kind="gpu"), UsageError, "no accelerator type"),
-        (options(kind="tpu7x-8"), InvalidInputError, "has no tpu7x"),
-        (options(name=""), InvalidInputError, "cannot be the name"),
-        (options(name="T1"), InvalidInputError, "cannot be the name"),
-        (options(name="1t"), InvalidInputError, "cannot be the name"),
-        (options(name="t-"), InvalidInputError, "cannot be the name"),
-        (options(name="t" * 64), InvalidInputError, "cannot be the name"),
-        (options(name="t1\n"), InvalidInputError, "cannot be the name"),
-        (options(name="../t1"), InvalidInputError, "cannot be the name"),
-        (options(zones=("-",)), InvalidInputError, "is no zone"),
-        (options(zones=("us-central1-a/..",)), InvalidInputError, "is no zone"),
-        (options(zones=(ZONE, ZONE)), UsageError, "there twice"),
+        (options(kind="tpu7x-8"), InvalidInputError, "does not offer tpu7x"),
+        (options(name=""), InvalidInputError, "is not a valid TPU name"),
+        (options(name="T1"), InvalidInputError, "is not a valid TPU name"),
+        (options(name="1t"), InvalidInputError, "is not a valid TPU name"),
+        (options(name="t-"), InvalidInputError, "is not a valid TPU name"),
+        (options(name="t" * 64), InvalidInputError, "is not a valid TPU name"),
+        (options(name="t1\n"), InvalidInputError, "is not a valid TPU name"),
+        (options(name="../t1"), InvalidInputError, "is not a valid TPU name"),
+        (options(zones=("-",)), InvalidInputError, "is not a valid zone"),
+        (options(zones=("us-central1-a/..",)), InvalidInputError, "is not a valid zone"),
+        (options(zones=(ZONE, ZONE)), UsageError, "given twice"),
         (options(spot=True, reserved=True), UsageError, "exclude each other"),
         (options(runtime_version="v2-alpha-tpuv6e"), InvalidInputError, "of v6e, not of v5e"),
-        (options(ttl_s=0.0), InvalidInputError, "--ttl must be more than nothing"),
-        (options(ttl_s=0.5), InvalidInputError, "at least a second"),
-        (options(max_usd=-1.0), InvalidInputError, "--max-usd must be more than nothing"),
+        (options(ttl_s=0.0), InvalidInputError, "--ttl must be a finite number greater than 0"),
+        (options(ttl_s=0.5), InvalidInputError, "at least 1s"),
+        (
+            options(max_usd=-1.0),
+            InvalidInputError,
+            "--max-usd must be a finite number greater than 0",
+        ),
         (options(max_usd=float("nan")), InvalidInputError, "finite"),
         (options(max_usd=float("inf")), InvalidInputError, "finite"),
-        (options(zones=("mars-north1-a",), max_usd=5.0), InvalidInputError, "cannot be kept"),
-        (options(labels={"tpuctl-create": "x"}), InvalidInputError, "is not free"),
-        (options(labels={"Team": "x"}), InvalidInputError, "cannot be a label"),
-        (options(labels={"team": "A B"}), InvalidInputError, "cannot be a label"),
-        (options(labels={f"l{n}": "" for n in range(62)}), InvalidInputError, "too many"),
+        (options(zones=("mars-north1-a",), max_usd=5.0), InvalidInputError, "Cannot keep a budget"),
+        (options(labels={"tpuctl-create": "x"}), InvalidInputError, "is reserved"),
+        (options(labels={"Team": "x"}), InvalidInputError, "is not a valid label"),
+        (options(labels={"team": "A B"}), InvalidInputError, "is not a valid label"),
+        (options(labels={f"l{n}": "" for n in range(62)}), InvalidInputError, "Too many labels"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_request(
@@ -80,7 +90,7 @@ def test_a_budget_becomes_a_life_time_and_the_shorter_limit_counts() -> None:
 def test_a_zone_whose_price_is_unknown_is_not_tried_on_a_budget() -> None:
     plan = plan_create(options(zones=(ZONE, "mars-north1-a"), max_usd=5.0))
     assert [offer.zone for offer in plan.to_try] == [ZONE]
-    assert "--max-usd needs one" in (plan.offers[1].not_tried or "")
+    assert "--max-usd needs it" in (plan.offers[1].not_tried or "")
 
 
 DISK = f"projects/p/zones/{ZONE}/disks/photos"
@@ -93,7 +103,7 @@ def test_a_zone_that_the_data_disks_are_not_in_is_not_tried() -> None:
         None,
         f"its data disk photos is in {ZONE}",
     ]
-    with pytest.raises(InvalidInputError, match="cannot be made in us-east5-a"):
+    with pytest.raises(InvalidInputError, match="Cannot create t1 in us-east5-a"):
         plan_create(options(zones=("us-east5-a",), data_disks=(here,)))
 
 
@@ -111,18 +121,18 @@ def test_a_zone_that_the_data_disks_are_not_in_is_not_tried() -> None:
 )
 def test_a_data_disk_is_written_as_for_gcloud(text: str, disk: DataDisk | None) -> None:
     if disk:
-        assert read_disk(text) == disk
+        assert parse_data_disk(text) == disk
     else:
-        with pytest.raises(InvalidInputError, match="is no data disk"):
-            read_disk(text)
+        with pytest.raises(InvalidInputError, match="is not a valid data disk"):
+            parse_data_disk(text)
 
 
 def test_what_is_dangerous_but_possible_is_a_warning() -> None:
     plan = plan_create(options(ttl_s=120.0, zones=("mars-north1-a",)))
-    assert any("No price" in warning for warning in plan.warnings)
-    assert any("must be gone 2m 00s after" in warning for warning in plan.warnings)
+    assert any("The price of" in warning for warning in plan.warnings)
+    assert any("is deleted 2m 00s after" in warning for warning in plan.warnings)
     pod = plan_create(options(kind="v4-32", runtime_version="tpu-vm-tf-2.17.1"))
-    assert any("is for one worker, and this TPU has 4" in warning for warning in pod.warnings)
+    assert any("is for a single worker, but this TPU has 4" in warning for warning in pod.warnings)
 
 
 def test_the_request_carries_its_identity_its_limits_and_its_guard() -> None:
@@ -130,9 +140,9 @@ def test_the_request_carries_its_identity_its_limits_and_its_guard() -> None:
     request = request_for(plan, plan.offers[0], project="p", create_id="id-1")
     assert request.labels == {
         "team": "a",
-        CREATE_ID: "id-1",
-        TTL_S: str(int(20 / 1.96 * 3600)),
-        MAX_USD_CENTS: "2000",
+        LABEL_CREATE_ID: "id-1",
+        LABEL_TTL_S: str(int(20 / 1.96 * 3600)),
+        LABEL_MAX_USD_CENTS: "2000",
     }
     assert "--create-id=id-1" in request.metadata["startup-script"]
     assert (request.external_ips, request.spot) == (False, True)
@@ -151,7 +161,7 @@ def test_the_cheapest_zone_comes_first_then_the_most_quota_and_the_unknown_last(
         Offer("large-a", 2.0, quota_chips=64),
         Offer("dear-a", 3.0),
     )
-    zones = [offer.zone for offer in rank(offers)]
+    zones = [offer.zone for offer in rank_offers(offers)]
     assert zones == ["large-a", "small-a", "dear-a", "unknown-a", "full-a"]
 
 
@@ -166,7 +176,7 @@ def test_the_cheapest_zone_comes_first_then_the_most_quota_and_the_unknown_last(
 )
 def test_a_zone_without_quota_is_not_tried(limit: int, spot: bool, reason: str | None) -> None:
     quota = Quota("q", "v5e", spot, "us-central1", limit, "chips")
-    offer = with_quota(Offer(ZONE, 9.6), [quota], describe("v5e-8"), False)
+    offer = apply_quota(Offer(ZONE, 9.6), [quota], describe("v5e-8"), False)
     assert (reason is None) == (offer.not_tried is None)
     assert (reason or "") in (offer.not_tried or "")
     assert offer.quota_chips == (None if spot else limit)
@@ -175,7 +185,7 @@ def test_a_zone_without_quota_is_not_tried(limit: int, spot: bool, reason: str |
 def test_a_reason_not_to_try_is_kept() -> None:
     offer = replace(Offer(ZONE, None), not_tried="no price")
     quota = Quota("q", "v5e", False, ZONE, 0, "chips")
-    assert with_quota(offer, [quota], describe("v5e-8"), False).not_tried == "no price"
+    assert apply_quota(offer, [quota], describe("v5e-8"), False).not_tried == "no price"
 
 
 @pytest.mark.parametrize(
@@ -204,8 +214,8 @@ def test_traffic_costs_by_the_parts_of_the_world_at_its_ends() -> None:
 
 
 def test_the_warning_names_what_is_where_and_what_it_costs() -> None:
-    sources = (Source("gs://data", "us"), Source("This machine", "us-west4"))
-    (note,) = traffic_notes(("us-west4-a", "us-central1-a"), sources)
+    sources = (DataSource("gs://data", "us"), DataSource("This machine", "us-west4"))
+    (note,) = traffic_warnings(("us-west4-a", "us-central1-a"), sources)
     assert note.startswith("This machine is in us-west4, not in us-central1:")
-    assert "about $0.0200 a GiB ($20.48 a TiB; as of 2026-09)" in note
-    assert traffic_notes(("us-west4-a",), sources) == ()
+    assert "about $0.0200 per GiB ($20.48 per TiB; as of 2026-09)" in note
+    assert traffic_warnings(("us-west4-a",), sources) == ()

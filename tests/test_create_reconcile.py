@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
-from tpuctl.cloud.gc import find_leftovers
-from tpuctl.cloud.journal import KEEP_CLOSED, Entry, Journal, new_create_id
+from tpuctl.cloud.gc import find_orphans
+from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.models import NodeRequest
 from tpuctl.cloud.requests import FOUND, SURELY_MISSING, reconcile
 
@@ -24,15 +24,15 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "creates")
 
 
-def intend(here: CloudWorld, journal: Journal, zone: str = A, **more: Any) -> Entry:
+def intend(here: CloudWorld, journal: Journal, zone: str = A, **more: Any) -> JournalEntry:
     known = {"name": "t1", "zone": zone, "kind": "node", "accelerator_type": KIND}
     place = {"project": here.api.project, "endpoint": here.api.endpoint}
-    entry = Entry(create_id=new_create_id(), **{**known, **place, **more})
+    entry = JournalEntry(create_id=new_create_id(), **{**known, **place, **more})
     journal.intend(entry)
     return entry
 
 
-def send(here: CloudWorld, entry: Entry) -> None:
+def send(here: CloudWorld, entry: JournalEntry) -> None:
     request = NodeRequest(entry.name, entry.zone, KIND, VERSION, entry.create_id)
     if entry.kind == "queued":
         here.api.create_queued_resource(request)
@@ -40,7 +40,7 @@ def send(here: CloudWorld, entry: Entry) -> None:
         here.api.create_node(request)
 
 
-def now(journal: Journal, entry: Entry) -> Entry:
+def now(journal: Journal, entry: JournalEntry) -> JournalEntry:
     found = journal.find(entry.create_id)
     assert found
     return found
@@ -132,7 +132,7 @@ def test_of_two_that_won_the_same_race_the_cheaper_stays(world: Worlds, journal:
     here.clock.sleep(200)
     assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [A]
     assert (now(journal, cheap).phase, now(journal, dear).phase) == ("ready", "abandoned")
-    assert [find.zone for find in find_leftovers(here.api, journal=journal).found] == [A]
+    assert [find.zone for find in find_orphans(here.api, journal=journal).found] == [A]
 
 
 def test_one_that_users_were_told_of_wins_over_a_cheaper_one(

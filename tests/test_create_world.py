@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, CrowdClock, Worlds
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
-from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.zones import plan_with_service
+from tpuctl.cloud.placement import complete_plan
+from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import InvalidInputError, PermissionDeniedError, QuotaExceededError, WriteError
 from tpuctl.progress import Progress
 from tpuctl.reporters import create as report
@@ -42,7 +42,7 @@ def ask(
     how: dict[str, Any] | None = None,
     **options: Any,
 ) -> Created | NotCreated:
-    plan = plan_with_service(api, CreateOptions(name, kind, zones=zones, **options))
+    plan = complete_plan(api, plan_create(CreateOptions(name, kind, zones=zones, **options)))
     return create(api, plan, journal=journal, **(how or {}))
 
 
@@ -160,7 +160,7 @@ def test_a_quota_of_the_region_skips_its_other_zones(world: Worlds, journal: Jou
     result = ask(api, journal, zones=(B, C, A))
     assert outcomes(result) == [(B, "quota_exceeded"), (C, "not_tried"), (A, "ready")]
     assert api.asked == [B, A]
-    assert "counts for all of its zones" in result.attempts[1].reason
+    assert "applies to all of its zones" in result.attempts[1].reason
 
 
 def test_auto_tries_the_cheapest_zone_first_and_none_without_quota(
@@ -193,14 +193,16 @@ def test_auto_asks_nowhere_when_it_is_no_use(world: Worlds, journal: Journal) ->
 
 def test_auto_says_so_when_no_zone_has_the_type(world: Worlds, journal: Journal) -> None:
     here = world({"zones": {A: {"types": ["v4-8"]}}})
-    with pytest.raises(InvalidInputError, match="No zone that this project can see has v5litepod"):
+    with pytest.raises(InvalidInputError, match="No zone visible to this project has v5litepod"):
         ask(here.api, journal, zones=())
 
 
 def test_a_zone_that_our_facts_do_not_know_is_asked(world: Worlds, journal: Journal) -> None:
     here = world({"zones": {"mars-north1-a": ZONE}})
     assert isinstance(ask(here.api, journal, zones=("mars-north1-a",)), Created)
-    with pytest.raises(InvalidInputError, match="has no v4-8; it has v5litepod-16, v5litepod-8"):
+    with pytest.raises(
+        InvalidInputError, match="does not have v4-8; it has v5litepod-16, v5litepod-8"
+    ):
         ask(here.api, journal, kind="v4-8", zones=("mars-north1-a",))
 
 
@@ -274,7 +276,7 @@ def test_a_service_that_never_answers_leaves_an_entry_that_says_so(
     result = ask(here.api, journal)
     assert isinstance(result, NotCreated)
     assert (result.exit_code, result.error.code) == (3, "unavailable")
-    assert "is not known" in str(result.error)
+    assert "is unknown whether" in str(result.error)
     assert outcomes(result) == [(A, "unavailable")]
     assert phases(here, journal) == ["intended"]
 
@@ -365,7 +367,7 @@ def test_a_login_that_ends_in_mid_create_says_what_may_exist(
     here = world({"zones": TWO, "faults": [ended]})
     with pytest.raises(PermissionDeniedError) as caught:
         ask(here.api, journal)
-    assert "t1 was asked for, and may exist: tpuctl list" in str(caught.value.hint)
+    assert "t1 was requested and may exist: tpuctl list" in str(caught.value.hint)
     assert phases(here, journal) == ["accepted"]
 
 
@@ -396,7 +398,7 @@ def test_a_second_create_says_that_the_limits_of_the_first_hold(
     result = ask(here.api, journal, zones=(A,), ttl_s=7200.0)
     assert isinstance(result, Created)
     assert result.expires is None
-    assert "does not hold" in result.warnings[0]
+    assert "has no effect" in result.warnings[0]
     assert here.requests["create_node"] == 2
 
 
@@ -451,7 +453,7 @@ def test_without_waiting_the_accepted_request_is_shown_and_journalled(
     assert outcomes(queued) == [(A, "accepted"), (B, "accepted")]
     assert queued.queued_resource == "t2"
     assert (result.warnings, len(queued.warnings)) == ((), 1)
-    assert "in line in 2 zones, and every one that comes costs money" in queued.warnings[0]
+    assert "queued in 2 zones, and every TPU that is granted costs money" in queued.warnings[0]
     here.clock.sleep(3600)
     late = ask(here.api, journal, "t3", queued=True, how={"wait": False})
     assert isinstance(late, Created)
@@ -473,7 +475,7 @@ def test_where_the_journal_cannot_be_written_nothing_is_asked_for(
     world: Worlds, journal: Journal
 ) -> None:
     here = world({"zones": ONE})
-    plan = plan_with_service(here.api, CreateOptions("t1", "v5e-8", zones=(A,)))
+    plan = complete_plan(here.api, plan_create(CreateOptions("t1", "v5e-8", zones=(A,))))
     journal.folder.write_text("in the way")
     with pytest.raises(WriteError):
         create(here.api, plan, journal=journal)
@@ -532,7 +534,7 @@ def test_an_emulator_that_is_killed_in_mid_create_is_waited_for(
             emulator.kill()
             emulator.start()
 
-    api = connect_google(None, endpoint=emulator.endpoint)
+    api = connect(None, endpoint=emulator.endpoint)
     how = {"on_progress": kill_once, "timeout_s": 1e6}
     result = ask(api, journal, zones=(A,), how=how)
     emulator.kill()

@@ -14,7 +14,7 @@ from tests.conftest import Tpuctl
 from tests.pictures import contents
 from tests.test_remote_tpu import SCENARIO, ZONE, Practice
 from tpuctl.clock import ManualClock
-from tpuctl.cloud._google import connect_google
+from tpuctl.cloud.connect import connect
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.verify import verify
@@ -36,7 +36,7 @@ def test_the_workers_of_a_slice_make_one_data_set_together(
             "STORAGE_EMULATOR_HOST": emulator.http,
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        api = connect_google("p", endpoint=emulator.endpoint, clock=clock)
+        api = connect("p", endpoint=emulator.endpoint, clock=clock)
         Practice(api, clock, tmp_path / "machines").create()
         storage = open_storage("gs://shelf/photos")
         for path in sorted(photos.rglob("*.jpg")):

@@ -13,9 +13,9 @@ import pytest
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
 from tests.waiting import wait_until
-from tpuctl.cloud.delete import Deletion, Removal, delete, plan_deletion, plan_removal
+from tpuctl.cloud.delete import DeleteResult, TpuDeletion, delete, plan_delete, plan_group_deletion
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.lookup import Group
+from tpuctl.cloud.lookup import ResourceGroup
 from tpuctl.cloud.models import DataDisk
 from tpuctl.errors import NotFoundError, PermissionDeniedError, UsageError
 from tpuctl.reporters import deletions as report
@@ -38,11 +38,13 @@ def ready(world: CloudWorld, *names: str, **options: Any) -> None:
     world.clock.sleep(ONE_LIST_AND_READY_S)
 
 
-def planned(world: CloudWorld, journal: Journal, *names: str, zone: str | None = None) -> Deletion:
-    return plan_deletion(world.api, names, zone=zone, journal=journal)
+def planned(
+    world: CloudWorld, journal: Journal, *names: str, zone: str | None = None
+) -> DeleteResult:
+    return plan_delete(world.api, names, zone=zone, journal=journal)
 
 
-def deleted(world: CloudWorld, journal: Journal, *names: str, **options: Any) -> Removal:
+def deleted(world: CloudWorld, journal: Journal, *names: str, **options: Any) -> TpuDeletion:
     """Plan and delete one TPU."""
     plan = planned(world, journal, *names)
     (removal,) = delete(world.api, plan, journal=journal, **options).tpus
@@ -113,7 +115,7 @@ def test_a_slow_delete_that_outlives_a_recreation_leaves_the_new_one_alone(
     ended = delete(here.api, slow, journal=journal)
     assert [removal.outcome for removal in ended.tpus] == ["replaced"]
     assert (ended.status, ended.exit_code, ended.saved_usd_per_hour) == ("attention", 0, 0)
-    assert "another one bears the name" in ended.warnings[0]
+    assert "another TPU has its name" in ended.warnings[0]
     assert nodes_of(here) == {"t1": "READY"}
     assert sent(here, "delete_node") == ["t1"]
 
@@ -261,7 +263,7 @@ def test_all_deletes_everything_in_the_zone_and_nothing_elsewhere(
     ready(here, "t1", "t2")
     queue(here, "q1")
     ready(here, "far", zone=FAR)
-    plan = plan_deletion(here.api, None, zone=HERE, journal=journal)
+    plan = plan_delete(here.api, None, zone=HERE, journal=journal)
     assert [removal.name for removal in plan.tpus] == ["q1", "t1", "t2"]
     delete(here.api, plan, journal=journal)
     assert nodes_of(here) == {"far": "READY"}
@@ -271,7 +273,7 @@ def test_all_with_a_silent_zone_is_partial(world: Worlds, journal: Journal) -> N
     away = {"on": "list_nodes", "zone": FAR, "error": "unavailable", "every": True}
     here = world({"faults": [away]})
     ready(here, "t1")
-    plan = plan_deletion(here.api, None, journal=journal)
+    plan = plan_delete(here.api, None, journal=journal)
     ended = delete(here.api, plan, journal=journal)
     assert (ended.status, ended.unreachable_zones) == ("partial", (FAR,))
     assert FAR in ended.warnings[0]
@@ -284,7 +286,9 @@ def test_the_disks_that_stay_behind_are_named_with_the_way_to_delete_them(
     ready(here, "t1")
     node = here.api.get_node("t1", zone=HERE)
     disk = f"projects/practice/zones/{HERE}/disks/photos"
-    plan = Deletion((plan_removal(Group((replace(node, data_disks=(DataDisk(disk),)),))),))
+    plan = DeleteResult(
+        (plan_group_deletion(ResourceGroup((replace(node, data_disks=(DataDisk(disk),)),))),)
+    )
     ended = delete(here.api, plan, journal=journal)
     assert ended.tpus[0].remaining_disks == ("photos",)
     (warning,) = ended.warnings

@@ -11,10 +11,10 @@ import pytest
 from tests import contract
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
-from tpuctl.cloud.gc import Leftovers, find_leftovers, remove_leftovers, why_unneeded
+from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans, why_orphaned
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.lookup import Group
-from tpuctl.cloud.models import TTL_S
+from tpuctl.cloud.lookup import ResourceGroup
+from tpuctl.cloud.models import LABEL_TTL_S
 from tpuctl.reporters import deletions as report
 
 Worlds = Callable[..., CloudWorld]
@@ -27,13 +27,13 @@ def journal(tmp_path: Path) -> Journal:
 
 def found(world: CloudWorld, journal: Journal) -> dict[str, str]:
     """The names of what `gc` finds, and why."""
-    return {find.name: find.reason for find in find_leftovers(world.api, journal=journal).found}
+    return {find.name: find.reason for find in find_orphans(world.api, journal=journal).found}
 
 
-def collect(world: CloudWorld, journal: Journal) -> Leftovers:
+def collect(world: CloudWorld, journal: Journal) -> GcResult:
     """Find and delete."""
-    leftovers = find_leftovers(world.api, journal=journal)
-    return remove_leftovers(world.api, leftovers, journal=journal)
+    leftovers = find_orphans(world.api, journal=journal)
+    return delete_orphans(world.api, leftovers, journal=journal)
 
 
 def dying(*names: str, at_s: float = 600, event: str = "preempt") -> list[dict[str, Any]]:
@@ -46,13 +46,13 @@ def test_the_dead_the_expired_and_the_given_up_are_found_and_the_living_are_not(
     here = world({"faults": dying("dead", "spare")})
     ask(here, "alive")
     ask(here, "dead", spot=True)
-    ask(here, "expired", labels={TTL_S: "3600"})
-    ask(here, "not-yet", labels={TTL_S: "14400"})
+    ask(here, "expired", labels={LABEL_TTL_S: "3600"})
+    ask(here, "not-yet", labels={LABEL_TTL_S: "14400"})
     remember(journal, here, ask(here, "zombie", zone=FAR), phase="abandoned")
     remember(journal, here, ask(here, "ours"), phase="ready")
     queue(here, "spare")
     here.clock.sleep(7200)
-    leftovers = find_leftovers(here.api, journal=journal)
+    leftovers = find_orphans(here.api, journal=journal)
     assert {find.name for find in leftovers.found} == {"dead", "expired", "zombie", "spare"}
     assert (leftovers.status, leftovers.exit_code, leftovers.acted) == ("attention", 0, False)
     golden("gc.txt", report.leftovers(leftovers) + "\n")
@@ -62,7 +62,7 @@ def test_gc_deletes_what_it_found_and_says_what_that_freed(world: Worlds, journa
     here = world({"faults": dying("dead")})
     ask(here, "alive")
     ask(here, "dead", spot=True)
-    ask(here, "expired", labels={TTL_S: "3600"})
+    ask(here, "expired", labels={LABEL_TTL_S: "3600"})
     here.clock.sleep(7200)
     ended = collect(here, journal)
     assert {find.name: find.action for find in ended.found} == {
@@ -81,7 +81,7 @@ def test_a_dead_node_in_a_suspended_queued_resource_is_one_find(
     here = world({"faults": dying("q1")})
     queue(here, "q1", spot=True)
     here.clock.sleep(1200)
-    (find,) = find_leftovers(here.api, journal=journal).found
+    (find,) = find_orphans(here.api, journal=journal).found
     assert (find.name, find.chips, find.kind) == ("q1", 8, "node")
     assert "PREEMPTED" in find.reason
     assert "SUSPENDED" in find.reason
@@ -127,24 +127,24 @@ def test_what_was_made_anew_since_it_was_found_is_left_alone(
     here = world({"faults": dying("t1")})
     ask(here, "t1")
     here.clock.sleep(1200)
-    leftovers = find_leftovers(here.api, journal=journal)
+    leftovers = find_orphans(here.api, journal=journal)
     collect(here, journal)
     ask(here, "t1")
     here.clock.sleep(300)
-    ended = remove_leftovers(here.api, leftovers, journal=journal)
+    ended = delete_orphans(here.api, leftovers, journal=journal)
     assert [find.action for find in ended.found] == ["replaced"]
     assert (ended.freed_chips, nodes_of(here)) == (0, {"t1": "READY"})
 
 
 def test_a_life_time_that_was_prolonged_since_is_respected(world: Worlds, journal: Journal) -> None:
     here = world()
-    request = ask(here, "t1", labels={TTL_S: "3600"})
+    request = ask(here, "t1", labels={LABEL_TTL_S: "3600"})
     here.clock.sleep(7200)
-    leftovers = find_leftovers(here.api, journal=journal)
+    leftovers = find_orphans(here.api, journal=journal)
     for key, node in here.emulator.look().nodes.items():
         assert key.name == request.name
-        node.spec.document["labels"][TTL_S] = "36000"
-    ended = remove_leftovers(here.api, leftovers, journal=journal)
+        node.spec.document["labels"][LABEL_TTL_S] = "36000"
+    ended = delete_orphans(here.api, leftovers, journal=journal)
     assert [find.action for find in ended.found] == ["left_alone"]
     assert ended.warnings
     assert nodes_of(here) == {"t1": "READY"}
@@ -160,8 +160,8 @@ def test_a_queued_resource_stays_while_one_of_its_nodes_is_needed(world: Worlds)
     queued = here.api.get_queued_resource("q1", zone=HERE)
 
     def reason(*nodes: Any) -> str | None:
-        group = Group(nodes, queued)
-        return why_unneeded(group, now=here.api.clock.now(), given_up=frozenset())
+        group = ResourceGroup(nodes, queued)
+        return why_orphaned(group, now=here.api.clock.now(), abandoned=frozenset())
 
     assert reason(dead)
     assert reason(dead, alive) is None
@@ -181,12 +181,12 @@ def test_a_laptop_whose_clock_is_wrong_by_a_day_judges_by_the_services(
     world: Worlds, journal: Journal
 ) -> None:
     here = world()
-    ask(here, "expired", labels={TTL_S: "3600"})
-    ask(here, "not-yet", labels={TTL_S: "10800"})
+    ask(here, "expired", labels={LABEL_TTL_S: "3600"})
+    ask(here, "not-yet", labels={LABEL_TTL_S: "10800"})
     here.clock.sleep(7200)
     for days in (-1, 1):
         api = here.connect(wrong_by=timedelta(days=days))
-        seen = find_leftovers(api, journal=journal)
+        seen = find_orphans(api, journal=journal)
         assert [find.name for find in seen.found] == ["expired"]
 
 
@@ -195,7 +195,7 @@ def test_a_silent_zone_makes_it_partial(world: Worlds, journal: Journal) -> None
     here = world({"faults": [away, *dying("t1")]})
     ask(here, "t1")
     here.clock.sleep(1200)
-    seen = find_leftovers(here.api, journal=journal)
+    seen = find_orphans(here.api, journal=journal)
     assert [find.name for find in seen.found] == ["t1"]
     assert (seen.status, seen.unreachable_zones) == ("partial", (FAR,))
     assert FAR in seen.warnings[0]
@@ -229,7 +229,7 @@ def test_all_planted_orphans_among_two_thousand_objects_and_nothing_else(
     here = world({"zones": zones, "faults": dying(*dead, *suspended)})
     expired, zombies = set(), set()
     for number in range(1000):
-        labels = {TTL_S: "600"} if number % 97 == 0 else {TTL_S: "360000"}
+        labels = {LABEL_TTL_S: "600"} if number % 97 == 0 else {LABEL_TTL_S: "360000"}
         request = ask(here, f"n{number}", zone=list(zones)[number % 4], labels=labels)
         expired |= {request.name} if number % 97 == 0 else set()
         if number % 89 == 0:
@@ -249,7 +249,7 @@ def test_gc_on_the_command_line_shows_first_and_acts_with_yes(
     world: Worlds, tpuctl: Callable[..., Any]
 ) -> None:
     here = world({"time_scale": 500, "delete_s": 20}, real_time=True)
-    ask(here, "t1", labels={TTL_S: "1"})
+    ask(here, "t1", labels={LABEL_TTL_S: "1"})
     tpuctl("wait", "t1")
     shown = tpuctl("gc", "--json")
     assert contract.problems(shown.document, "gc", contract.LEFTOVERS) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.cloud.journal import Entry, Journal, new_create_id
+from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
 from tpuctl.errors import WriteError
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=timezone.utc)
@@ -22,10 +22,10 @@ class Place:
     endpoint: str = "e"
 
 
-def entry(**fields: object) -> Entry:
+def entry(**fields: object) -> JournalEntry:
     known = {"name": "t1", "zone": "z", "kind": "node", "project": "p", "endpoint": "e"}
     ids = {"create_id": new_create_id(), "accelerator_type": "v5litepod-8"}
-    return Entry(**{**known, **ids, **fields})  # type: ignore[arg-type]
+    return JournalEntry(**{**known, **ids, **fields})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -38,6 +38,51 @@ def test_an_entry_comes_back_as_it_was_written(journal: Journal) -> None:
     journal.intend(written)
     assert journal.find(written.create_id) == written
     assert journal.entries(Place()) == (written,)  # type: ignore[arg-type]
+
+
+FIRST_FORMAT = """{
+ "schema": "tpuctl-create/1",
+ "create_id": "0b7c2f2e-5a5e-4d0e-9f43-3f2d6a1f0c11",
+ "name": "t1",
+ "zone": "us-central1-a",
+ "kind": "queued",
+ "project": "p",
+ "endpoint": "e",
+ "accelerator_type": "v5litepod-8",
+ "spot": true,
+ "usd_per_hour": 9.6,
+ "phase": "closed",
+ "session": "s",
+ "race": "r",
+ "operation": "projects/p/locations/z/operations/o",
+ "node_id": "7",
+ "created": "2026-11-20T12:00:00.000005+00:00",
+ "missing_since": "2026-11-20T12:00:00.000005+00:00",
+ "closed": "2026-11-20T12:00:00.000005+00:00",
+ "outcome": "deleted"
+}"""
+
+
+def test_the_file_has_the_format_that_earlier_versions_read_and_wrote(journal: Journal) -> None:
+    written = JournalEntry(
+        "0b7c2f2e-5a5e-4d0e-9f43-3f2d6a1f0c11",
+        *("t1", "us-central1-a", "queued", "p", "e", "v5litepod-8"),
+        spot=True,
+        usd_per_hour=9.6,
+        phase="closed",
+        session="s",
+        race="r",
+        operation="projects/p/locations/z/operations/o",
+        node_id="7",
+        created=NOW,
+        missing_since=NOW,
+        closed=NOW,
+        outcome="deleted",
+    )
+    journal.intend(written)
+    path = journal.folder / f"{written.create_id}.json"
+    assert path.read_text() == FIRST_FORMAT
+    assert journal.find(written.create_id) == written
 
 
 def test_entries_of_another_project_or_endpoint_are_not_seen(journal: Journal) -> None:

@@ -9,10 +9,11 @@ import pytest
 from tests import contract
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE, ask, printed, queue, sent
-from tpuctl.cloud.list import list_tpus, show_tpu
-from tpuctl.cloud.models import TTL_S
+from tpuctl.cloud.list import list_tpus
+from tpuctl.cloud.models import LABEL_TTL_S
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.errors import NotFoundError, RateLimitedError, UnavailableError, UsageError
+from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.reporters import tpus as report
 
 Worlds = Callable[..., CloudWorld]
@@ -57,7 +58,7 @@ def test_a_zone_that_does_not_answer_is_named_and_the_rest_is_shown(world: World
     assert seen.unreachable_zones == (FAR,)
     assert (seen.status, seen.exit_code) == ("partial", 0)
     assert seen.warnings == (
-        f"No answer from {FAR}: what is there is not shown, and may be billed.",
+        f"No answer from {FAR}: TPUs there are not shown, but may cost money.",
     )
 
 
@@ -96,7 +97,7 @@ def test_a_dead_node_and_its_dead_queued_resource_block_their_chips_once(world: 
 def test_a_dead_tpu_is_shown_with_what_it_still_blocks(world: Worlds, golden: Golden) -> None:
     death = {"on": "node", "name": "t2", "event": "preempt", "at_s": 600}
     here = world({"faults": [death]})
-    ask(here, "t1", labels={TTL_S: "14400"})
+    ask(here, "t1", labels={LABEL_TTL_S: "14400"})
     ask(here, "t2", spot=True)
     queue(here, "q1", zone=FAR, kind="v5e-16")
     here.clock.sleep(7200)
@@ -112,7 +113,7 @@ def test_nothing_is_said_to_be_nothing(world: Worlds) -> None:
 
 def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) -> None:
     here = world()
-    ask(here, "t1", labels={TTL_S: "7200"})
+    ask(here, "t1", labels={LABEL_TTL_S: "7200"})
     here.clock.sleep(3600)
     for days in (1, -1):
         (tpu,) = list_tpus(here.connect(wrong_by=timedelta(days=days))).tpus
@@ -121,9 +122,9 @@ def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) 
 
 def test_show_finds_a_tpu_in_whatever_zone_it_is(world: Worlds, golden: Golden) -> None:
     here = world()
-    ask(here, "pod", zone=FAR, kind="v5e-16", labels={TTL_S: "7200", "team": "vision"})
+    ask(here, "pod", zone=FAR, kind="v5e-16", labels={LABEL_TTL_S: "7200", "team": "vision"})
     here.clock.sleep(1800)
-    shown = show_tpu(here.api, "pod")
+    shown = show_with_jobs(here.api, "pod")
     assert isinstance(shown, Tpu)
     assert (shown.zone, len(shown.workers), shown.ttl_left_s) == (FAR, 4, 5400)
     text = printed(report.one(shown)).replace(shown.id, "ID")
@@ -135,9 +136,9 @@ def test_show_of_a_name_in_two_zones_asks_which(world: Worlds) -> None:
     ask(here, "t1")
     ask(here, "t1", zone=FAR)
     with pytest.raises(UsageError, match=f"in {FAR}, {HERE}") as refused:
-        show_tpu(here.api, "t1")
+        show_with_jobs(here.api, "t1")
     assert "--zone" in str(refused.value.hint)
-    assert show_tpu(here.api, "t1", zone=FAR).zone == FAR
+    assert show_with_jobs(here.api, "t1", zone=FAR).zone == FAR
 
 
 def test_show_of_what_waits_in_line_shows_the_queued_resource(world: Worlds) -> None:
@@ -145,7 +146,7 @@ def test_show_of_what_waits_in_line_shows_the_queued_resource(world: Worlds) -> 
     queue(here, "q1")
     here.clock.sleep(60)
     for zone in (None, HERE):
-        shown = show_tpu(here.api, "q1", zone=zone)
+        shown = show_with_jobs(here.api, "q1", zone=zone)
         assert isinstance(shown, QueuedTpu)
         assert shown.state == "WAITING_FOR_RESOURCES"
     assert "WAITING_FOR_RESOURCES" in printed(report.one(shown))
@@ -154,16 +155,16 @@ def test_show_of_what_waits_in_line_shows_the_queued_resource(world: Worlds) -> 
 def test_show_of_nothing_names_the_zone(world: Worlds) -> None:
     here = world()
     with pytest.raises(NotFoundError, match=f"no TPU t1 in {HERE}"):
-        show_tpu(here.api, "t1", zone=HERE)
+        show_with_jobs(here.api, "t1", zone=HERE)
     with pytest.raises(NotFoundError, match="no TPU t1 in any zone"):
-        show_tpu(here.api, "t1")
+        show_with_jobs(here.api, "t1")
 
 
 def test_what_may_be_in_a_silent_zone_is_not_said_to_be_nowhere(world: Worlds) -> None:
     away = {"on": "list_nodes", "zone": FAR, "error": "unavailable", "every": True}
     here = world({"faults": [away]})
     with pytest.raises(UnavailableError, match=f"{FAR} did not"):
-        show_tpu(here.api, "t1")
+        show_with_jobs(here.api, "t1")
 
 
 def test_both_lists_failing_is_the_error_itself(world: Worlds) -> None:

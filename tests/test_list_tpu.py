@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.cloud import models
-from tpuctl.cloud.models import Endpoint, Node, QueuedResource
+from tpuctl.cloud.models import LABEL_TTL_S, Endpoint, Node, QueuedResource
 from tpuctl.cloud.tpu import describe_node, describe_queued
 from tpuctl.reporters.envelope import to_jsonable
 
@@ -37,7 +36,9 @@ def node(**changes: Any) -> Node:
 
 def test_the_tpu_object_has_the_keys_of_the_contract_and_dates_in_utc() -> None:
     tpu = describe_node(
-        node(labels={models.TTL_S: "3600"}), now=CREATED + timedelta(minutes=30), emulated=True
+        node(labels={LABEL_TTL_S: "3600"}),
+        now=CREATED + timedelta(minutes=30),
+        emulated=True,
     )
     data = json.loads(json.dumps(to_jsonable(tpu)))
     assert set(data) >= CONTRACT
@@ -53,7 +54,7 @@ def test_the_tpu_object_has_the_keys_of_the_contract_and_dates_in_utc() -> None:
 def test_a_dead_tpu_costs_nothing_now_and_nobody_knows_what_it_has_cost() -> None:
     tpu = describe_node(node(state="PREEMPTED"), now=CREATED + timedelta(days=2), emulated=False)
     assert (tpu.usd_per_hour, tpu.usd_so_far, tpu.is_dead, tpu.is_usable) == (0, None, True, False)
-    assert tpu.why_no_cost == "it is PREEMPTED, and since when is not known"
+    assert tpu.why_no_cost == "it is PREEMPTED, and it is unknown since when"
 
 
 def test_a_pod_without_all_addresses_is_not_usable_yet() -> None:
@@ -68,12 +69,12 @@ def test_a_type_and_a_price_that_nobody_knows_stay_unknown() -> None:
     tpu = describe_node(node(accelerator_type="v9-8"), now=CREATED, emulated=False)
     assert (tpu.generation, tpu.chips, tpu.usd_per_hour, tpu.usd_so_far) == (None,) * 4
     assert len(tpu.workers) == 1
-    assert "no price of v9-8" in str(tpu.why_no_cost)
+    assert "price of v9-8" in str(tpu.why_no_cost)
 
 
 @pytest.mark.parametrize("label", ["", "-5", "soon", "1e3", "9" * 30, "٣"])
 def test_a_life_time_that_is_no_number_of_seconds_is_no_life_time(label: str) -> None:
-    tpu = describe_node(node(labels={models.TTL_S: label}), now=CREATED, emulated=False)
+    tpu = describe_node(node(labels={LABEL_TTL_S: label}), now=CREATED, emulated=False)
     assert tpu.expires is None
 
 

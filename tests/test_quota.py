@@ -46,7 +46,7 @@ def test_a_type_fits_where_the_limit_is_large_enough(
 
 def test_a_type_that_fits_nowhere_is_warned_of(world: Worlds) -> None:
     table = read_quotas(world({"zones": {FAR: ZONES[FAR]}}).api, "v5e-16")
-    assert table.warnings == ("No zone has quota for a v5litepod-16 that we know of.",)
+    assert table.warnings == ("No zone is known to have quota for a v5litepod-16.",)
 
 
 def test_the_least_of_zone_and_region_counts_and_nothing_is_not_zero() -> None:

@@ -241,7 +241,7 @@ def test_a_watch_keeps_a_job_alive_on_a_plain_sshd(tmp_path: Path) -> None:
     from tpuctl.emulator.machines import Machines
     from tpuctl.emulator.server import serve
     from tpuctl.emulator.world import World
-    from tpuctl.supervise.act import Login
+    from tpuctl.supervise.actions import Login
 
     class Behind(Machines):
         """One machine is every worker, and lives on when a TPU is taken away."""

@@ -16,8 +16,8 @@ from tests.cloud_world import MORNING
 from tests.waiting import wait_until
 from tests.workers import alive
 from tpuctl.clock import Clock, ManualClock
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.models import Endpoint, Node, NodeRequest
 from tpuctl.emulator.server import serve
 from tpuctl.emulator.service import ScaledClock
@@ -69,7 +69,7 @@ def practising(
     clock = clock or ManualClock(MORNING)
     with serve(scenario, clock=clock, machines=folder) as emulator:
         os.environ["TPUCTL_TPU_ENDPOINT"] = emulator.endpoint
-        yield Practice(connect_google("p", endpoint=emulator.endpoint, clock=clock), clock, folder)
+        yield Practice(connect("p", endpoint=emulator.endpoint, clock=clock), clock, folder)
 
 
 @pytest.fixture

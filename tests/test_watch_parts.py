@@ -20,27 +20,36 @@ from tests.workers import running_slice
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.models import DataDisk, Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
+from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import InvalidInputError, TryAgainError
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.run import plan_command
-from tpuctl.supervise.follow import Awake, Since, Talk
-from tpuctl.supervise.memory import Kept, Store, digest, document_of, read_memory
-from tpuctl.supervise.models import Attempt, Known, Memory, Order, Removing, Running, Silence
-from tpuctl.supervise.observe import ask_workers, see
-from tpuctl.supervise.plan import options_like
+from tpuctl.supervise.follow import AwakeTimer, ConditionTimer, SilenceDetector
+from tpuctl.supervise.models import (
+    JobAttempt,
+    JobSpec,
+    KnownTpu,
+    PendingDeletion,
+    RunningAttempt,
+    Silence,
+    WatchState,
+)
+from tpuctl.supervise.observe import observe_tpu, observe_workers
+from tpuctl.supervise.plan import clone_options
+from tpuctl.supervise.state import SCHEMA, SavedWatch, StateFile, job_digest
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)
 ZONE = "us-central1-a"
 RECIPE = CreateOptions("t1", "v5litepod-8", (ZONE,))
-MEMORY = Memory("ab" * 16, "t1", RECIPE)
+STATE = WatchState("ab" * 16, "t1", RECIPE)
 NODE = Node(
     "t1", ZONE, "7", "v5litepod-8", "v2-alpha-tpuv5-lite", "READY", "HEALTHY", NOW,
     endpoints=(Endpoint("10.0.0.1", None),), labels={"tpuctl-watch": "ab" * 16},
 )  # fmt: skip
 
 
-def talk(*said: tuple[int, float], workers: int = 3) -> Talk:
-    talking = Talk(tuple(range(workers)), 0.0)
+def talk(*said: tuple[int, float], workers: int = 3) -> SilenceDetector:
+    talking = SilenceDetector(tuple(range(workers)), 0.0)
     for worker, at_s in said:
         talking.heard(worker, at_s)
     return talking
@@ -84,7 +93,7 @@ def test_a_worker_whose_program_has_ended_has_nothing_more_to_say() -> None:
 
 def test_while_a_laptop_sleeps_nobody_is_silent() -> None:
     elapsed_s = [100.0]
-    awake = Awake(lambda: elapsed_s[0])
+    awake = AwakeTimer(lambda: elapsed_s[0])
     for step_s in (0.1, 0.5, 3600.0, 0.4):
         elapsed_s[0] += step_s
         awake.seconds()
@@ -93,7 +102,7 @@ def test_while_a_laptop_sleeps_nobody_is_silent() -> None:
 
 def test_an_hour_in_which_nobody_looked_is_not_an_hour_of_trouble() -> None:
     clock = ManualClock(NOW)
-    since = Since(clock.now)
+    since = ConditionTimer(clock.now)
     assert since.seconds(True) == 0.0
     for passes_s, expected_s in ((30, 30), (30, 60), (3600, 180)):
         clock.sleep(passes_s)
@@ -104,7 +113,7 @@ def test_an_hour_in_which_nobody_looked_is_not_an_hour_of_trouble() -> None:
 
 
 def kind(node: Node, queued: QueuedResource | None = None, **memory: Any) -> str:
-    return see(node, queued, replace(MEMORY, **memory), now=NOW).kind
+    return observe_tpu(node, queued, replace(STATE, **memory), now=NOW).kind
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_a_node_whose_queued_resource_the_service_suspends_is_taken_away() -> No
 
 def test_a_place_in_line_is_waited_for_until_it_is_dead() -> None:
     seen = [
-        see(queued(state), None, MEMORY, now=NOW)
+        observe_tpu(queued(state), None, STATE, now=NOW)
         for state in ("WAITING_FOR_RESOURCES", "FAILED", "DELETING")
     ]
     assert [sight.kind for sight in seen] == ["coming", "dead", "leaving"]
@@ -145,21 +154,21 @@ def test_a_place_in_line_is_waited_for_until_it_is_dead() -> None:
 
 
 def test_a_tpu_that_is_gone_was_taken_deleted_or_out_of_time() -> None:
-    known = Known("7", ZONE, NOW, NOW, expires=NOW + timedelta(hours=1))
-    alive = replace(MEMORY, tpu=known)
-    vanished = see(None, None, alive, now=NOW)
+    known = KnownTpu("7", ZONE, NOW, NOW, expires=NOW + timedelta(hours=1))
+    alive = replace(STATE, tpu=known)
+    vanished = observe_tpu(None, None, alive, now=NOW)
     assert (vanished.on_purpose, vanished.expired) == (False, False)
-    assert see(None, None, alive, now=NOW, was_deleted=True).on_purpose
+    assert observe_tpu(None, None, alive, now=NOW, was_deleted=True).on_purpose
     leaving = replace(alive, seen_leaving=True)
-    assert see(None, None, leaving, now=NOW).on_purpose
-    assert not see(None, None, leaving, now=NOW, was_deleted=False).on_purpose
-    assert see(None, None, alive, now=NOW + timedelta(hours=1)).expired
-    assert not see(None, None, MEMORY, now=NOW, was_deleted=True).on_purpose
+    assert observe_tpu(None, None, leaving, now=NOW).on_purpose
+    assert not observe_tpu(None, None, leaving, now=NOW, was_deleted=False).on_purpose
+    assert observe_tpu(None, None, alive, now=NOW + timedelta(hours=1)).expired
+    assert not observe_tpu(None, None, STATE, now=NOW, was_deleted=True).on_purpose
 
 
 def test_ours_is_what_carries_our_id() -> None:
-    assert see(NODE, None, MEMORY, now=NOW).is_ours
-    assert not see(NODE, None, replace(MEMORY, watch="cd" * 16), now=NOW).is_ours
+    assert observe_tpu(NODE, None, STATE, now=NOW).is_ours
+    assert not observe_tpu(NODE, None, replace(STATE, watch="cd" * 16), now=NOW).is_ours
 
 
 DISK = f"projects/p/zones/{ZONE}/disks/photos"
@@ -195,19 +204,19 @@ def test_another_like_it_is_asked_for_with_the_same_options(options: CreateOptio
         tags=request.tags,
         data_disks=request.data_disks,
     )
-    again = replace(options_like(node), runtime_version=None)
+    again = replace(clone_options(node), runtime_version=None)
     assert again == options
 
 
 def test_what_is_no_limit_of_ours_is_none() -> None:
     odd = replace(NODE, labels={"tpuctl-ttl-s": "-5", "tpuctl-max-usd-cents": "x" * 40})
-    assert (options_like(odd).ttl_s, options_like(odd).max_usd) == (None, None)
+    assert (clone_options(odd).ttl_s, clone_options(odd).max_usd) == (None, None)
 
 
 TIMES = st.datetimes(timezones=st.just(timezone.utc))
 TEXTS = st.text(max_size=8)
-MEMORIES = st.builds(
-    Memory,
+STATES = st.builds(
+    WatchState,
     watch=st.just("ab" * 16),
     name=TEXTS,
     recipe=st.builds(
@@ -222,77 +231,126 @@ MEMORIES = st.builds(
         startup_script=st.none() | st.binary(max_size=9),
         watch=st.none(),
     ),
-    tpu=st.none() | st.builds(Known, TEXTS, TEXTS, TIMES, TIMES, expires=st.none() | TIMES),
-    open=st.none() | st.builds(Running, st.integers(), TEXTS, TEXTS, TEXTS, TIMES),
-    removing=st.none() | st.builds(Removing, TEXTS, TEXTS),
+    tpu=st.none() | st.builds(KnownTpu, TEXTS, TEXTS, TIMES, TIMES, expires=st.none() | TIMES),
+    open=st.none() | st.builds(RunningAttempt, st.integers(), TEXTS, TEXTS, TEXTS, TIMES),
+    removing=st.none() | st.builds(PendingDeletion, TEXTS, TEXTS),
     attempts=st.lists(
-        st.builds(Attempt, st.integers(), st.just("crash"), *[TEXTS] * 4, TIMES, TIMES), max_size=2
+        st.builds(JobAttempt, st.integers(), st.just("crash"), *[TEXTS] * 4, TIMES, TIMES),
+        max_size=2,
     ).map(tuple),
     serial=st.integers(0, 99),
     spent_usd=st.floats(0, 1e6),
 )
 API: Any = SimpleNamespace(project="p", endpoint="e")
-ORDER = Order(("python", "t.py"), {"TOKEN": "secret"})
+SPEC = JobSpec(("python", "t.py"), {"TOKEN": "secret"})
 
 
 @settings(max_examples=25)
-@given(MEMORIES)
-def test_what_is_written_down_is_read_again(memory: Memory) -> None:
-    assert read_memory(json.loads(json.dumps(document_of(memory)))) == memory
+@given(STATES)
+def test_what_is_written_down_is_read_again(memory: WatchState) -> None:
+    assert from_plain(WatchState, json.loads(json.dumps(to_plain(memory)))) == memory
+
+
+FIRST_FORMAT = """{"schema": "tpuctl-watch/1", "order": "317d", "command": "python t.py",
+"is_over": false, "memory": {"watch": "abababababababababababababababab", "name": "t1", "recipe":
+{"name": "t1", "accelerator_type": "v5litepod-8", "zones": ["us-central1-a", "us-east5-a"], "spot":
+true, "reserved": false, "queued": false, "ttl_s": 3600.0, "max_usd": null, "runtime_version": null,
+"network": null, "subnetwork": null, "internal_ip": false, "service_account": null, "labels":
+{"team": "vision"}, "tags": ["a"], "startup_script": "IyEvYmluL3NoCv8=", "metadata": {"ssh-keys":
+"me:k"}, "data_disks": [["projects/p/zones/us-central1-a/disks/d", true]], "watch": null}, "tpu":
+{"id": "7", "zone": "us-central1-a", "created": "2026-11-21T09:00:00+00:00", "seen":
+"2026-11-21T09:00:00+00:00", "create_id": "c", "made": true, "proven": true, "usd_per_hour": 9.6,
+"expires": "2026-11-21T09:00:00+00:00"}, "open": {"number": 2, "job": "watch-abababab-2", "tpu_id":
+"7", "zone": "us-central1-a", "began": "2026-11-21T09:00:00+00:00", "launched": true}, "removing":
+{"id": "7", "reason": "it was PREEMPTED", "is_bad_host": true}, "creating": true, "seen_leaving":
+true, "attempts": [{"number": 1, "cause": "crash", "reason": "worker 0 failed", "job":
+"watch-abababab-1", "tpu_id": "6", "zone": "us-central1-a", "began": "2026-11-21T09:00:00+00:00",
+"ended": "2026-11-21T09:00:00+00:00", "exit_code": 7, "worker": 0}], "serial": 2, "replaced": 1,
+"spent_usd": 3.5}}"""
+
+
+def test_the_file_of_an_earlier_version_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    state = WatchState(
+        "ab" * 16,
+        "t1",
+        CreateOptions(
+            *("t1", "v5litepod-8", (ZONE, "us-east5-a")),
+            spot=True,
+            ttl_s=3600.0,
+            labels={"team": "vision"},
+            tags=("a",),
+            startup_script=b"#!/bin/sh\n\xff",
+            metadata={"ssh-keys": "me:k"},
+            data_disks=(DataDisk(f"projects/p/zones/{ZONE}/disks/d", read_only=True),),
+        ),
+        KnownTpu("7", ZONE, NOW, NOW, "c", True, True, 9.6, NOW),
+        RunningAttempt(2, "watch-abababab-2", "7", ZONE, NOW, launched=True),
+        PendingDeletion("7", "it was PREEMPTED", is_bad_host=True),
+        *(True, True),
+        (JobAttempt(1, "crash", "worker 0 failed", "watch-abababab-1", "6", ZONE, NOW, NOW, 7, 0),),
+        serial=2,
+        replaced=1,
+        spent_usd=3.5,
+    )
+    store = StateFile(API, "t1", tmp_path)
+    store.path.write_text(FIRST_FORMAT)
+    saved = store.load()
+    assert saved == SavedWatch(SCHEMA, "317d", "python t.py", False, state)
+    assert to_plain(saved) == json.loads(FIRST_FORMAT)
 
 
 def test_it_is_on_the_disk_with_its_order(tmp_path: Path) -> None:
-    store = Store(API, "t1", tmp_path)
+    store = StateFile(API, "t1", tmp_path)
     assert store.load() is None
-    store.save(MEMORY, ORDER, is_over=True)
-    assert store.load() == Kept(MEMORY, digest(ORDER), "python t.py", is_over=True)
-    others = [replace(ORDER, command=("x",)), replace(ORDER, env={}), replace(ORDER, folder="f")]
-    assert digest(ORDER) not in {digest(other) for other in others}
-    assert digest(replace(ORDER, max_crashes=9)) == digest(ORDER)
+    store.save(STATE, SPEC, is_over=True)
+    assert store.load() == SavedWatch(SCHEMA, job_digest(SPEC), "python t.py", True, STATE)
+    others = [replace(SPEC, command=("x",)), replace(SPEC, env={}), replace(SPEC, folder="f")]
+    assert job_digest(SPEC) not in {job_digest(other) for other in others}
+    assert job_digest(replace(SPEC, max_crashes=9)) == job_digest(SPEC)
 
 
 def test_variables_are_not_written_down_and_nobody_else_may_read_the_rest(tmp_path: Path) -> None:
-    store = Store(API, "t1", tmp_path)
-    store.save(MEMORY, ORDER)
+    store = StateFile(API, "t1", tmp_path)
+    store.save(STATE, SPEC)
     assert "secret" not in store.path.read_text()
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "tpuctl-watch/9"}', "\x00"])
 def test_a_damaged_memory_is_named_and_what_helps(tmp_path: Path, text: str) -> None:
-    store = Store(API, "t1", tmp_path)
+    store = StateFile(API, "t1", tmp_path)
     store.path.write_text(text)
-    with pytest.raises(InvalidInputError, match="cannot be read") as caught:
+    with pytest.raises(InvalidInputError, match="Could not read") as caught:
         store.load()
     assert "--fresh" in (caught.value.hint or "")
 
 
 def test_what_a_newer_tpuctl_has_added_is_no_obstacle(tmp_path: Path) -> None:
-    store = Store(API, "t1", tmp_path)
-    store.save(MEMORY, ORDER)
+    store = StateFile(API, "t1", tmp_path)
+    store.save(STATE, SPEC)
     document = json.loads(store.path.read_text())
     document["memory"]["mood"] = "good"
     store.path.write_text(json.dumps(document))
     kept = store.load()
     assert kept
-    assert kept.memory == MEMORY
+    assert kept.memory == STATE
 
 
 def test_two_watches_of_one_name_are_one_too_many(tmp_path: Path) -> None:
-    first, second = Store(API, "t1", tmp_path), Store(API, "t1", tmp_path)
+    first, second = StateFile(API, "t1", tmp_path), StateFile(API, "t1", tmp_path)
     with first.alone():
-        said = f"already \\(process {os.getpid()}\\)"
+        said = f"already being watched \\(process {os.getpid()}\\)"
         with pytest.raises(TryAgainError, match=said), second.alone():
             pass
-        with Store(API, "t2", tmp_path).alone():
+        with StateFile(API, "t2", tmp_path).alone():
             pass
     with second.alone():
         pass
 
 
 def test_an_odd_name_makes_no_odd_path(tmp_path: Path) -> None:
-    assert Store(API, "../../etc/x", tmp_path).path.parent == tmp_path
-    assert Store(API, "a_b", tmp_path).path != Store(API, "a.b", tmp_path).path
+    assert StateFile(API, "../../etc/x", tmp_path).path.parent == tmp_path
+    assert StateFile(API, "a_b", tmp_path).path != StateFile(API, "a.b", tmp_path).path
 
 
 @pytest.mark.slow
@@ -301,9 +359,9 @@ def test_jobs_of_another_watch_are_told_from_ours_and_from_everybodys(tmp_path: 
         sleep = plan_command(["sleep", "600"])
         for job in ("watch-abababab-1", "watch-cdcdcdcd-4", "watch-dog", "train"):
             start_job(workers.hosts, sleep, workers.access, job=job, check=False)
-        begun = Running(2, "watch-abababab-2", "7", ZONE, NOW)
-        seen = ask_workers(
-            workers.hosts, workers.access, replace(MEMORY, open=begun), chips_per_worker=None
+        begun = RunningAttempt(2, "watch-abababab-2", "7", ZONE, NOW)
+        seen = observe_workers(
+            workers.hosts, workers.access, replace(STATE, open=begun), chips_per_worker=None
         )
     assert (seen.remains, seen.strangers) == (("watch-abababab-1",), ("watch-cdcdcdcd-4",))
     assert (seen.job, seen.errors, seen.unfit) == ({}, {}, {})
@@ -316,8 +374,8 @@ def test_a_worker_that_lets_us_in_and_never_answers_is_as_good_as_gone(tmp_path:
         jobs.mkdir(parents=True)
         # To open a pipe that nobody writes to takes for ever, as a file on a dead disk does.
         os.mkfifo(jobs / "job.json")
-        seen = ask_workers(
-            workers.hosts, workers.access, MEMORY, chips_per_worker=None, answer_s=5.0
+        seen = observe_workers(
+            workers.hosts, workers.access, STATE, chips_per_worker=None, answer_s=5.0
         )
         assert seen.errors.keys() == {1}
         assert "did not answer within 5 s" in str(seen.errors[1])

@@ -18,17 +18,17 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests import contract
 from tests.waiting import wait_until
-from tests.watch_world import LATER_S, OTHER, WISHES, ZONE, Killed, WatchWorld, preempt, watching
+from tests.watch_world import LATER_S, OPTIONS, OTHER, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive
 from tpuctl.api.cloud import watch
 from tpuctl.cloud.create import create
-from tpuctl.cloud.delete import delete, plan_deletion
+from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.settings import state_dir
-from tpuctl.supervise.plan import Wishes, options_like
+from tpuctl.supervise.plan import WatchOptions, clone_options
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ COUNT = """
 echo attempt $TPUCTL_ATTEMPT resume ${TPUCTL_RESUME:-0} worker $TPU_WORKER_ID
 """
 STAY = COUNT + "[ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600\necho done\n"
-POD = replace(WISHES, accelerator_type="v5e-16")
+POD = replace(OPTIONS, accelerator_type="v5e-16")
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_preempted_at_every_step_on_the_way_to_the_job(tmp_path: Path) -> None:
 def test_preempted_while_it_is_made(tmp_path: Path, queued: bool) -> None:
     with watching(tmp_path, preempt(at_s=30)) as world:
         world.script(COUNT)
-        ended = world.watch(wishes=replace(WISHES, queued=queued))
+        ended = world.watch(options=replace(OPTIONS, queued=queued))
         assert (ended.exit_code, world.causes(ended)) == (0, ["done"])
         assert (len(world.emulator.look().queued) == 1) == queued
     assert "attempt 1 resume 0 worker 0" in said(world)
@@ -76,7 +76,7 @@ def test_preempted_out_of_a_queue_it_waits_in_line_again(tmp_path: Path) -> None
     with watching(tmp_path, preempt()) as world:
         world.script(STAY)
         world.strikes["before follow"] = LATER_S
-        ended = world.watch(wishes=replace(WISHES, queued=True), delete_at_end=True)
+        ended = world.watch(options=replace(OPTIONS, queued=True), delete_at_end=True)
         assert (ended.exit_code, world.causes(ended)) == (0, ["preempted", "done"])
         assert (world.emulator.look().queued, world.emulator.look().nodes) == ({}, {})
 
@@ -104,7 +104,7 @@ def test_where_there_is_none_left_other_zones_are_tried_for_as_long_as_it_takes(
     with watching(tmp_path, preempt(), full, full_again, busy) as world:
         world.script(STAY)
         world.strikes["before follow"] = LATER_S
-        ended = world.watch(wishes=replace(WISHES, look_in=None, zones=(ZONE, OTHER)))
+        ended = world.watch(options=replace(OPTIONS, look_in=None, zones=(ZONE, OTHER)))
         assert world.acts["create"] == 3
     assert [attempt.zone for attempt in ended.attempts] == [ZONE, OTHER]
     assert ended.zone == OTHER
@@ -118,7 +118,7 @@ def test_crashes_are_no_preemptions_and_end_with_the_logs_tail(tmp_path: Path) -
             COUNT + "echo the last words; [ $TPU_WORKER_ID = 2 ] || sleep 600\n"
             "[ $TPUCTL_ATTEMPT = 1 ] && exit 7; kill -KILL $$"
         )
-        ended = world.watch(wishes=POD, max_crashes=2)
+        ended = world.watch(options=POD, max_crashes=2)
         wait_until(lambda: not alive("train.sh"))
     assert (ended.exit_code, world.causes(ended)) == (137, ["crash", "crash"])
     assert [(attempt.worker, attempt.exit_code) for attempt in ended.attempts] == [(2, 7), (2, 137)]
@@ -149,7 +149,7 @@ def test_a_worker_that_never_comes_back_has_the_tpu_replaced(tmp_path: Path) -> 
     with watching(tmp_path, down) as world:
         world.script(STAY)
         world.strikes["before follow"] = LATER_S
-        ended = world.watch(wishes=POD, bad_host_after_s=300.0)
+        ended = world.watch(options=POD, bad_host_after_s=300.0)
     assert world.causes(ended) == ["bad_host", "done"]
     assert ended.attempts[0].worker == 2
     assert "worker 2" in ended.attempts[0].reason
@@ -172,7 +172,7 @@ def test_a_worker_that_falls_silent_is_named_and_the_job_begins_again(tmp_path: 
             COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0; [ $TPU_WORKER_ID = 1 ] && sleep 600\n"
             "for n in 1 2 3; do sleep 0.5; echo $n; done; sleep 600"
         )
-        ended = world.watch(wishes=POD, hang_after_s=4.0)
+        ended = world.watch(options=POD, hang_after_s=4.0)
     assert world.causes(ended) == ["crash", "done"]
     assert ended.attempts[0].worker == 1
     assert "hung" in ended.attempts[0].reason
@@ -207,25 +207,25 @@ def test_what_somebody_deletes_is_not_made_again(tmp_path: Path) -> None:
 def delete_it(world: WatchWorld) -> None:
     wait_until(lambda: world.acts["follow"] == 1)
     api, journal = world.api(), world.journal
-    delete(api, plan_deletion(api, ["t1"], zone=ZONE, journal=journal), journal=journal)
+    delete(api, plan_delete(api, ["t1"], zone=ZONE, journal=journal), journal=journal)
 
 
 def test_a_tpu_that_is_there_is_used_and_made_again_like_it_was(tmp_path: Path) -> None:
     with watching(tmp_path, preempt(), preempt(2)) as world:
         world.script(COUNT)
-        with pytest.raises(NotFoundError, match="nothing says what kind"):
-            world.watch(wishes=Wishes(ZONE, (ZONE,)))
-        assert world.watch(wishes=replace(WISHES, ttl_s=2 * LATER_S)).exit_code == 0
+        with pytest.raises(NotFoundError, match="needs its type"):
+            world.watch(options=WatchOptions(ZONE, (ZONE,)))
+        assert world.watch(options=replace(OPTIONS, ttl_s=2 * LATER_S)).exit_code == 0
         world.script(STAY)
         world.strikes["before follow"] = LATER_S
-        again = world.watch(wishes=Wishes(ZONE, (ZONE,)))
+        again = world.watch(options=WatchOptions(ZONE, (ZONE,)))
         (node,) = world.api().list_nodes(ZONE).items
         assert world.causes(again) == ["preempted", "done"]
         assert (node.spot, node.labels["tpuctl-ttl-s"]) == (True, str(int(2 * LATER_S)))
         world.script(STAY)
         world.strikes["before follow"] = 3 * LATER_S
-        over = world.watch(wishes=Wishes(ZONE, (ZONE,)))
-    assert "its time is over" in str(over.error)
+        over = world.watch(options=WatchOptions(ZONE, (ZONE,)))
+    assert "its time to live is over" in str(over.error)
 
 
 ASKED = CreateOptions(
@@ -260,12 +260,12 @@ def test_everything_it_was_asked_for_with_it_is_asked_for_again(
         create(world.api(), plan, journal=world.journal, wait=not queued)
         world.script(STAY)
         world.strikes["before follow"] = LATER_S
-        ended = world.watch(wishes=Wishes(ZONE, (OTHER, ZONE)))
+        ended = world.watch(options=WatchOptions(ZONE, (OTHER, ZONE)))
         assert world.causes(ended) == ["preempted", "done"]
         assert len({attempt.tpu_id for attempt in ended.attempts}) == 2
         (node,) = world.api().list_nodes(ZONE).items
         assert world.api().list_nodes(OTHER).items == ()
-    again = options_like(node)
+    again = clone_options(node)
     assert "ssh-keys" not in again.metadata
     known = {key: again.metadata[key] for key in ASKED.metadata}
     wanted = replace(options, zones=(ZONE,), runtime_version=plan.runtime_version)
@@ -336,14 +336,15 @@ def test_the_same_from_python(tmp_path: Path) -> None:
     with watching(tmp_path, time_scale=300) as world:
         notes: list[str] = []
         job, heard = ["sh", "-c", "echo $HELLO; exit 4"], Heard()
+        wanted: dict[str, Any] = {"accelerator_type": "v5e-8", "zone": ZONE, "spot": True}
         how: dict[str, Any] = {"env": ["HELLO=you"], "max_crashes": 1, "delete_at_end": True}
-        ended = watch("t1", job, wishes=WISHES, sink=heard, note=notes.append, **how)
+        ended = watch("t1", job, **wanted, sink=heard, note=notes.append, **how)
         assert (ended.exit_code, world.causes(ended)) == (4, ["crash"])
         assert heard.out == b"you\n"
         assert ended.error
-        assert "went with the TPU" in (ended.error.hint or "")
+        assert "deleted with the TPU" in (ended.error.hint or "")
         assert not world.emulator.look().nodes
-        with pytest.raises(NotFoundError, match="nothing says what kind"):
+        with pytest.raises(NotFoundError, match="needs its type"):
             watch("t1", ["true"], zone=ZONE)
     assert "Deleting t1 in us-central1-a." in notes
 
@@ -357,15 +358,15 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchWorld]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "Which TPU?"),
+        ([], "No TPU is named"),
         (["t1"], "There is no command"),
-        (["t1", "--zone", ZONE, "--", "true"], "nothing says what kind to make"),
+        (["t1", "--zone", ZONE, "--", "true"], "tpuctl needs its type"),
         (["t1", "--zone", ZONE, "--zones", "b", "--", "true"], "exclude each other"),
-        (["t1", "--code", "/nowhere", "--", "true"], "There is no folder /nowhere"),
+        (["t1", "--code", "/nowhere", "--", "true"], "/nowhere is not a folder"),
         (["t1", "--env", "1", "--", "true"], "is no variable"),
         (["t1", "--type", "v9", "--zone", ZONE, "--", "true"], "v9"),
         (["t1", "--type", "v5e-8", "--zone", ZONE, "--ttl", "0s", "--", "true"], "--ttl"),
-        (["A_b", "--type", "v5e-8", "--zone", ZONE, "--", "true"], "cannot be the name of a TPU"),
+        (["A_b", "--type", "v5e-8", "--zone", ZONE, "--", "true"], "is not a valid TPU name"),
     ],
 )
 def test_a_wrong_command_line_is_refused_before_anything_is_made(
@@ -427,7 +428,7 @@ def test_the_program_killed_and_begun_again_goes_on_with_the_job_that_runs(
             wait_until(lambda: b"attempt 1 resume 0" in first_log.read_bytes())
             with program(world, log) as second:
                 assert second.wait(120) == 3
-            refused = f"Another watch looks after t1 already (process {first.pid})"
+            refused = f"t1 is already being watched (process {first.pid})"
             assert refused in log.read_text()
             os.kill(first.pid, signal.SIGKILL)
         with program(world, log) as third:
@@ -435,8 +436,8 @@ def test_the_program_killed_and_begun_again_goes_on_with_the_job_that_runs(
             world.clock.jump(LATER_S)
             assert third.wait(120) == 0
     text = log.read_text()
-    assert "Attempt 1 begins" not in text
-    assert "Attempt 1 has ended: preempted" in text
+    assert "Attempt 1 starts" not in text
+    assert "Attempt 1 ended: preempted" in text
     assert "attempt 2 resume 1 worker 0" in text
 
 
@@ -467,7 +468,7 @@ def test_a_laptop_that_sleeps_for_an_hour_misses_neither_the_end_nor_a_line(
             wait_until(lambda: any(world.home().glob(".tpuctl/jobs/*/exit.json")))
             world.clock.jump(3600)
             os.kill(watching_it.pid, signal.SIGCONT)
-            wait_until(lambda: b"Attempt 1 has ended: crash" in log.read_bytes())
+            wait_until(lambda: b"Attempt 1 ended: crash" in log.read_bytes())
             os.kill(watching_it.pid, signal.SIGINT)
             assert watching_it.wait(120) == 130
     numbers = [line for line in log.read_text().splitlines() if line.isdecimal()]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from tests.cloud_world import CloudWorld
-from tpuctl.cloud.journal import Entry, Journal
+from tpuctl.cloud.journal import Journal, JournalEntry
 from tpuctl.cloud.models import NodeRequest
 from tpuctl.hardware.types import describe
 
@@ -54,9 +54,11 @@ def queue(world: CloudWorld, name: str, **options: Any) -> NodeRequest:
     return request
 
 
-def remember(journal: Journal, world: CloudWorld, request: NodeRequest, **known: Any) -> Entry:
+def remember(
+    journal: Journal, world: CloudWorld, request: NodeRequest, **known: Any
+) -> JournalEntry:
     """Put a request into the journal."""
-    entry = Entry(
+    entry = JournalEntry(
         request.create_id,
         request.name,
         request.zone,

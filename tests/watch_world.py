@@ -11,26 +11,25 @@ import pytest
 
 from tests.cloud_world import MORNING
 from tests.workers import Heard
-from tpuctl.cloud._google import connect_google
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.connect import Cloud
+from tpuctl.cloud.connect import Cloud, connect
 from tpuctl.cloud.journal import Journal
 from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
-from tpuctl.supervise.act import Edge, Login
-from tpuctl.supervise.follow import Followed
+from tpuctl.supervise.actions import Actions, Login
+from tpuctl.supervise.follow import FollowResult
 from tpuctl.supervise.loop import watch
-from tpuctl.supervise.memory import Store
-from tpuctl.supervise.messages import Watched
-from tpuctl.supervise.models import Launch, Memory, Order, WorkersSight
-from tpuctl.supervise.plan import Wishes, plan_order, plan_watch
+from tpuctl.supervise.messages import WatchResult
+from tpuctl.supervise.models import JobSpec, LaunchJob, WatchState, WorkersObservation
+from tpuctl.supervise.plan import WatchOptions, plan_job, plan_watch
+from tpuctl.supervise.state import StateFile
 
 ZONE, OTHER = "us-central1-a", "us-east5-a"
 SCALE = 300.0
 LATER_S = 1e6
 """When a planned event is due that is brought about by a jump of the clock."""
 
-WISHES = Wishes(ZONE, (ZONE,), "v5e-8", spot=True)
+OPTIONS = WatchOptions(ZONE, (ZONE,), "v5e-8", spot=True)
 
 
 class JumpingClock:
@@ -49,25 +48,25 @@ class JumpingClock:
         self._jumped += timedelta(seconds=seconds)
 
 
-class StruckEdge(Edge):
-    """The real edge; as each act begins, `before` hears of it, and as it has ended, `after`."""
+class StruckActions(Actions):
+    """The real actions; as each act begins, `before` hears of it, and as it has ended, `after`."""
 
     world: "WatchWorld"
 
-    def ask(self, memory: Memory) -> WorkersSight:
+    def ask(self, state: WatchState) -> WorkersObservation:
         self.world.before("ask")
-        answer = super().ask(memory)
+        answer = super().ask(state)
         self.world.after("ask")
         return answer
 
-    def create(self, memory: Memory) -> None:
+    def create(self, state: WatchState) -> None:
         self.world.before("create")
-        super().create(memory)
+        super().create(state)
         self.world.after("create")
 
-    def delete(self, memory: Memory) -> None:
+    def delete(self, state: WatchState) -> None:
         self.world.before("delete")
-        super().delete(memory)
+        super().delete(state)
         self.world.after("delete")
 
     def copy_code(self, folder: str, target: str) -> None:
@@ -75,12 +74,12 @@ class StruckEdge(Edge):
         super().copy_code(folder, target)
         self.world.after("copy")
 
-    def start(self, order: Order, step: Launch) -> None:
+    def start(self, spec: JobSpec, step: LaunchJob) -> None:
         self.world.before("start")
-        super().start(order, step)
+        super().start(spec, step)
         self.world.after("start")
 
-    def follow(self, *arguments: Any, **named: Any) -> Followed:
+    def follow(self, *arguments: Any, **named: Any) -> FollowResult:
         self.world.before("follow")
         followed = super().follow(*arguments, **named)
         self.world.after("follow")
@@ -106,7 +105,7 @@ class WatchWorld:
         (folder / "code").mkdir(exist_ok=True)
 
     def api(self) -> TpuApi:
-        return connect_google("p", endpoint=self.emulator.endpoint, clock=self.clock)
+        return connect("p", endpoint=self.emulator.endpoint, clock=self.clock)
 
     def before(self, act: str) -> None:
         """Let the strike happen that waits for this act: time jumps by so much."""
@@ -133,26 +132,30 @@ class WatchWorld:
         return self.folder / "machines" / str(node.id) / str(worker) / "home"
 
     def watch(
-        self, *command: str, wishes: Wishes = WISHES, delete_at_end: bool = False, **patience: Any
-    ) -> Watched:
+        self,
+        *command: str,
+        options: WatchOptions = OPTIONS,
+        delete_at_end: bool = False,
+        **patience: Any,
+    ) -> WatchResult:
         """One watch from its beginning to its end; Killed where it was to be killed."""
-        order = plan_order(command or ("sh", "train.sh"), code=self.folder / "code", **patience)
+        spec = plan_job(command or ("sh", "train.sh"), code=self.folder / "code", **patience)
         cloud = Cloud(self.api(), self.journal)
-        edge = StruckEdge(cloud, self.login, sink=self.heard, note=self.notes.append)
-        edge.world = self
-        store = Store(cloud.api, "t1", self.folder / "watches")
+        actions = StruckActions(cloud, self.login, sink=self.heard, note=self.notes.append)
+        actions.world = self
+        store = StateFile(cloud.api, "t1", self.folder / "watches")
         with store.alone():
-            plan = plan_watch(cloud, "t1", wishes, order, store=store)
+            plan = plan_watch(cloud, "t1", options, spec, store=store)
             return watch(
-                edge,
-                plan.memory,
-                order,
+                actions,
+                plan.watch_state,
+                spec,
                 store=store,
                 note=self.notes.append,
                 delete_at_end=delete_at_end,
             )
 
-    def watch_on(self, **how: Any) -> Watched:
+    def watch_on(self, **how: Any) -> WatchResult:
         """The same command again and again, until nothing kills it any more."""
         while True:
             try:
@@ -160,7 +163,7 @@ class WatchWorld:
             except Killed:
                 continue
 
-    def causes(self, ended: Watched) -> list[str]:
+    def causes(self, ended: WatchResult) -> list[str]:
         return [attempt.cause for attempt in ended.attempts]
 
 

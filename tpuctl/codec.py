@@ -1,5 +1,6 @@
 """Dataclasses to JSON values and back, every field checked against its type."""
 
+import base64
 import dataclasses
 import functools
 import math
@@ -15,8 +16,8 @@ T = TypeVar("T")
 def to_plain(value: Any) -> Any:
     """Turn dataclasses into what JSON can hold.
 
-    NaN and infinities become null, a datetime its ISO text. Fields with `internal` in their
-    metadata are left out.
+    NaN and infinities become null, a datetime its ISO text, bytes base64. Fields with `internal` in
+    their metadata are left out.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
@@ -27,6 +28,8 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime) else value
 
 
@@ -50,8 +53,10 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return _checked(value in arguments, value, kind, where)
     if origin in (tuple, list):
         return _read_items(origin, arguments, value, where)
-    if origin is dict or kind is dict:
+    if origin in (dict, Mapping) or kind is dict:
         return _read_dict(arguments, value, where)
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple is a list in JSON
+        return kind(*_read_items(tuple, tuple(_hints(kind).values()), value, where))
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
     return _read_scalar(kind, value, where)
@@ -110,6 +115,8 @@ def _read_scalar(kind: Any, value: Any, where: str) -> Any:
         _checked(isinstance(value, str), value, kind, where)
         # Python 3.10 does not read the Z that other programs write for UTC.
         return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if kind is bytes:
+        return base64.b64decode(_checked(isinstance(value, str), value, kind, where), validate=True)
     # To Python a bool is an int; in JSON it is not.
     good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     return _checked(good, value, kind, where)

@@ -1,78 +1,155 @@
-"""Cloud TPUs from Python, with the settings of the command line."""
+"""Cloud TPUs from Python: what the commands of the same names do, with the same settings."""
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.cloud.connect import chosen_zone, open_cloud
-from tpuctl.cloud.create import Created, NotCreated
-from tpuctl.cloud.create import create as create_planned
-from tpuctl.cloud.delete import Deletion, plan_deletion
-from tpuctl.cloud.delete import delete as delete_planned
-from tpuctl.cloud.gc import Leftovers, find_leftovers, remove_leftovers
-from tpuctl.cloud.list import TpuList, list_tpus, show_tpu
-from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.quotas import QuotaTable, read_quotas
-from tpuctl.cloud.tpu import QueuedTpu, Tpu
-from tpuctl.cloud.wait import Waited, wait_until_gone, wait_until_ready
-from tpuctl.cloud.zones import plan_with_service, zones_to_try
+from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud
+from tpuctl.errors import UsageError
+from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, silent
-from tpuctl.remote.hosts import split_user
-from tpuctl.remote.output import Sink
-from tpuctl.supervise.act import Edge, Login
-from tpuctl.supervise.loop import watch as watch_planned
-from tpuctl.supervise.memory import Store
-from tpuctl.supervise.messages import Watched
-from tpuctl.supervise.plan import Wishes, plan_order, plan_watch
+from tpuctl.settings import state_dir
+
+if TYPE_CHECKING:
+    from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
+    from tpuctl.cloud.delete import DeleteResult
+    from tpuctl.cloud.gc import GcResult
+    from tpuctl.cloud.list import TpuList
+    from tpuctl.cloud.plan import CreatePlan
+    from tpuctl.cloud.quotas import QuotaTable
+    from tpuctl.cloud.tpu import QueuedTpu, Tpu
+    from tpuctl.cloud.wait import WaitResult
+    from tpuctl.remote.output import Sink
+    from tpuctl.supervise.messages import WatchResult
+    from tpuctl.supervise.plan import WatchPlan
+
+OnWarning = Callable[[str], None]
 
 
+def python_warning(text: str) -> None:
+    """Issue a Python warning: the default for every `on_warning` in this module."""
+    warnings.warn(text, stacklevel=4)
+
+
+def warn_about(plan: Outcome) -> None:
+    """Issue the warnings of a plan as Python warnings, and go ahead: the default `confirm`."""
+    for warning in plan.warnings:
+        python_warning(warning)
+
+
+@overload
+def create(
+    name: str,
+    accelerator_type: str,
+    *,
+    dry_run: Literal[False] = False,
+    check: Literal[True] = True,
+    **options: Any,
+) -> "Created": ...
+@overload
+def create(
+    name: str, accelerator_type: str, *, dry_run: bool, check: bool = True, **options: Any
+) -> "Created | NotCreated | CreatePlan": ...
 def create(
     name: str,
     accelerator_type: str,
     *,
     zone: str | Sequence[str] | None = None,
+    bucket: str | None = None,
     wait: bool = True,
     timeout_s: float | None = None,
     project: str | None = None,
+    dry_run: bool = False,
+    check: bool = True,
+    confirm: "Callable[[CreatePlan], None]" = warn_about,
+    on_interrupt: "Callable[[], Choice]" = lambda: "cancel",
     on_progress: OnProgress = silent,
+    on_attempt: "OnAttempt" = lambda attempt: None,
+    on_warning: OnWarning = python_warning,
     **options: Any,
-) -> Created:
-    """Create a TPU, which costs money, and wait until every worker of it can be reached.
+) -> "Created | NotCreated | CreatePlan":
+    """Create a TPU, which costs money, and wait until every worker can be reached.
 
-    `zone` is one, several in the order of trying, or "auto"; further options are those of
-    CreateOptions. Asks nothing. Raises why there is no TPU, and on Ctrl-C StoppedError, after the
-    request has been cancelled.
+    Args:
+        name: Name of the TPU.
+        accelerator_type: Type such as "v5e-8".
+        zone: One zone, several in the order to try them, or "auto"; by default the zone set.
+        bucket: Bucket with the training data; a distant zone gives a warning.
+        wait: Whether to wait until the TPU is ready.
+        timeout_s: Longest wait in each zone, or in the queue.
+        project: Google Cloud project; by default the one set.
+        dry_run: Return the plan and request nothing.
+        check: Raise the error when no zone has the TPU; otherwise return NotCreated.
+        confirm: Called with the plan before anything is requested; raise an exception to stop.
+        on_interrupt: Called on Ctrl-C; returns "cancel" or "leave" for what was requested.
+        on_progress: Called with the state of what is waited for.
+        on_attempt: Called with the outcome of each zone.
+        on_warning: Called with each warning about earlier creates.
+        **options: The other fields of CreateOptions, such as `spot`, `queued`, `ttl_s`, `max_usd`.
+
+    Raises StoppedError on Ctrl-C, after `on_interrupt` was carried out.
     """
-    several = () if zone is None or isinstance(zone, str) else zone
-    zones = zones_to_try(zone if isinstance(zone, str) else None, several)
-    wanted = CreateOptions(name, accelerator_type, zones, **options)
-    cloud = open_cloud(project)
-    plan = plan_with_service(cloud.api, wanted)
+    from tpuctl.cloud.create import NotCreated
+    from tpuctl.cloud.create import create as create_planned
+    from tpuctl.cloud.placement import add_traffic_warnings, complete_plan, resolve_zones
+    from tpuctl.cloud.plan import CreateOptions, plan_create
+    from tpuctl.compile.conclude import warn_before_create
+    from tpuctl.remote.hosts import split_user
+    from tpuctl.remote.keys import first_key
+
+    plan = plan_create(CreateOptions(name, accelerator_type, resolve_zones(zone), **options))
+    cloud = _open(project, on_warning)
+    plan = add_traffic_warnings(cloud.api, complete_plan(cloud.api, plan), bucket=bucket)
+    plan = plan.with_warnings(*warn_before_create(plan.accelerator_type))
+    if dry_run:
+        return plan
+    confirm(plan)
+    # With our key in its metadata from the start, no later command has to wait for an update.
+    metadata = {**first_key(state_dir(), split_user(name)[0]), **plan.options.metadata}
     result = create_planned(
         cloud.api,
-        plan,
+        replace(plan, options=replace(plan.options, metadata=metadata)),
         journal=cloud.journal,
         wait=wait,
         timeout_s=timeout_s,
+        on_interrupt=on_interrupt,
         on_progress=on_progress,
+        on_attempt=on_attempt,
     )
-    if isinstance(result, NotCreated):
+    if check and isinstance(result, NotCreated):
         raise result.error
     return result
 
 
 def list(
-    *, zone: str | None = None, all_zones: bool = False, project: str | None = None
-) -> TpuList:
-    """List TPUs and queued resources in the zone given or set, or in all zones."""
-    zone = chosen_zone(zone, all_zones=all_zones)
-    return list_tpus(open_cloud(project).api, zone=zone)
+    *,
+    zone: str | None = None,
+    all_zones: bool = False,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> "TpuList":
+    """List TPUs and queued resources in the given zone or the one set, or in all zones."""
+    from tpuctl.cloud.list import list_tpus
+
+    where = chosen_zone(zone, all_zones=all_zones)
+    return list_tpus(_open(project, on_warning).api, zone=where)
 
 
-def show(name: str, *, zone: str | None = None, project: str | None = None) -> Tpu | QueuedTpu:
-    """Show one TPU, or the queued resource that waits for it."""
-    return show_tpu(open_cloud(project).api, name, zone=chosen_zone(zone))
+def show(
+    name: str,
+    *,
+    zone: str | None = None,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> "Tpu | QueuedTpu":
+    """Show one TPU with its jobs, or the queued resource that waits for it."""
+    from tpuctl.remote.jobs import show_with_jobs
+
+    return show_with_jobs(_open(project, on_warning).api, name, zone=chosen_zone(zone))
 
 
 def wait(
@@ -83,11 +160,16 @@ def wait(
     timeout_s: float | None = None,
     project: str | None = None,
     on_progress: OnProgress = silent,
-) -> Waited:
-    """Wait until a TPU is ready on all workers, or until it is gone; for ever without a timeout."""
-    wait_until = wait_until_ready if until == "ready" else wait_until_gone
-    return wait_until(
-        open_cloud(project).api,
+    on_warning: OnWarning = python_warning,
+) -> "WaitResult":
+    """Wait until a TPU is ready on all workers, or gone; forever without a timeout."""
+    from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
+
+    goals = {"ready": wait_until_ready, "gone": wait_until_gone}
+    if until not in goals:
+        raise UsageError(f"Cannot wait for {until!r}.", hint="Wait for ready or for gone.")
+    return goals[until](
+        _open(project, on_warning).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -95,62 +177,173 @@ def wait(
     )
 
 
-def delete(*names: str, zone: str | None = None, project: str | None = None) -> Deletion:
-    """Delete TPUs and wait until they are gone; asks nothing. Failures are in the result."""
+def delete(
+    *names: str,
+    everything: bool = False,
+    zone: str | None = None,
+    timeout_s: float | None = None,
+    project: str | None = None,
+    dry_run: bool = False,
+    confirm: "Callable[[DeleteResult], None]" = lambda plan: None,
+    on_progress: OnProgress = silent,
+    on_warning: OnWarning = python_warning,
+) -> "DeleteResult":
+    """Delete TPUs and wait until they are gone; failures are in the result.
+
+    `everything` deletes all TPUs of the zone, or of all zones where none is given or set. `confirm`
+    is called with the plan where there is something to delete; raise an exception in it to stop.
+    `dry_run` returns the plan.
+    """
+    from tpuctl.cloud.delete import TIMEOUT_S, plan_delete
+    from tpuctl.cloud.delete import delete as delete_planned
+
+    if everything == bool(names):
+        raise UsageError("Which TPUs? Give their names, or --all.", hint="tpuctl list")
+    cloud = _open(project, on_warning)
+    chosen = None if everything else names
+    plan = plan_delete(cloud.api, chosen, zone=chosen_zone(zone), journal=cloud.journal)
+    if dry_run:
+        return plan
+    if plan.tpus:
+        confirm(plan)
+    return delete_planned(
+        cloud.api,
+        plan,
+        journal=cloud.journal,
+        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
+        on_progress=on_progress,
+    )
+
+
+def gc(
+    *,
+    yes: bool = False,
+    zone: str | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+) -> "GcResult":
+    """Find TPUs that are dead, expired or abandoned; delete them with `yes`."""
+    from tpuctl.cloud.gc import delete_orphans, find_orphans
+
     cloud = open_cloud(project)
-    plan = plan_deletion(cloud.api, names, zone=chosen_zone(zone), journal=cloud.journal)
-    return delete_planned(cloud.api, plan, journal=cloud.journal)
+    found = find_orphans(cloud.api, journal=cloud.journal, zone=zone)
+    if not yes:
+        return found
+    return delete_orphans(cloud.api, found, journal=cloud.journal, on_progress=on_progress)
 
 
-def gc(*, yes: bool = False, zone: str | None = None, project: str | None = None) -> Leftovers:
-    """Find what is of no use any more in the zone given, or in all; delete it with `yes`."""
-    cloud = open_cloud(project)
-    found = find_leftovers(cloud.api, journal=cloud.journal, zone=zone)
-    return remove_leftovers(cloud.api, found, journal=cloud.journal) if yes else found
+def quota(
+    accelerator_type: str | None = None,
+    *,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> "QuotaTable":
+    """Read how many chips the project may have in each zone, of one type or of all."""
+    from tpuctl.cloud.quotas import read_quotas
+
+    return read_quotas(_open(project, on_warning).api, accelerator_type)
 
 
-def quota(accelerator_type: str | None = None, *, project: str | None = None) -> QuotaTable:
-    """Tell how many chips the project may have, where."""
-    return read_quotas(open_cloud(project).api, accelerator_type)
-
-
+@overload
+def watch(
+    name: str, command: Sequence[str], *, dry_run: Literal[False] = False, **options: Any
+) -> "WatchResult": ...
+@overload
+def watch(
+    name: str, command: Sequence[str], *, dry_run: bool, **options: Any
+) -> "WatchResult | WatchPlan": ...
 def watch(
     name: str,
     command: Sequence[str],
     *,
-    code: Path | None = None,
-    env: Sequence[str] = (),
-    zone: str | None = None,
-    project: str | None = None,
+    zone: str | Sequence[str] | None = None,
+    accelerator_type: str | None = None,
+    spot: bool | None = None,
+    queued: bool | None = None,
+    ttl_s: float | None = None,
+    max_usd: float | None = None,
+    runtime_version: str | None = None,
     fresh: bool = False,
     delete_at_end: bool = False,
-    wishes: Wishes | None = None,
-    sink: Sink | None = None,
-    note: Callable[[str], None] = lambda _: None,
-    **patience: Any,
-) -> Watched:
-    """Run a job and keep it alive, on one TPU after the other; this costs money, and asks nothing.
+    key: Path | None = None,
+    jump: str | None = None,
+    internal_ip: bool = False,
+    project: str | None = None,
+    dry_run: bool = False,
+    confirm: "Callable[[WatchPlan], None]" = warn_about,
+    sink: "Sink | None" = None,
+    note: Callable[[str], None] = lambda text: None,
+    progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
+    on_warning: OnWarning = python_warning,
+    **job: Any,
+) -> "WatchResult | WatchPlan":
+    """Run a job and keep it alive, on another TPU when this one is taken away; costs money.
 
-    `wishes` say what to make where there is no TPU yet; `patience` are the further options of
-    `plan_order`. What the job prints goes to `sink`, by default to stdout. Raises why nothing
-    could be begun, and TryAgainError where another watch looks after it; why a job was given up
-    is in the result.
+    Args:
+        name: Name of the TPU; user@NAME logs in as that user.
+        command: The program and its arguments.
+        zone: Where the TPU is and is recreated, several zones to recreate it in, or "auto".
+        accelerator_type: Type to create where there is no TPU yet. Like the following options, by
+            default the same as the TPU has now.
+        spot: Whether to create spot TPUs.
+        queued: Whether to create queued resources.
+        ttl_s: Time to live of each TPU.
+        max_usd: Total budget for all TPUs of this watch.
+        runtime_version: TPU software version.
+        fresh: Start over instead of resuming an interrupted watch.
+        delete_at_end: Delete the TPU when the job is done or given up.
+        key: Private SSH key to log in with.
+        jump: SSH jump host, as USER@HOST.
+        internal_ip: Connect to internal addresses.
+        project: Google Cloud project; by default the one set.
+        dry_run: Return the plan and do nothing.
+        confirm: Called with the plan before anything is done; raise an exception to stop.
+        sink: Receives the job's output; by default it goes to stdout and stderr.
+        note: Receives a line for each step.
+        progress: Context manager for the progress of a create.
+        on_warning: Called with each warning about earlier creates.
+        **job: Options of `plan_job`: `env`, `code`, `folder`, `max_crashes`, `hang_after_s`,
+            `bad_host_after_s`.
+
+    Raises why nothing could be started, and TryAgainError where the TPU is already being watched;
+    why a job was given up is in the result.
     """
+    from tpuctl.remote.hosts import parse_hosts, split_user
+    from tpuctl.supervise.actions import Actions, Login
+    from tpuctl.supervise.loop import watch as watch_planned
+    from tpuctl.supervise.plan import WatchOptions, plan_job, plan_watch, resolve_watch_zones
+    from tpuctl.supervise.state import StateFile
+
     user, plain = split_user(name)
-    order = plan_order(command, env=env, code=code, **patience)
-    cloud = open_cloud(project)
-    store = Store(cloud.api, plain)
+    spec = plan_job(command, **job)
+    look_in, zones = resolve_watch_zones(zone)
+    options = WatchOptions(
+        look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version
+    )
+    login = Login(
+        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given=plain != name
+    )
+    cloud = _open(project, on_warning)
+    store = StateFile(cloud.api, plain)
+    if dry_run:
+        return plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
     with store.alone():
-        asked = wishes or Wishes(chosen_zone(zone))
-        plan = plan_watch(cloud, plain, asked, order, store=store, fresh=fresh)
-        login = Login(user, is_given=plain != name)
-        edge = Edge(cloud, login, sink=sink or _show, note=note)
+        plan = plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
+        confirm(plan)
+        actions = Actions(cloud, login, sink=sink or _print, note=note, progress=progress)
         return watch_planned(
-            edge, plan.memory, order, store=store, note=note, delete_at_end=delete_at_end
+            actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
         )
 
 
-def _show(stream: int, data: bytes) -> None:
+def _open(project: str | None, on_warning: OnWarning) -> Cloud:
+    cloud = open_cloud(project)
+    for warning in cloud.warnings:
+        on_warning(warning)
+    return cloud
+
+
+def _print(stream: int, data: bytes) -> None:
     file = sys.stderr if stream == 2 else sys.stdout
     file.write(data.decode("utf-8", "replace"))
     file.flush()

@@ -2,67 +2,103 @@
 
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tpuctl.api import cloud
 from tpuctl.cli import output
-from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
-from tpuctl.cloud.connect import Cloud
-from tpuctl.cloud.create import Choice, Created, NotCreated
-from tpuctl.cloud.create import create as create_planned
-from tpuctl.cloud.placement import read_disk
-from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
-from tpuctl.cloud.ttl import MOST_BYTES
-from tpuctl.cloud.zones import plan_with_service, with_traffic, zones_to_try
-from tpuctl.compile.conclude import warn_before_create
+from tpuctl.cloud.create import Choice
+from tpuctl.cloud.follow import ZoneAttempt
+from tpuctl.cloud.placement import join_zone_options
+from tpuctl.cloud.plan import CreatePlan, parse_data_disk
+from tpuctl.cloud.ttl import MAX_SCRIPT_BYTES
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.remote.hosts import split_user
-from tpuctl.remote.keys import first_key
+from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.reporters import create as report
-from tpuctl.settings import state_dir
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
+EXAMPLES = """Examples:
+
+  tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
+
+  tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot --max-usd 20
+
+  tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
+"""
+
 app = typer.Typer(add_completion=False)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new TPU.")]
 Type = Annotated[
     str,
-    typer.Option("--type", help="Such as v5e-8 or v4-32."),
+    typer.Option(
+        "--accelerator-type", "--type", metavar="TYPE", help="TPU type, such as v5e-8 or v4-32."
+    ),
 ]
-Zone = Annotated[str | None, typer.Option(help="Where; auto tries every zone that has the type.")]
-Zones = Annotated[str | None, typer.Option(help="Zones to try in this order: A,B.")]
-Spot = Annotated[bool, typer.Option("--spot", help="Cheap, and may be taken away.")]
-Reserved = Annotated[bool, typer.Option("--reserved", help="From your reservation.")]
-Queued = Annotated[bool, typer.Option("--queued", help="Wait in line, in all zones at once.")]
-Ttl = Annotated[str | None, typer.Option(help="Delete it this long after: 4h.")]
-MaxUsd = Annotated[float | None, typer.Option(help="Delete it when it has cost this.")]
-RuntimeVersion = Annotated[str | None, typer.Option(help="If not the usual one.")]
-Network = Annotated[str | None, typer.Option(help="VPC network.")]
-Subnetwork = Annotated[str | None, typer.Option(help="Subnetwork.")]
-InternalIp = Annotated[bool, typer.Option("--internal-ip", help="No external addresses.")]
-ServiceAccount = Annotated[str | None, typer.Option(help="E-mail; its VMs act as this.")]
-Label = Annotated[list[str] | None, typer.Option(help="A label, as K=V.")]
-Tag = Annotated[list[str] | None, typer.Option(help="A network tag.")]
+Zone = Annotated[
+    str | None,
+    typer.Option(metavar="ZONE", help="Zone; auto tries every zone that has the type."),
+]
+Zones = Annotated[
+    str | None, typer.Option(metavar="ZONE,...", help="Zones to try in this order: A,B.")
+]
+Spot = Annotated[
+    bool, typer.Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")
+]
+Reserved = Annotated[bool, typer.Option("--reserved", help="Use your reservation.")]
+Queued = Annotated[
+    bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
+]
+Ttl = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Time to live, then it is deleted: 4h. Default: no limit."),
+]
+MaxUsd = Annotated[
+    float | None,
+    typer.Option(metavar="USD", help="Budget in USD; it is deleted when this is spent."),
+]
+RuntimeVersion = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
+]
+Network = Annotated[str | None, typer.Option(metavar="NETWORK", help="VPC network.")]
+Subnetwork = Annotated[str | None, typer.Option(metavar="SUBNETWORK", help="VPC subnetwork.")]
+InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Assign no external addresses.")]
+ServiceAccount = Annotated[
+    str | None, typer.Option(metavar="EMAIL", help="Service account of the VMs.")
+]
+Label = Annotated[
+    list[str] | None, typer.Option(metavar="K=V", help="Label; can be given several times.")
+]
+Tag = Annotated[
+    list[str] | None, typer.Option(metavar="TAG", help="Network tag; can be given several times.")
+]
 DataDisk = Annotated[
     list[str] | None,
-    typer.Option(metavar="source=...,mode=...", help="A disk that is there already."),
+    typer.Option(metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."),
 ]
-StartupScript = Annotated[Path | None, typer.Option(help="Run on every VM at its start.")]
-Bucket = Annotated[str | None, typer.Option(help="Warn when the TPU is far from it.")]
-Wait = Annotated[bool, typer.Option(help="Until all workers are ready.")]
-Timeout = Annotated[str | None, typer.Option(help="Longest wait in each zone.")]
+StartupScript = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Script that every VM runs when it starts.")
+]
+Bucket = Annotated[
+    str | None,
+    typer.Option(metavar="BUCKET", help="Bucket with your data: warn if the TPU is far from it."),
+]
+Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
+Timeout = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Longest wait per zone. Default: 15m; a queue: no limit."),
+]
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def create(
     name: Name,
-    kind: Type,
+    accelerator_type: Type,
     zone: Zone = None,
     zones: Zones = None,
     spot: Spot = False,
@@ -87,86 +123,101 @@ def create(
     project: Project = None,
 ) -> None:
     """Create a TPU in the first zone that has one, and wait until every worker is ready."""
-    options = CreateOptions(
-        name=name,
-        accelerator_type=kind,
-        zones=zones_to_try(zone, zones.split(",") if zones is not None else ()),
-        spot=spot,
-        reserved=reserved,
-        queued=queued,
-        ttl_s=parse_duration_s(ttl) if ttl else None,
-        max_usd=max_usd,
-        runtime_version=runtime_version,
-        network=network,
-        subnetwork=subnetwork,
-        internal_ip=internal_ip,
-        service_account=service_account,
-        labels=_labels(label or []),
-        tags=tuple(tag or ()),
-        startup_script=_read(startup_script) if startup_script else None,
-        data_disks=tuple(map(read_disk, data_disk or ())),
-    )
-    timeout_s = parse_duration_s(timeout) if timeout else None
-    plan_create(options)
-    cloud = opened(project)
-    plan = with_traffic(cloud.api, plan_with_service(cloud.api, options), bucket=bucket)
-    plan = plan.warned(*warn_before_create(plan.accelerator_type))
-    if dry_run:
-        output.show(plan, report.plan)
-    else:
-        _announce(plan, yes=yes)
-        metadata = first_key(state_dir(), split_user(name)[0])
-        plan = replace(plan, options=replace(plan.options, metadata=metadata))
-        output.show(_create(cloud, plan, wait=wait, timeout_s=timeout_s), report.created)
-
-
-def _announce(plan: CreatePlan, *, yes: bool) -> None:
-    """Say what it costs and what to beware of, and ask for leave to spend that."""
-    for warning in plan.warnings:
-        output.note(f"Warning: {warning}")
-    if plan.to_try:
-        output.note(report.price(plan))
-        output.confirm(report.question(plan), yes=yes)
-
-
-def _create(
-    cloud: Cloud, plan: CreatePlan, *, wait: bool, timeout_s: float | None
-) -> Created | NotCreated:
-    several = len(plan.offers) > 1
     with ExitStack() as display:
-        return create_planned(
-            cloud.api,
-            plan,
-            journal=cloud.journal,
+        dialogue = _Dialogue(display, yes=yes)
+        result = cloud.create(
+            name,
+            accelerator_type,
+            zone=join_zone_options(zone, zones),
+            spot=spot,
+            reserved=reserved,
+            queued=queued,
+            ttl_s=optional_seconds(ttl),
+            max_usd=max_usd,
+            runtime_version=runtime_version,
+            network=network,
+            subnetwork=subnetwork,
+            internal_ip=internal_ip,
+            service_account=service_account,
+            labels=_parse_labels(label or []),
+            tags=tuple(tag or ()),
+            data_disks=tuple(map(parse_data_disk, data_disk or ())),
+            startup_script=_read(startup_script) if startup_script else None,
+            bucket=bucket,
             wait=wait,
-            timeout_s=timeout_s,
-            on_interrupt=lambda: _leave_or_cancel(display),
-            on_progress=display.enter_context(states()),
-            on_attempt=lambda attempt: output.note(report.attempt(attempt)) if several else None,
+            timeout_s=optional_seconds(timeout),
+            project=project,
+            dry_run=dry_run,
+            check=False,
+            confirm=dialogue.confirm,
+            on_interrupt=dialogue.leave_or_cancel,
+            on_progress=dialogue.progress,
+            on_attempt=dialogue.attempt,
+            on_warning=show_warning,
         )
+    output.show(result, report.plan if dry_run else report.created)
 
 
-def _leave_or_cancel(display: ExitStack) -> Choice:
-    """Ask what to do with the request after Ctrl-C; where nobody can answer it is cancelled."""
-    display.close()
-    if not sys.stdin.isatty() or output.as_json():
-        return "cancel"
-    answers: dict[str, Choice] = {"l": "leave", "c": "cancel"}
-    try:
-        while True:
-            text = typer.prompt("Leave the request, or cancel it?", default="cancel", err=True)
-            if choice := answers.get(str(text).strip().lower()[:1]):
-                return choice
-    except typer.Abort:
-        raise KeyboardInterrupt from None
+def show_warning(text: str) -> None:
+    """Print a warning that is not part of the result."""
+    output.note(f"Warning: {text}")
 
 
-def _labels(pairs: list[str]) -> dict[str, str]:
+def optional_seconds(text: str | None) -> float | None:
+    """Parse an optional duration."""
+    return parse_duration_s(text) if text else None
+
+
+class _Dialogue:
+    """What create asks and shows while it runs."""
+
+    def __init__(self, display: ExitStack, *, yes: bool) -> None:
+        self._display, self._yes = display, yes
+        self._show: OnProgress = silent
+        self._is_search = False
+
+    def confirm(self, plan: CreatePlan) -> None:
+        """Show the price and ask whether to spend it; then start the progress display."""
+        self._is_search = len(plan.offers) > 1
+        for warning in plan.warnings:
+            show_warning(warning)
+        if plan.to_try:
+            output.note(report.price(plan))
+            output.confirm(report.question(plan), yes=self._yes)
+        self._show = self._display.enter_context(states())
+
+    def progress(self, progress: Progress) -> None:
+        self._show(progress)
+
+    def attempt(self, attempt: ZoneAttempt) -> None:
+        if self._is_search:
+            output.note(report.attempt(attempt))
+
+    def leave_or_cancel(self) -> Choice:
+        """Ask what to do with the request after Ctrl-C; cancel it where nobody can answer."""
+        self._display.close()
+        if not sys.stdin.isatty() or output.as_json():
+            return "cancel"
+        answers: dict[str, Choice] = {"l": "leave", "c": "cancel"}
+        try:
+            while True:
+                text = typer.prompt(
+                    "Leave the request running, or cancel it?", default="cancel", err=True
+                )
+                if choice := answers.get(str(text).strip().lower()[:1]):
+                    return choice
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+
+
+def _parse_labels(pairs: list[str]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator:
-            raise UsageError(f"{pair!r} is no label.", hint="Write it as --label team=vision.")
+            raise UsageError(
+                f"{pair!r} is not a valid label.", hint="Write it as --label team=vision."
+            )
         found[key] = value
     return found
 
@@ -174,7 +225,7 @@ def _labels(pairs: list[str]) -> dict[str, str]:
 def _read(path: Path) -> bytes:
     try:
         with open_regular(path) as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_SCRIPT_BYTES + 1)
     except OSError as error:
         raise InvalidInputError(
             f"Could not read the startup script {path}: {error.strerror}."

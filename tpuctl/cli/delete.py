@@ -9,7 +9,7 @@ from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Timeout, Yes, Zone
 from tpuctl.cli.progress import bars
 from tpuctl.cloud.connect import chosen_zone
-from tpuctl.cloud.delete import TIMEOUT_S, plan_deletion
+from tpuctl.cloud.delete import TIMEOUT_S, plan_delete
 from tpuctl.cloud.delete import delete as delete_planned
 from tpuctl.errors import UsageError
 from tpuctl.reporters import deletions as report
@@ -34,7 +34,7 @@ def delete(
     timeout_s = parse_duration_s(timeout) if timeout else TIMEOUT_S
     chosen = _chosen(names or [], everything)
     cloud, where = opened(project), chosen_zone(zone)
-    plan = plan_deletion(cloud.api, chosen, zone=where, journal=cloud.journal)
+    plan = plan_delete(cloud.api, chosen, zone=where, journal=cloud.journal)
     if not dry_run:
         if plan.tpus:
             output.confirm(report.question(plan), yes=yes)

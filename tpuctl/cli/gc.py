@@ -8,7 +8,7 @@ from tpuctl.cli import output
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import bars
 from tpuctl.cloud.connect import open_cloud
-from tpuctl.cloud.gc import find_leftovers, remove_leftovers
+from tpuctl.cloud.gc import delete_orphans, find_orphans
 from tpuctl.reporters import deletions as report
 
 app = typer.Typer(add_completion=False)
@@ -25,10 +25,10 @@ def gc(
 ) -> None:
     """Find TPUs that are dead, out of time or forgotten; delete them with --yes."""
     cloud = open_cloud(project)
-    leftovers = find_leftovers(cloud.api, journal=cloud.journal, zone=zone)
+    leftovers = find_orphans(cloud.api, journal=cloud.journal, zone=zone)
     if yes and not dry_run:
         with bars() as on_progress:
-            leftovers = remove_leftovers(
+            leftovers = delete_orphans(
                 cloud.api, leftovers, journal=cloud.journal, on_progress=on_progress
             )
     output.show(leftovers, report.leftovers)

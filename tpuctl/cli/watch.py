@@ -5,61 +5,88 @@ from typing import Annotated
 
 import typer
 
+from tpuctl.api import cloud
 from tpuctl.cli import output, workers
-from tpuctl.cli.opening import opened
+from tpuctl.cli.create import optional_seconds, show_warning
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
 from tpuctl.cli.run import Chdir, Env
-from tpuctl.cloud.connect import chosen_zone
-from tpuctl.cloud.zones import AUTO
+from tpuctl.cloud.placement import join_zone_options
 from tpuctl.errors import UsageError
-from tpuctl.remote.hosts import parse_hosts, split_user
 from tpuctl.reporters import watch as report
-from tpuctl.supervise.act import Edge, Login
-from tpuctl.supervise.loop import watch as watch_planned
-from tpuctl.supervise.memory import Store
-from tpuctl.supervise.messages import Watched
-from tpuctl.supervise.plan import WatchPlan, Wishes, plan_order, plan_watch
+from tpuctl.supervise.plan import WatchPlan
 from tpuctl.units import parse_duration_s
+
+EXAMPLES = """Examples:
+
+  tpuctl watch t1 --code . -- python train.py
+
+  tpuctl watch t1 --type v5e-8 --zone auto --spot -- python train.py
+
+  tpuctl watch t1 --hang-after 15m --delete -- python train.py
+"""
 
 app = typer.Typer(add_completion=False)
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
+    list[str] | None,
+    typer.Argument(metavar="NAME -- CMD...", help="Name of the TPU, and the command to run."),
 ]
 Code = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Copy this folder first, and run in it.")
+    Path | None, typer.Option(metavar="DIR", help="Copy this folder to the workers, and run in it.")
 ]
 MaxCrashes = Annotated[
-    int,
-    typer.Option(metavar="K", min=1, help="Give up when the job itself has failed K times."),
+    int, typer.Option(metavar="K", min=1, help="Give up when the job has failed K times.")
 ]
 HangAfter = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Start again when a worker is silent for so long."),
+    typer.Option(metavar="TIME", help="Restart when a worker prints nothing for this long: 15m."),
 ]
 BadHostAfter = Annotated[
-    str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
+    str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for this long.")
 ]
-Type = Annotated[str | None, typer.Option("--type", help="To make it where it is not.")]
-Zone = Annotated[str | None, typer.Option(help="Where it is, and is made again; auto is anywhere.")]
-Zones = Annotated[str | None, typer.Option(help="Where it may be made again: A,B.")]
-Spot = Annotated[bool | None, typer.Option("--spot/--no-spot", help="Like the one that there is.")]
+Type = Annotated[
+    str | None,
+    typer.Option(
+        "--accelerator-type",
+        "--type",
+        metavar="TYPE",
+        help="TPU type to create if there is no TPU yet, such as v5e-8.",
+    ),
+]
+Zone = Annotated[
+    str | None,
+    typer.Option(metavar="ZONE", help="Zone of the TPU; auto recreates it in any zone."),
+]
+Zones = Annotated[
+    str | None, typer.Option(metavar="ZONE,...", help="Zones to recreate the TPU in: A,B.")
+]
+Spot = Annotated[
+    bool | None,
+    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the TPU is now."),
+]
 Queued = Annotated[
-    bool | None, typer.Option("--queued/--no-queued", help="Like the one that there is.")
+    bool | None,
+    typer.Option("--queued/--no-queued", help="Create queued resources. Default: as it is now."),
 ]
-Ttl = Annotated[str | None, typer.Option(help="Delete each one this long after: 4h.")]
-MaxUsd = Annotated[float | None, typer.Option(help="What all of them may cost.")]
-RuntimeVersion = Annotated[str | None, typer.Option(help="If not the same.")]
+Ttl = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Time to live of each TPU: 4h. Default: as now.")
+]
+MaxUsd = Annotated[
+    float | None, typer.Option(metavar="USD", help="Total budget in USD for all TPUs.")
+]
+RuntimeVersion = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="Override the runtime version.")
+]
 Delete = Annotated[
     bool, typer.Option("--delete", help="Delete the TPU when the job is done or given up.")
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Do not go on with what an earlier watch began.")
+    bool, typer.Option("--fresh", help="Start over instead of resuming an interrupted watch.")
 ]
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def watch(
     words: Words = None,
     code: Code = None,
@@ -68,7 +95,7 @@ def watch(
     max_crashes: MaxCrashes = 3,
     hang_after: HangAfter = None,
     bad_host_after: BadHostAfter = "10m",
-    kind: Type = None,
+    accelerator_type: Type = None,
     zone: Zone = None,
     zones: Zones = None,
     spot: Spot = None,
@@ -86,61 +113,46 @@ def watch(
     dry_run: DryRun = False,
 ) -> None:
     """Run a job and keep it alive: on another TPU when this one is taken away."""
-    name, *argv = words or [""]
+    name, *command = words or [""]
     if not name:
-        raise UsageError("Which TPU? There is no NAME.", hint="tpuctl watch NAME -- CMD...")
-    is_given = "@" in name
-    user, name = split_user(name)
-    order = plan_order(
-        argv,
-        env=env or [],
+        raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")
+    result = cloud.watch(
+        name,
+        command,
         code=code,
         folder=chdir,
+        env=env or [],
         max_crashes=max_crashes,
-        hang_after_s=parse_duration_s(hang_after) if hang_after else None,
+        hang_after_s=optional_seconds(hang_after),
         bad_host_after_s=parse_duration_s(bad_host_after),
+        accelerator_type=accelerator_type,
+        zone=join_zone_options(zone, zones),
+        spot=spot,
+        queued=queued,
+        ttl_s=optional_seconds(ttl),
+        max_usd=max_usd,
+        runtime_version=runtime_version,
+        delete_at_end=delete,
+        fresh=fresh,
+        key=key,
+        jump=jump,
+        internal_ip=internal_ip,
+        project=project,
+        dry_run=dry_run,
+        confirm=lambda plan: _confirm(plan, yes=yes),
+        sink=workers.sink(),
+        note=output.note,
+        progress=states,
+        on_warning=show_warning,
     )
-    look_in, made_in = _zones(zone, zones)
-    ttl_s = parse_duration_s(ttl) if ttl else None
-    wishes = Wishes(look_in, made_in, kind, spot, queued, ttl_s, max_usd, runtime_version)
-    login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given)
-    cloud = opened(project)
-    store = Store(cloud.api, name)
-    if dry_run:
-        plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
-        output.show(plan, report.plan)
-        return
-    with store.alone():
-        plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
-        _announce(plan, yes=yes)
-        edge = Edge(cloud, login, sink=workers.sink(), note=output.note, progress=states)
-        result = _watch(edge, plan, store, delete_at_end=delete)
-    output.show(result, report.watched)
+    output.show(result, report.plan if dry_run else report.watched)
 
 
-def _watch(edge: Edge, plan: WatchPlan, store: Store, *, delete_at_end: bool) -> Watched:
-    return watch_planned(
-        edge, plan.memory, plan.order, store=store, note=output.note, delete_at_end=delete_at_end
-    )
-
-
-def _announce(plan: WatchPlan, *, yes: bool) -> None:
-    """Say what it may cost; ask where something is to be made right now."""
+def _confirm(plan: WatchPlan, *, yes: bool) -> None:
+    """Show what it may cost; ask where a TPU is created right away."""
     for warning in plan.warnings:
-        output.note(f"Warning: {warning}")
+        show_warning(warning)
     promise = report.promise(plan)
     output.note(promise[0].upper() + promise[1:])
-    if plan.state is None and not plan.memory.attempts:
+    if plan.creates_now:
         output.confirm(report.question(plan), yes=yes)
-
-
-def _zones(zone: str | None, zones: str | None) -> tuple[str | None, tuple[str, ...] | None]:
-    """Where to look for the TPU, and where another may be made (None: where this one is)."""
-    if zone and zones:
-        raise UsageError("--zone and --zones exclude each other.", hint="Give one of them.")
-    if zones:
-        return None, tuple(name.strip() for name in zones.split(","))
-    chosen = chosen_zone(zone)
-    if chosen == AUTO:
-        return None, ()
-    return chosen, (chosen,) if chosen else None

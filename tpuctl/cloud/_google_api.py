@@ -1,4 +1,4 @@
-"""Who we are for Google, and for which project."""
+"""The Cloud TPU API through Google's client, and the login for it."""
 
 import os
 from contextlib import AbstractContextManager
@@ -13,7 +13,8 @@ from google.longrunning import operations_pb2
 from tpuctl.clock import Clock
 from tpuctl.cloud import _google_protos as protos
 from tpuctl.cloud._google_channel import Connection, translated_errors
-from tpuctl.cloud.error_table import Asked
+from tpuctl.cloud.endpoint import quietly
+from tpuctl.cloud.error_table import RequestContext
 from tpuctl.cloud.models import (
     ALL_ZONES,
     Listing,
@@ -23,8 +24,7 @@ from tpuctl.cloud.models import (
     QueuedResource,
     Quota,
 )
-from tpuctl.cloud.quiet import quietly
-from tpuctl.cloud.retry import Patience
+from tpuctl.cloud.retry import RetryPolicy
 from tpuctl.errors import InvalidInputError
 from tpuctl.runtime.metadata_server import MetadataServer
 from tpuctl.storage._credentials import find_credentials
@@ -33,17 +33,17 @@ SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 @dataclass(frozen=True)
-class Login:
-    """Credentials, and the project that they are used for."""
+class GoogleLogin:
+    """Credentials and the project to use."""
 
     credentials: Any
     project: str
 
 
-def log_in(project: str | None) -> Login:
-    """Find the credentials of this machine, and the project where none is given.
+def log_in(project: str | None) -> GoogleLogin:
+    """Find this machine's credentials, and the project if none is given.
 
-    Raises NotLoggedInError, and InvalidInputError for a project that cannot be told.
+    Raises NotLoggedInError, and InvalidInputError where there is no project.
     """
     credentials, found = find_credentials(
         SCOPES,
@@ -53,11 +53,11 @@ def log_in(project: str | None) -> Login:
     project = project or found or getattr(credentials, "quota_project_id", None)
     if not project:
         raise InvalidInputError(
-            "No Google Cloud project is set, and the login on this machine does not name one.",
-            hint="export TPUCTL_PROJECT=YOUR_PROJECT (or --project; `gcloud projects list` "
-            "names yours)",
+            "No Google Cloud project is set, and this machine's login does not name one.",
+            hint="export TPUCTL_PROJECT=YOUR_PROJECT (or --project; to list yours: "
+            "gcloud projects list)",
         )
-    return Login(credentials, project)
+    return GoogleLogin(credentials, project)
 
 
 PAGE_SIZE = 500
@@ -66,19 +66,19 @@ PAGE_SIZE = 500
 class GoogleTpuApi:
     """The v2 Cloud TPU API through google-cloud-tpu."""
 
-    def __init__(self, connection: Connection, *, project: str, patience: Patience) -> None:
+    def __init__(self, connection: Connection, *, project: str, policy: RetryPolicy) -> None:
         self.project = protos.segment("project", project)
         self.endpoint = connection.endpoint.address
         self.emulated = connection.endpoint.is_local
         self.clock: Clock = connection.clock
         self._connection = connection
-        self._read_s, self._write_s = patience.read_deadline_s, patience.write_deadline_s
+        self._read_s, self._write_s = policy.read_deadline_s, policy.write_deadline_s
         self._client = tpu_v2.TpuClient(
             transport=TpuGrpcTransport(channel=connection.open_channel())
         )
 
     def create_node(self, request: NodeRequest) -> Operation:
-        """Ask for a node. A repeat of the same request raises AlreadyExistsError."""
+        """Create a node. Repeating the same request raises AlreadyExistsError."""
         message = tpu_v2.CreateNodeRequest(
             parent=self._zone(request.zone),
             node_id=protos.segment("TPU", request.name),
@@ -95,7 +95,7 @@ class GoogleTpuApi:
             return protos.node_of(tpu_v2.Node.pb(self._client.get_node(name=path, **self._read)))
 
     def list_nodes(self, zone: str) -> Listing[Node]:
-        """List the nodes of a zone, or of all."""
+        """List the nodes of a zone, or of all zones."""
         request = tpu_v2.ListNodesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
         with self._doing("list the TPUs", "", zone):
             pages = self._client.list_nodes(request, **self._read).pages
@@ -104,14 +104,14 @@ class GoogleTpuApi:
         return Listing(tuple(protos.node_of(node) for node in nodes), _unreachable(messages))
 
     def delete_node(self, name: str, *, zone: str) -> Operation:
-        """Ask for the deletion of whatever bears this name now."""
+        """Delete whatever node has this name now."""
         path = self._node(name, zone)
         with self._doing("delete TPU", name, zone):
             started = self._client.delete_node(name=path, timeout=self._write_s)
         return protos.operation_of(started.operation, self.project)
 
     def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
-        """Ask for a node's metadata to be replaced; only one that is READY or STOPPED allows it."""
+        """Replace a node's metadata; the node must be READY or STOPPED."""
         changed = tpu_v2.Node(name=self._node(node.name, node.zone), metadata=metadata)
         message = tpu_v2.UpdateNodeRequest(node=changed, update_mask={"paths": ["metadata"]})
         with self._doing("update TPU", node.name, node.zone):
@@ -119,7 +119,7 @@ class GoogleTpuApi:
         return protos.operation_of(started.operation, self.project)
 
     def guest_attributes(self, node: Node, path: str) -> tuple[dict[str, str], ...]:
-        """Read what each worker of a node has published below a path."""
+        """Read what each worker has published below a path."""
         request = tpu_v2.GetGuestAttributesRequest(
             name=self._node(node.name, node.zone), query_path=path
         )
@@ -129,13 +129,14 @@ class GoogleTpuApi:
             {item.key: item.value for item in worker.query_value.items}
             for worker in answer.guest_attributes
         )
-        # Entries carry no worker's number: they are the workers in order, or nobody's.
+        # The entries carry no worker number. They are in the order of the workers, but if some are
+        # missing, nothing tells which.
         return workers if len(workers) == len(node.endpoints) else ()
 
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:
-        """Get in line for a node of that name; a repeat with the same id makes no second."""
+        """Create a queued resource for a node of that name; repeats have no further effect."""
         parent = self._zone(request.zone)
         message = tpu_v2.CreateQueuedResourceRequest(
             parent=parent,
@@ -157,7 +158,7 @@ class GoogleTpuApi:
         return protos.queued_resource_of(tpu_v2.QueuedResource.pb(queued))
 
     def list_queued_resources(self, zone: str) -> Listing[QueuedResource]:
-        """List the queued resources of a zone, or of all."""
+        """List the queued resources of a zone, or of all zones."""
         request = tpu_v2.ListQueuedResourcesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
         with self._doing("list the queued resources", "", zone):
             pages = self._client.list_queued_resources(request, **self._read).pages
@@ -168,7 +169,7 @@ class GoogleTpuApi:
         )
 
     def delete_queued_resource(self, name: str, *, zone: str, force: bool) -> Operation:
-        """Ask for the deletion of a queued resource, with `force` of its nodes too."""
+        """Delete a queued resource, with `force` its nodes too."""
         request = tpu_v2.DeleteQueuedResourceRequest(
             name=self._queued_resource(name, zone), force=force
         )
@@ -184,7 +185,7 @@ class GoogleTpuApi:
         return protos.operation_of(operation, self.project)
 
     def list_zones(self) -> tuple[str, ...]:
-        """Name every zone that the project can see."""
+        """List the zones that the project can see."""
         zones: list[str] = []
         request = locations_pb2.ListLocationsRequest(name=f"projects/{self.project}")
         while not zones or request.page_token:
@@ -197,14 +198,14 @@ class GoogleTpuApi:
         return tuple(zones)
 
     def list_accelerator_types(self, zone: str) -> tuple[str, ...]:
-        """Name the types that a zone has; raises ZoneHiddenError for one we may not see."""
+        """List the types of a zone; raises ZoneHiddenError for one that we may not see."""
         request = tpu_v2.ListAcceleratorTypesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
         with self._doing("list the accelerator types", "", zone):
             kinds = list(self._client.list_accelerator_types(request, **self._read))
         return tuple(kind.type_ or protos.last(kind.name) for kind in kinds)
 
     def list_quotas(self) -> tuple[Quota, ...]:
-        """Read how many chips the project may have, and where."""
+        """Read the project's quotas of chips in all places."""
         with quietly():
             from tpuctl.cloud._google_quotas import read_quotas
 
@@ -212,7 +213,7 @@ class GoogleTpuApi:
             return read_quotas(self._connection, self.project, deadline_s=self._read_s)
 
     def bucket_location(self, bucket: str) -> str:
-        """Where a storage bucket is: a region, a dual region or a multi-region, in lower case."""
+        """Read the location of a bucket in lower case: a region, dual region or multi-region."""
         with quietly():
             from tpuctl.cloud._google_quotas import read_bucket_location
 
@@ -236,15 +237,16 @@ class GoogleTpuApi:
         return f"{self._zone(zone)}/queuedResources/{protos.segment('queued resource', name)}"
 
     def _doing(self, what: str, name: str, zone: str = "") -> AbstractContextManager[None]:
-        """Name what is being done in every error of the call inside."""
+        """Translate the errors of a request, and say in them what was being done."""
         where = {"": "", ALL_ZONES: " of all zones"}.get(zone, f" in {zone}")
         doing = f"Could not {what}{' ' if name else ''}{name}{where}"
         return translated_errors(
-            Asked(doing, project=self.project, zone=zone or "ZONE", name=name or "NAME")
+            RequestContext(doing, project=self.project, zone=zone or "ZONE", name=name or "NAME")
         )
 
 
 def _unreachable(messages: list[Any]) -> tuple[str, ...]:
-    """The zones that did not answer; on the wire each is a zone or a full location name."""
+    """Return the zones that did not answer."""
+    # The service names them either by zone or by full location name.
     found = {protos.last(location) for message in messages for location in message.unreachable}
     return tuple(sorted(found))

@@ -1,4 +1,4 @@
-"""From the exceptions of Google's libraries to faults, and so to our errors."""
+"""Channels to Google's services, and the translation of their exceptions into our errors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +14,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.rpc import error_details_pb2, status_pb2
 
 from tpuctl.cloud.endpoint import Endpoint
-from tpuctl.cloud.error_table import Asked, Fault, translate
+from tpuctl.cloud.error_table import Fault, RequestContext, translate
 from tpuctl.cloud.service_clock import ServiceClock, read_time
 from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 
@@ -23,28 +23,26 @@ LOGIN_COMMAND = "gcloud auth application-default login"
 
 
 @contextmanager
-def translated_errors(asked: Asked) -> Iterator[None]:
-    """Let nothing of Google's escape: whatever is raised inside becomes a TpuctlError.
-
-    The cause is cut off: it repeats the service's words, with whatever secrets are in them.
-    """
+def translated_errors(context: RequestContext) -> Iterator[None]:
+    """Turn every exception of Google's libraries into a TpuctlError."""
+    # `from None` everywhere: the cause repeats the service's message with any secrets in it.
     try:
         yield
     except GoogleAPICallError as error:
-        raise translate(_fault_of_call(error), asked) from None
+        raise translate(_fault_of_call(error), context) from None
     except google.auth.exceptions.TransportError as error:
-        raise translate(Fault(UNAVAILABLE, str(error)), asked) from None
+        raise translate(Fault(UNAVAILABLE, str(error)), context) from None
     except google.auth.exceptions.GoogleAuthError as error:
-        message = f"{asked.doing}: the login on this machine does not work: {first_line(error)}"
+        message = f"{context.doing}: this machine's login does not work: {first_line(error)}"
         raise NotLoggedInError(message, hint=LOGIN_COMMAND) from None
     except requests.exceptions.RequestException as error:
-        raise translate(Fault(UNAVAILABLE, first_line(error)), asked) from None
+        raise translate(Fault(UNAVAILABLE, first_line(error)), context) from None
 
 
-def error_of_status(status: status_pb2.Status, asked: Asked) -> TpuctlError:
+def error_of_status(status: status_pb2.Status, context: RequestContext) -> TpuctlError:
     """Translate the error that ended an operation."""
     details = [_unpacked(detail) for detail in status.details]
-    return translate(_fault(status.code, status.message, details, in_operation=True), asked)
+    return translate(_fault(status.code, status.message, details, in_operation=True), context)
 
 
 def _fault_of_call(error: GoogleAPICallError) -> Fault:
@@ -87,7 +85,7 @@ _LOCAL_OPTIONS = [
     # machine an emulator needs more than a moment to greet.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
-    # An emulator that has come to a port is not judged by who failed there before.
+    # A new emulator on a port must not inherit the backoff of a previous one.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 RECONNECT_S = 2.0
@@ -103,20 +101,20 @@ class TimeReader(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        """Pass a call on, and look at what came with its reply."""
+        """Send a call and read the headers of its reply."""
         sent = self._clock.local_now()
         call = continuation(details, request)
-        told = read_time(_headers(call.initial_metadata(), call.trailing_metadata()))
-        if told:
-            self._clock.observe(replace(told, scale=1.0) if self._is_paced else told, sent=sent)
+        time = read_time(_headers(call.initial_metadata(), call.trailing_metadata()))
+        if time:
+            self._clock.observe(replace(time, scale=1.0) if self._is_paced else time, sent=sent)
         return call
 
 
 class Reconnector(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    """Waits for the channel to an emulator that is back after it was gone.
+    """Waits until the channel to a restarted emulator is open again.
 
-    gRPC comes back by a schedule of real time; whoever repeats a call by emulated time would have
-    given up long before.
+    gRPC reconnects on a schedule of real time. A caller that repeats a call in emulated time would
+    have given up long before.
     """
 
     def __init__(self, channel: grpc.Channel, endpoint: Endpoint) -> None:
@@ -126,9 +124,9 @@ class Reconnector(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        """Pass a call on; the next one after a failure finds an open channel, if there can be."""
+        """Send a call; after a failure, wait until the channel can be used again."""
         call = continuation(details, request)
-        if call.code() is grpc.StatusCode.UNAVAILABLE and not self._endpoint.knock():
+        if call.code() is grpc.StatusCode.UNAVAILABLE and not self._endpoint.check_reachable():
             with suppress(grpc.FutureTimeoutError):
                 grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)
         return call
@@ -136,10 +134,7 @@ class Reconnector(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
 
 @dataclass(frozen=True)
 class Connection:
-    """How the services are reached.
-
-    `is_paced` is whether the clock beneath already runs at an emulator's pace.
-    """
+    """How to reach the services; `is_paced` is whether the clock runs at an emulator's pace."""
 
     endpoint: Endpoint
     credentials: Any
@@ -147,9 +142,9 @@ class Connection:
     is_paced: bool = False
 
     def open_channel(self, google_address: str | None = None) -> grpc.Channel:
-        """Open a channel, to another service of Google's where one is named.
+        """Open a channel to the endpoint, or to another Google service; sends nothing.
 
-        An emulator has all services at one address. Nothing is sent before the first call.
+        An emulator has all services at one address.
         """
         interceptors: list[Any] = [TimeReader(self.clock, is_paced=self.is_paced)]
         if self.endpoint.is_local:

@@ -1,8 +1,4 @@
-"""Between the messages of google-cloud-tpu and our models.
-
-Messages are read through the protobuf beneath them: google-cloud-tpu's wrapping of it costs
-ten times as much, which a list of a thousand TPUs would feel.
-"""
+"""Convert between the messages of google-cloud-tpu and our models."""
 
 import re
 import uuid
@@ -16,12 +12,14 @@ from google.protobuf.duration_pb2 import Duration
 
 from tpuctl.cloud import models
 from tpuctl.cloud._google_channel import error_of_status
-from tpuctl.cloud.error_table import Asked
-from tpuctl.cloud.models import CREATE_ID
+from tpuctl.cloud.error_table import RequestContext
+from tpuctl.cloud.models import LABEL_CREATE_ID
 from tpuctl.errors import InvalidInputError
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
+# Messages are read through the underlying protobuf classes: the wrappers of google-cloud-tpu take
+# ten times as long, which matters in a list of a thousand TPUs.
 _NODE = tpu_v2.Node.pb()
 _DISK = tpu_v2.AttachedDisk.pb()
 _SYMPTOM = tpu_v2.Symptom.pb()
@@ -32,24 +30,24 @@ _INITIATORS = {1: "user", 2: "service"}
 
 
 def last(resource_name: str) -> str:
-    """The last part of a resource name: its id."""
+    """Return the last part of a resource name."""
     return resource_name.rpartition("/")[2]
 
 
 def zone_of(resource_name: str) -> str:
-    """The zone in a resource name."""
+    """Return the zone in a resource name."""
     return resource_name.partition("/locations/")[2].partition("/")[0]
 
 
 def segment(kind: str, text: str) -> str:
-    """Refuse a project, zone or name that would change the address it becomes a part of."""
+    """Check that a project, zone or name is safe as a part of a resource name."""
     if not re.fullmatch(r"[\w.~%+:-]{1,128}", text, re.ASCII) or not text.strip("."):
-        raise InvalidInputError(f"{text!r} cannot be the name of a {kind}.")
+        raise InvalidInputError(f"{text!r} is not a valid {kind} name.")
     return text
 
 
 def node_of(node: Any) -> models.Node:
-    """Read a node."""
+    """Convert a node."""
     scheduling, network = node.scheduling_config, _network(node)
     return models.Node(
         name=last(node.name),
@@ -78,11 +76,11 @@ def node_of(node: Any) -> models.Node:
 
 
 def queued_resource_of(queued: Any) -> models.QueuedResource:
-    """Read a queued resource."""
+    """Convert a queued resource."""
     name, zone, state = last(queued.name), zone_of(queued.name), queued.state
     specs = queued.tpu.node_spec
     failed = state.HasField("failed_data") and state.failed_data.error.code
-    asked = Asked(f"The queued resource {name} in {zone} failed", zone=zone, name=name)
+    context = RequestContext(f"The queued resource {name} in {zone} failed", zone=zone, name=name)
     return models.QueuedResource(
         name=name,
         zone=zone,
@@ -92,31 +90,31 @@ def queued_resource_of(queued: Any) -> models.QueuedResource:
         nodes=tuple(node for spec in specs for node in _node_names(spec, name)),
         spot=queued.HasField("spot"),
         labels=dict(specs[0].node.labels) if specs else {},
-        asked=_asked(queued, name, zone) if specs else None,
-        error=error_of_status(state.failed_data.error, asked) if failed else None,
+        requested=_requested(queued, name, zone) if specs else None,
+        error=error_of_status(state.failed_data.error, context) if failed else None,
         stopped_by=_INITIATORS.get(state.state_initiator),
     )
 
 
 def operation_of(operation: operations_pb2.Operation, project: str) -> models.Operation:
-    """Read an operation, with the node that a finished create made."""
+    """Convert an operation, with the node that a finished create made."""
     metadata, node = _METADATA(), _NODE()
     operation.metadata.Unpack(metadata)
     name, zone, verb = last(metadata.target), zone_of(operation.name), metadata.verb
-    asked = Asked(f"Could not {verb or 'change'} {name} in {zone}", project, zone, name)
+    context = RequestContext(f"Could not {verb or 'change'} {name} in {zone}", project, zone, name)
     return models.Operation(
         name=operation.name,
         verb=verb,
         target=metadata.target,
         done=operation.done,
         detail=metadata.status_detail,
-        error=error_of_status(operation.error, asked) if operation.error.code else None,
+        error=error_of_status(operation.error, context) if operation.error.code else None,
         node=node_of(node) if operation.response.Unpack(node) else None,
     )
 
 
 def node_message(request: models.NodeRequest) -> tpu_v2.Node:
-    """Write the node that a request is about."""
+    """Build the node message of a request."""
     network = tpu_v2.NetworkConfig(
         network=request.network or "",
         subnetwork=request.subnetwork or "",
@@ -130,7 +128,7 @@ def node_message(request: models.NodeRequest) -> tpu_v2.Node:
             email=request.service_account or "", scope=[CLOUD_PLATFORM]
         ),
         scheduling_config=tpu_v2.SchedulingConfig(spot=request.spot, reserved=request.reserved),
-        labels={**request.labels, CREATE_ID: request.create_id},
+        labels={**request.labels, LABEL_CREATE_ID: request.create_id},
         metadata=request.metadata,
         tags=request.tags,
         data_disks=[_disk_message(disk) for disk in request.data_disks],
@@ -140,9 +138,9 @@ def node_message(request: models.NodeRequest) -> tpu_v2.Node:
 def queued_resource_message(
     request: models.NodeRequest, *, parent: str, valid_for_s: float | None
 ) -> tpu_v2.QueuedResource:
-    """Write a queued resource for one node of the same name."""
+    """Build a queued resource for one node of the same name."""
     node = node_message(request)
-    # A queued resource says it by its tier.
+    # In a queued resource, spot and reserved are set by its tier instead.
     del node.scheduling_config
     spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node_id=request.name, node=node)
     queued = tpu_v2.QueuedResource(tpu=tpu_v2.QueuedResource.Tpu(node_spec=[spec]))
@@ -159,15 +157,14 @@ def queued_resource_message(
 
 
 def request_id(create_id: str) -> str:
-    """The UUID under which the service knows a create, however often it is sent."""
+    """Return the UUID by which the service recognizes a repeated request."""
     try:
         return str(uuid.UUID(create_id))
     except ValueError:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, create_id))
 
 
-def _asked(queued: Any, name: str, zone: str) -> models.Node:
-    """The first node that a queued resource asks for, which says by its tier what it is."""
+def _requested(queued: Any, name: str, zone: str) -> models.Node:
     node = node_of(queued.tpu.node_spec[0].node)
     return replace(
         node,
@@ -199,7 +196,6 @@ def _node_names(spec: Any, queued_name: str) -> list[str]:
 
 
 def _network(node: Any) -> Any:
-    """The network of a node: one, or the first of several."""
     return node.network_configs[0] if node.network_configs else node.network_config
 
 
@@ -214,7 +210,7 @@ def _symptom(symptom: Any) -> str:
 
 
 def _word(enum: Any, number: int) -> str:
-    """The name of an enum's value; UNKNOWN for "unspecified" and for what is newer than we are."""
+    # 0 means "unspecified"; a number without a name is newer than our client.
     value = enum.DESCRIPTOR.values_by_number.get(number) if number else None
     return value.name if value else "UNKNOWN"
 

@@ -1,4 +1,4 @@
-"""TPU quotas, through Google's Cloud Quotas API."""
+"""TPU quotas and bucket locations, through Google's clients for them."""
 
 import os
 import re
@@ -29,7 +29,7 @@ _GENERATIONS = {
 
 
 def read_quotas(connection: Connection, project: str, *, deadline_s: float) -> tuple[Quota, ...]:
-    """Read every quota of chips; those of requests a minute are left out."""
+    """Read all quotas of chips, without those of requests per minute."""
     channel = connection.open_channel(ADDRESS)
     client = cloudquotas_v1.CloudQuotasClient(transport=CloudQuotasGrpcTransport(channel=channel))
     request = cloudquotas_v1.ListQuotaInfosRequest(
@@ -47,7 +47,7 @@ def read_quotas(connection: Connection, project: str, *, deadline_s: float) -> t
 
 
 def _quotas_of(info: Any) -> Iterator[Quota]:
-    """Read one quota: an entry for each place, and a default for the places it names."""
+    # There is an entry for each place with a limit of its own, and one with a default for the rest.
     generation = _generation(info.quota_id)
     if generation is None:
         return
@@ -87,9 +87,9 @@ def read_bucket_location(
     practising = bool(os.environ.get(EMULATOR))
     if connection.endpoint.is_local and not practising:
         raise InvalidInputError(
-            f"Could not read the location of bucket {bucket}: the TPUs are an emulator's, "
+            f"Could not read the location of bucket {bucket}: the TPU endpoint is an emulator, "
             f"but {EMULATOR} is not set.",
-            hint="Export all the lines that `tpuctl emulator start` prints.",
+            hint="Run all the export lines that `tpuctl emulator start` prints.",
         )
     credentials = AnonymousCredentials() if practising else connection.credentials
     client = storage.Client(project=project, credentials=credentials)

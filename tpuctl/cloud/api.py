@@ -1,4 +1,4 @@
-"""The port: the Cloud TPU calls that we need."""
+"""The port to the Cloud TPU API: the requests that tpuctl sends."""
 
 from typing import Protocol
 
@@ -7,16 +7,15 @@ from tpuctl.cloud.models import Listing, Node, NodeRequest, Operation, QueuedRes
 
 
 class TpuApi(Protocol):
-    """One request each, no waiting for what it starts; raises only TpuctlErrors.
+    """One request per method, without waiting for the operation it starts; raises TpuctlErrors.
 
-    What `connect` gives repeats a request where that cannot do harm, and sends none faster than
-    the service takes them. UnavailableError from `create_node` or a delete means that it is not
-    known whether the work was done: read, then decide. A delete is sent once and at once; for
-    RateLimitedError wait `retry_after_s`, make sure that the same thing still bears the name, and
-    ask again.
+    The API that `connect` returns repeats requests where that is safe, and respects the service's
+    rate limits. UnavailableError from `create_node` or a delete means that the work may or may not
+    have been done: read, then decide. A delete is sent once and at once: after RateLimitedError,
+    wait `retry_after_s`, check that the name still belongs to the same resource, and send it again.
 
-    `zone` may be `models.ALL_ZONES` where something is listed. `clock` tells the service's time,
-    whatever the clock of this machine says; `emulated` is whether no real TPU is behind it.
+    `zone` may be ALL_ZONES in list methods. `clock` is the service's time, whatever this machine's
+    clock says. `emulated` is whether the service is an emulator.
     """
 
     project: str
@@ -25,51 +24,51 @@ class TpuApi(Protocol):
     clock: Clock
 
     def create_node(self, request: NodeRequest) -> Operation:
-        """Ask for a node. A repeat of the same request raises AlreadyExistsError."""
+        """Create a node. Repeating the same request raises AlreadyExistsError."""
 
     def get_node(self, name: str, *, zone: str) -> Node:
         """Read a node; raises NotFoundError when there is none."""
 
     def list_nodes(self, zone: str) -> Listing[Node]:
-        """List the nodes of a zone, or of all."""
+        """List the nodes of a zone, or of all zones."""
 
     def delete_node(self, name: str, *, zone: str) -> Operation:
-        """Ask for the deletion of whatever bears this name now."""
+        """Delete whatever node has this name now."""
 
     def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
-        """Ask for a node's metadata to be replaced; only one that is READY or STOPPED allows it."""
+        """Replace a node's metadata; the node must be READY or STOPPED."""
 
     def guest_attributes(self, node: Node, path: str) -> tuple[dict[str, str], ...]:
-        """Read what each worker of a node has published below a path such as `hostkeys/`, by key.
+        """Read what each worker has published below a path such as `hostkeys/`, by key.
 
-        Nothing at all where the service does not say of whom the answers are.
+        Empty where the answers cannot be assigned to workers.
         """
 
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:
-        """Get in line for a node of that name; a repeat with the same id makes no second."""
+        """Create a queued resource for a node of that name; repeats have no further effect."""
 
     def get_queued_resource(self, name: str, *, zone: str) -> QueuedResource:
         """Read a queued resource; raises NotFoundError when there is none."""
 
     def list_queued_resources(self, zone: str) -> Listing[QueuedResource]:
-        """List the queued resources of a zone, or of all."""
+        """List the queued resources of a zone, or of all zones."""
 
     def delete_queued_resource(self, name: str, *, zone: str, force: bool) -> Operation:
-        """Ask for the deletion of a queued resource, with `force` of its nodes too."""
+        """Delete a queued resource, with `force` its nodes too."""
 
     def get_operation(self, name: str) -> Operation:
         """Read an operation by its full name."""
 
     def list_zones(self) -> tuple[str, ...]:
-        """Name every zone that the project can see."""
+        """List the zones that the project can see."""
 
     def list_accelerator_types(self, zone: str) -> tuple[str, ...]:
-        """Name the types that a zone has; raises ZoneHiddenError for one we may not see."""
+        """List the types of a zone; raises ZoneHiddenError for one that we may not see."""
 
     def list_quotas(self) -> tuple[Quota, ...]:
-        """Read how many chips the project may have, and where."""
+        """Read the project's quotas of chips in all places."""
 
     def bucket_location(self, bucket: str) -> str:
-        """Where a storage bucket is: a region, a dual region or a multi-region, in lower case."""
+        """Read the location of a bucket in lower case: a region, dual region or multi-region."""

@@ -1,18 +1,26 @@
-"""The first step of every cloud command: connect, and settle what an earlier one left open."""
+"""Open the Cloud TPU API and reconcile the journal: the first step of every cloud command."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tpuctl.clock import Clock, SteadyClock
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.endpoint import PRACTICE_PROJECT, Endpoint, parse_endpoint, quietly
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.requests import reconcile
-from tpuctl.errors import TryAgainError
+from tpuctl.cloud.retry import load_retry_policy, with_retries
+from tpuctl.cloud.service_clock import ServiceClock
+from tpuctl.errors import MissingExtraError, TryAgainError, UnavailableError
 from tpuctl.settings import load_settings
+
+if TYPE_CHECKING:
+    from tpuctl.cloud._google_channel import Connection
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """The API of one project, the journal of what we asked it for, and what that warns of."""
+    """The API of one project, the journal of its creates, and warnings about earlier creates."""
 
     api: TpuApi
     journal: Journal
@@ -20,28 +28,64 @@ class Cloud:
 
 
 def open_cloud(project: str | None = None) -> Cloud:
-    """Connect to the project given or set, and settle the journal; raises what `connect` raises."""
+    """Connect to a project and reconcile the journal; raises what `connect` raises."""
     api, journal = connect(project), Journal()
     try:
         return Cloud(api, journal, reconcile(api, journal).warnings)
     except TryAgainError as error:
-        return Cloud(api, journal, (f"Could not look after earlier requests: {error}",))
+        return Cloud(api, journal, (f"Could not check earlier create requests: {error}",))
 
 
 def chosen_zone(zone: str | None, *, all_zones: bool = False) -> str | None:
-    """The zone given or set, or None for all of them."""
+    """Return the given zone or the one from the settings; None means all zones."""
     if all_zones or zone == ALL_ZONES:
         return None
     return load_settings({"zone": zone})["zone"]
 
 
-def connect(project: str | None = None, *, endpoint: str | None = None) -> TpuApi:
-    """Open the Cloud TPU API, with deadlines, retries and a rate limit of its own.
+def connect(
+    project: str | None = None, *, endpoint: str | None = None, clock: Clock | None = None
+) -> TpuApi:
+    """Open the Cloud TPU API with deadlines, retries and a rate limit; sends no request.
 
-    `project` and `endpoint` come from the settings when not given. Raises MissingExtraError,
-    NotLoggedInError, and InvalidInputError for a project that cannot be told or an endpoint that is
-    neither Google's nor on this machine.
+    `project` and `endpoint` default to the settings. `clock` is shared with an emulator in this
+    process. Raises MissingExtraError, NotLoggedInError, UnavailableError where no emulator answers,
+    and InvalidInputError for an unknown project or an endpoint that we do not trust.
     """
-    from tpuctl.cloud._google import connect_google
+    settings = load_settings({"project": project, "tpu_endpoint": endpoint})
+    where = parse_endpoint(settings["tpu_endpoint"])
+    if where.is_local and (reason := where.check_reachable()):
+        raise UnavailableError(
+            f"No emulator answers at {where.address}: {reason}.",
+            hint="tpuctl emulator start (or unset TPUCTL_TPU_ENDPOINT to use Google's service)",
+        )
+    _import_client()
+    from tpuctl.cloud._google_api import GoogleTpuApi
 
-    return connect_google(project, endpoint=endpoint)
+    policy, rates = load_retry_policy()
+    found, connection = _log_in(where, settings["project"], clock)
+    api = GoogleTpuApi(connection, project=found, policy=policy)
+    return with_retries(api, policy, rates, connection.clock)
+
+
+def _import_client() -> None:
+    try:
+        with quietly():
+            import tpuctl.cloud._google_api  # noqa: F401
+    except ImportError as error:
+        if (error.name or "").startswith("tpuctl"):
+            raise
+        raise MissingExtraError(
+            "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
+        ) from error
+
+
+def _log_in(where: Endpoint, project: str | None, clock: Clock | None) -> "tuple[str, Connection]":
+    from tpuctl.cloud._google_api import log_in
+    from tpuctl.cloud._google_channel import Connection
+
+    service_clock, is_paced = ServiceClock(clock or SteadyClock()), clock is not None
+    if where.is_local:
+        return project or PRACTICE_PROJECT, Connection(where, None, service_clock, is_paced)
+    login = log_in(project)
+    return login.project, Connection(where, login.credentials, service_clock, is_paced)

@@ -1,72 +1,60 @@
-"""`create`: one TPU, in the first zone that gives it, and nothing left behind in the others."""
+"""Create one TPU in the first zone that has one, and leave nothing behind in the others."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.follow import (
     LAND_S,
     NOT_TRIED,
-    Attempt,
-    Pending,
-    failed,
+    PendingRequest,
+    ZoneAttempt,
+    failed_attempt,
     follow,
     is_final,
-    is_lost,
     is_regional,
-    verdict,
+    overall_error,
 )
-from tpuctl.cloud.journal import Entry, Journal, new_create_id
-from tpuctl.cloud.models import Node, QueuedResource
-from tpuctl.cloud.plan import CreatePlan, Offer
-from tpuctl.cloud.requests import give_up, read_named, submit
+from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
+from tpuctl.cloud.models import LABEL_TTL_S, Node, QueuedResource, shared
+from tpuctl.cloud.plan import CreatePlan, NotedOutcome, Offer
+from tpuctl.cloud.requests import cancel, read_resource, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
-from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError
-from tpuctl.outcome import Outcome, Status
+from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError, UnavailableError
+from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
 
+# If this process dies, the service itself drops a queued request this long after our deadline.
 VALID_LONGER_S = 600.0
-"""How long after our own deadline the service drops a place in its queue, should we be gone."""
-
-MOST_VALID_S = 365 * 86400.0
-"""No place in a queue is asked to be kept for longer: the service takes about a year."""
+# The service accepts about a year.
+_MAX_VALID_S = 365 * 86400.0
 
 Choice = Literal["cancel", "leave"]
 
-OnAttempt = Callable[[Attempt], None]
+OnAttempt = Callable[[ZoneAttempt], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Created(Tpu):
-    """The TPU, as it was when `create` ended, and every zone that was asked before."""
+class Created(NotedOutcome, Tpu):
+    """The TPU at the end of `create`, and the outcome in every zone that was tried."""
 
-    attempts: tuple[Attempt, ...]
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    attempts: tuple[ZoneAttempt, ...]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What else may cost money, and what is wrong with it although it is ready."""
+        """What else may cost money, and the health of a TPU that is ready but not healthy."""
         return (*self.notes, *self.ailments)
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values came from."""
-        return self.because
 
-
-@dataclass(frozen=True)
-class NotCreated(Outcome):
-    """That no zone gave the TPU, and why."""
+@dataclass(frozen=True, kw_only=True)
+class NotCreated(NotedOutcome):
+    """No zone had the TPU, and why."""
 
     name: str
     accelerator_type: str
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[ZoneAttempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -79,24 +67,9 @@ class NotCreated(Outcome):
         return self.error.exit_code
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What else may cost money."""
-        return self.notes
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values came from."""
-        return self.because
-
-    @property
     def failures(self) -> tuple[TpuctlError, ...]:
         """The one error that says what to do next."""
         return (self.error,)
-
-
-def cancel_always() -> Choice:
-    """Decide on Ctrl-C where there is nobody to ask: what is given up is cancelled."""
-    return "cancel"
 
 
 def create(
@@ -106,15 +79,15 @@ def create(
     journal: Journal | None = None,
     wait: bool = True,
     timeout_s: float | None = None,
-    on_interrupt: Callable[[], Choice] = cancel_always,
+    on_interrupt: Callable[[], Choice] = lambda: "cancel",
     on_progress: OnProgress = silent,
     on_attempt: OnAttempt = lambda _: None,
 ) -> Created | NotCreated:
-    """Create the planned TPU and wait until every worker of it can be reached. This costs money.
+    """Create the planned TPU, which costs money, and wait until every worker can be reached.
 
-    `timeout_s` is for each zone, or for the whole wait of a queued one; by default a zone has
-    LAND_S and a queue has for ever. Raises StoppedError on Ctrl-C, once `on_interrupt` has decided
-    about what is under way.
+    `timeout_s` applies to each zone, or to the whole wait of queued requests; the default is LAND_S
+    for a zone and no limit for a queue. Raises StoppedError on Ctrl-C, once `on_interrupt` has
+    decided what happens to the requests in progress.
     """
     journal = journal or Journal()
     with journal.session() as session:
@@ -124,91 +97,90 @@ def create(
         except KeyboardInterrupt as interrupt:
             raise creation.stopped(on_interrupt) from interrupt
         except SystemExit as leaving:
-            error = creation.stopped(cancel_always)
+            error = creation.stopped(lambda: "cancel")
             error.exit_code = leaving.code if isinstance(leaving.code, int) else error.exit_code
             raise error from leaving
 
 
+@dataclass
 class _Creation:
-    """One call of `create`: what it was told, and what it has tried so far."""
+    """One call of `create`, and what it has tried so far."""
 
-    def __init__(
-        self,
-        api: TpuApi,
-        plan: CreatePlan,
-        journal: Journal,
-        session: str,
-        timeout_s: float | None,
-        on_progress: OnProgress,
-        on_attempt: OnAttempt,
-    ) -> None:
-        self.api, self.plan, self.journal, self.session = api, plan, journal, session
-        self.timeout_s = timeout_s
-        self.attempts: list[Attempt] = []
-        self.notes: list[str] = []
-        self.on_progress, self.on_attempt = on_progress, on_attempt
+    api: TpuApi
+    plan: CreatePlan
+    journal: Journal
+    session: str
+    timeout_s: float | None
+    on_progress: OnProgress
+    on_attempt: OnAttempt
+    attempts: list[ZoneAttempt] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def search(self, *, wait: bool) -> Created | NotCreated:
-        """Ask in one zone after the other."""
+        """Try one zone after the other."""
         full_regions: set[str] = set()
         for offer in self._offers():
             if offer.region in full_regions:
-                reason = f"the quota of {offer.region} counts for all of its zones"
-                self._note(Attempt(offer.zone, NOT_TRIED, reason, 0.0))
+                reason = f"the quota of {offer.region} applies to all of its zones"
+                self._note(ZoneAttempt(offer.zone, NOT_TRIED, reason, 0.0))
                 continue
-            pending = self._submit(offer)
-            if pending and not wait:
-                return self._left_waiting(pending)
-            if pending and (node := self._follow([pending], self.timeout_s or LAND_S)):
+            request = self._submit(offer)
+            if request and not wait:
+                return self._not_waiting([request])
+            if request and (node := self._follow([request], self.timeout_s or LAND_S)):
                 return node
             error = self.attempts[-1].error
-            # What the operation ended with has been taken back: then it is known what there is.
-            if is_final(error) and not (pending and is_lost(error)):
+            # A lost reply to the request itself may have created a TPU, so no other zone is tried.
+            # But an accepted request was cancelled before, so that its loss is not final.
+            if is_final(error) and not (request and isinstance(error, UnavailableError)):
                 return self._not_created(error)
             if isinstance(error, QuotaExceededError) and is_regional(error):
                 full_regions.add(offer.region)
         return self._not_created()
 
     def race(self, *, wait: bool) -> Created | NotCreated:
-        """Get in line in every zone at once; the first TPU wins and the others are cancelled."""
+        """Queue in every zone at once; the first TPU wins, the other requests are cancelled."""
         race = new_create_id()
-        contest = []
+        requests: list[PendingRequest] = []
         for offer in self._offers():
-            if pending := self._submit(offer, race=race):
-                contest.append(pending)
-            elif is_final(error := self.attempts[-1].error) and not is_lost(error):
-                self._cancel(contest, f"{offer.zone} cannot have it")
+            if request := self._submit(offer, race=race):
+                requests.append(request)
+                continue
+            error = self.attempts[-1].error
+            # After a lost reply there may be one more queued request. Its entry has the race's id,
+            # so that `reconcile` abandons it once the race is won.
+            if is_final(error) and not isinstance(error, UnavailableError):
+                self._cancel(requests, f"{offer.zone} failed for good")
                 return self._not_created(error)
-        if contest and not wait:
-            return self._left_waiting(*contest)
-        return (contest and self._follow(contest, self.timeout_s)) or self._not_created()
+        if requests and not wait:
+            return self._not_waiting(requests)
+        return (requests and self._follow(requests, self.timeout_s)) or self._not_created()
 
     def stopped(self, decide: Callable[[], Choice]) -> StoppedError:
-        """Settle what is under way after Ctrl-C; a second one leaves it as it is."""
-        under_way = self._under_way()
-        if not under_way:
-            return StoppedError("Interrupted; nothing was under way.")
-        left = tuple(under_way)
+        """Settle the requests in progress after Ctrl-C; a second Ctrl-C leaves them running."""
+        in_progress = self._in_progress()
+        if not in_progress:
+            return StoppedError("Interrupted; nothing had been requested.")
+        left = tuple(in_progress)
         try:
             if decide() == "cancel":
-                left = give_up(self.api, self.journal, under_way, outcome=StoppedError.code)
+                left = cancel(self.api, self.journal, in_progress, outcome=StoppedError.code)
         except KeyboardInterrupt:
-            left = tuple(self._under_way())
+            left = tuple(self._in_progress())
+        zones = ", ".join(entry.zone for entry in left or in_progress)
         if not left:
-            zones = ", ".join(entry.zone for entry in under_way)
             return StoppedError(f"Interrupted; {self.plan.name} in {zones} was cancelled.")
-        zones = ", ".join(entry.zone for entry in left)
+        where = f"{self.plan.name} --zone {left[0].zone}"
         return StoppedError(
-            f"Interrupted; {self.plan.name} in {zones} was left as it is, and may cost money.",
-            hint=f"tpuctl wait {self.plan.name} --zone {left[0].zone}, or: "
-            f"tpuctl delete {self.plan.name} --zone {left[0].zone}",
+            f"Interrupted; {self.plan.name} in {zones} was not cancelled, and may cost money.",
+            hint=f"tpuctl wait {where}, or: tpuctl delete {where}",
         )
 
     def _offers(self) -> list[Offer]:
-        """Note what is no use to try, and begin where an interrupted create has begun."""
+        """Note the skipped zones; return the others, first those of an interrupted create."""
         for offer in self.plan.offers:
             if offer.not_tried:
-                self._note(Attempt(offer.zone, NOT_TRIED, offer.not_tried, 0.0))
+                self._note(ZoneAttempt(offer.zone, NOT_TRIED, offer.not_tried, 0.0))
         begun = {
             entry.zone
             for entry in self.journal.entries(self.api)
@@ -216,7 +188,7 @@ class _Creation:
         }
         return sorted(self.plan.to_try, key=lambda offer: offer.zone not in begun)
 
-    def _submit(self, offer: Offer, *, race: str | None = None) -> Pending | None:
+    def _submit(self, offer: Offer, *, race: str | None = None) -> PendingRequest | None:
         try:
             entry = submit(
                 self.api,
@@ -225,81 +197,85 @@ class _Creation:
                 offer,
                 session=self.session,
                 timeout_s=self.timeout_s or LAND_S,
-                valid_for_s=self.timeout_s and min(self.timeout_s + VALID_LONGER_S, MOST_VALID_S),
+                valid_for_s=self.timeout_s and min(self.timeout_s + VALID_LONGER_S, _MAX_VALID_S),
                 race=race,
             )
         except TpuctlError as error:
-            self._note(failed(offer.zone, error, 0.0))
+            self._note(failed_attempt(offer.zone, error, 0.0))
             return None
-        return Pending(self.api, entry)
+        return PendingRequest(self.api, entry)
 
-    def _follow(self, contest: list[Pending], timeout_s: float | None) -> Created | None:
+    def _follow(self, requests: list[PendingRequest], timeout_s: float | None) -> Created | None:
         try:
-            landed = follow(
+            ready = follow(
                 self.api,
-                contest,
+                requests,
                 timeout_s=timeout_s,
                 on_lost=self._lose,
                 on_progress=self.on_progress,
             )
         except TpuctlError as error:
-            error.hint = f"{self.plan.name} was asked for, and may exist: tpuctl list. {error.hint}"
+            error.hint = f"{self.plan.name} was requested and may exist: tpuctl list. {error.hint}"
             raise
-        if landed is None:
+        if ready is None:
             return None
-        winner, node = landed
-        self._cancel([each for each in contest if each is not winner], f"{node.zone} was first")
-        self._note(Attempt(node.zone, "ready", "", winner.waited_s))
-        # Last of all: whoever is killed before has told nobody, and the same command goes on.
+        winner, node = ready
+        self._cancel([each for each in requests if each is not winner], f"{node.zone} was first")
+        self._note(ZoneAttempt(node.zone, "ready", "", winner.waited_s))
+        # Last of all: if we are killed before this, the same command resumes the request.
         known = {"node_id": node.id, "created": node.created}
         self.journal.update(winner.entry, phase="ready", outcome="ready", **known)
         return self._created(node)
 
-    def _cancel(self, contest: list[Pending], why: str) -> None:
-        """Give up those that still are under way."""
-        left = [pending for pending in contest if self._is_under_way(pending.entry)]
-        seconds = [pending.waited_s for pending in left]
-        self._give_up([pending.entry for pending in left], outcome="cancelled")
-        for pending, waited_s in zip(left, seconds, strict=True):
-            self._note(Attempt(pending.entry.zone, "cancelled", why, waited_s))
+    def _cancel(self, requests: list[PendingRequest], why: str) -> None:
+        """Cancel those that are still in progress."""
+        left = [request for request in requests if self._is_open(request.entry)]
+        seconds = [request.waited_s for request in left]
+        self._cancel_entries([request.entry for request in left], outcome="cancelled")
+        for request, waited_s in zip(left, seconds, strict=True):
+            self._note(ZoneAttempt(request.entry.zone, "cancelled", why, waited_s))
 
-    def _lose(self, pending: Pending, error: TpuctlError) -> None:
-        seconds = pending.waited_s
-        self._give_up([pending.entry], outcome=error.code)
-        self._note(failed(pending.entry.zone, error, seconds))
+    def _lose(self, request: PendingRequest, error: TpuctlError) -> None:
+        seconds = request.waited_s
+        self._cancel_entries([request.entry], outcome=error.code)
+        self._note(failed_attempt(request.entry.zone, error, seconds))
 
-    def _give_up(self, entries: list[Entry], *, outcome: str) -> None:
-        for entry in give_up(self.api, self.journal, entries, outcome=outcome):
+    def _cancel_entries(self, entries: list[JournalEntry], *, outcome: str) -> None:
+        for entry in cancel(self.api, self.journal, entries, outcome=outcome):
             self.notes.append(
                 f"{entry.name} in {entry.zone} was cancelled, but is not gone yet. "
-                "Look again in a minute: tpuctl gc"
+                "Check again in a minute: tpuctl gc"
             )
 
-    def _left_waiting(self, *contest: Pending) -> Created | NotCreated:
-        first = contest[0]
-        there = read_named(self.api, first.entry)
-        if there is None:
+    def _not_waiting(self, requests: list[PendingRequest]) -> Created | NotCreated:
+        first, *others = requests
+        resource = read_resource(self.api, first.entry)
+        if resource is None:
             self._lose(first, first.why_gone())
-            return self._left_waiting(*contest[1:]) if contest[1:] else self._not_created()
-        for pending in contest:
-            self._note(Attempt(pending.entry.zone, "accepted", "not waited for", pending.waited_s))
-        if len(contest) > 1:
-            self.notes.append(_several_in_line(self.plan.name, len(contest)))
-        if isinstance(there, Node):
-            return self._created(there)
-        return replace(self._created(_as_node(there, self.plan)), usd_so_far=0.0)
+            return self._not_waiting(others) if others else self._not_created()
+        for request in requests:
+            zone = request.entry.zone
+            self._note(ZoneAttempt(zone, "accepted", "not waited for", request.waited_s))
+        if others:
+            self.notes.append(
+                f"{self.plan.name} is queued in {len(requests)} zones, and every TPU that is "
+                "granted costs money. The same command without --no-wait waits for the first and "
+                "cancels the others; or later: tpuctl gc --yes"
+            )
+        if isinstance(resource, Node):
+            return self._created(resource)
+        return replace(self._created(_as_node(resource, self.plan)), usd_so_far=0.0)
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
-        known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
         wanted = next(offer.ttl_s for offer in self.plan.offers if offer.zone == node.zone)
-        if wanted is not None and node.labels.get(models.TTL_S) != str(wanted):
+        if wanted is not None and node.labels.get(LABEL_TTL_S) != str(wanted):
             self.notes.append(
-                f"{node.name} was asked for by an earlier create, and keeps what limits that gave "
-                "it: the time to live of this one does not hold."
+                f"{node.name} was requested by an earlier create and keeps that create's limits; "
+                "the --ttl or --max-usd given now has no effect."
             )
         return Created(
-            **known,
+            **shared(Tpu, tpu),
             attempts=tuple(self.attempts),
             notes=tuple(self.notes),
             because=self.plan.because,
@@ -308,49 +284,30 @@ class _Creation:
     def _not_created(self, error: TpuctlError | None = None) -> NotCreated:
         attempts = tuple(self.attempts)
         return NotCreated(
-            self.plan.name,
-            self.plan.accelerator_type,
-            attempts,
-            error or verdict(self.plan, attempts),
-            tuple(self.notes),
-            self.plan.because,
+            name=self.plan.name,
+            accelerator_type=self.plan.accelerator_type,
+            attempts=attempts,
+            error=error or overall_error(self.plan, attempts),
+            notes=tuple(self.notes),
+            because=self.plan.because,
         )
 
-    def _note(self, attempt: Attempt) -> None:
+    def _note(self, attempt: ZoneAttempt) -> None:
         self.attempts.append(attempt)
         self.on_attempt(attempt)
 
-    def _under_way(self) -> list[Entry]:
+    def _in_progress(self) -> list[JournalEntry]:
         entries = self.journal.entries(self.api)
         return [
             e for e in entries if e.session == self.session and e.phase not in ("ready", "closed")
         ]
 
-    def _is_under_way(self, entry: Entry) -> bool:
+    def _is_open(self, entry: JournalEntry) -> bool:
         known = self.journal.find(entry.create_id)
         return known is not None and known.is_open
 
 
 def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
-    """Show a place in a queue as the TPU that it will become."""
-    return Node(
-        name=queued.name,
-        zone=queued.zone,
-        id="",
-        accelerator_type=queued.accelerator_type,
-        runtime_version=plan.runtime_version,
-        state=queued.state,
-        health="UNKNOWN",
-        created=queued.created,
-        spot=queued.spot,
-        queued_resource=queued.name,
-        labels=queued.labels,
-    )
-
-
-def _several_in_line(name: str, zones: int) -> str:
-    return (
-        f"{name} is in line in {zones} zones, and every one that comes costs money. The same "
-        "command without --no-wait goes on until the first is ready, and cancels the others; or "
-        "then: tpuctl gc --yes"
-    )
+    """Show a queued resource as the TPU that it will become."""
+    known = {**shared(Node, queued), "queued_resource": queued.name}
+    return Node(**known, id="", runtime_version=plan.runtime_version, health="UNKNOWN")

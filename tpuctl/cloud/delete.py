@@ -1,26 +1,23 @@
-"""Deleting exactly what was meant, however slow or lossy the service is."""
+"""Delete exactly the TPUs that were planned, however slow or lossy the service is."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import COLLECTED, DELETED, Entry, Journal
+from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
 from tpuctl.cloud.lookup import (
-    Group,
+    ResourceGroup,
     attempt_all,
     find,
-    group_all,
-    group_of,
+    group_resources,
     is_replaced,
-    look,
-    read_again,
+    read_group,
+    reread_group,
+    take_snapshot,
 )
-from tpuctl.cloud.models import ALL_ZONES, Operation
-from tpuctl.cloud.placement import name_of
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Operation
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import known_type, price_now
 from tpuctl.errors import (
@@ -35,22 +32,24 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.units import format_duration
 
 TIMEOUT_S = 1800.0
-"""How long a deletion is followed. It goes on at the service whether we look or not."""
+"""How long a deletion is followed; the service completes it whether we follow or not."""
 
-_MOST_SENDS = 4
+_MAX_SENDS = 4
 _AT_ONCE = 16
 
-Ending = Literal["planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"]
+DeletionOutcome = Literal[
+    "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
+]
 
 
 @dataclass(frozen=True)
-class Removal:
-    """One TPU or queued resource to be deleted, or what became of that.
+class TpuDeletion:
+    """The planned or finished deletion of one TPU or queued resource.
 
-    `already_deleted` was gone before we asked; `replaced` was too, and another one bears its name;
-    `left_alone` has come back to life since it was planned. `takes_along` are the other nodes of
-    its queued resource, which go with it; `remaining_disks` stay behind, and go on costing
-    money. Chips and dollars are those of all of it.
+    `already_deleted`: gone before our request. `replaced`: gone, and another TPU has its name.
+    `left_alone`: it changed since it was planned, and is needed again. `takes_along` are the other
+    nodes of its queued resource, which are deleted with it; `remaining_disks` stay, and keep
+    costing money. Chips and dollars are those of the whole group.
     """
 
     kind: Literal["node", "queued_resource"]
@@ -63,27 +62,154 @@ class Removal:
     queued_resource: str | None
     takes_along: tuple[str, ...]
     remaining_disks: tuple[str, ...]
-    group: Group = field(metadata={"internal": True})
-    outcome: Ending = "planned"
+    group: ResourceGroup = field(metadata={"internal": True})
+    outcome: DeletionOutcome = "planned"
     reason: str | None = None
     seconds: float = 0.0
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
 
     @property
-    def where(self) -> str:
-        """Its name and zone, for a sentence."""
-        return f"{self.name} in {self.zone}"
+    def warnings(self) -> tuple[str, ...]:
+        """Why it was left alone, and which disks stay and keep costing money."""
+        where = f"{self.name} in {self.zone}"
+        left = (f"{where}: {self.reason}.",) if self.reason and not self.error else ()
+        disks = self.remaining_disks if self.outcome in ("planned", "deleted") else ()
+        stays = (
+            f"The data disk {disk} of {where} stays, and costs money until it is deleted: "
+            f"gcloud compute disks delete {disk} --zone {self.zone}"
+            for disk in disks
+        )
+        return (*left, *stays)
 
 
-def plan_removal(group: Group, *, name: str | None = None) -> Removal:
-    """Say what deleting a group means; `name` is what it was asked for by."""
+Summary = TypeVar("Summary", bound="DeletionSummary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletionSummary(Outcome):
+    """What the results of delete and gc share; the sums leave out what is unknown.
+
+    Before the deletion the sums say what it would free, afterwards what it has freed.
+    """
+
+    unreachable_zones: tuple[str, ...] = ()
+    saved_usd_per_hour: float = 0.0
+    freed_chips: int = 0
+    not_planned: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def deletions(self) -> tuple[TpuDeletion, ...]:
+        """The planned or finished deletions."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int:
+        """0 without failures; 3 when the same command may succeed later; else 1."""
+        if not self.failures:
+            return 0
+        return 3 if all(isinstance(error, TryAgainError) for error in self.failures) else 1
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which zones did not answer, and the warnings of each deletion."""
+        zones = ", ".join(self.unreachable_zones)
+        missed = (f"No answer from {zones}: TPUs there were not checked.",) if zones else ()
+        return (*missed, *(text for deletion in self.deletions for text in deletion.warnings))
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """What could not be found or listed, and which deletions failed."""
+        return (*self.not_planned, *(each.error for each in self.deletions if each.error))
+
+    def summed(self: Summary) -> Summary:
+        """Add up what is planned or was deleted."""
+        counted = [each for each in self.deletions if each.outcome in ("planned", "deleted")]
+        return replace(
+            self,
+            saved_usd_per_hour=round(sum(each.usd_per_hour or 0 for each in counted), 4),
+            freed_chips=sum(each.chips or 0 for each in counted),
+        )
+
+
+@dataclass(frozen=True)
+class DeletedEarlier:
+    """A TPU that no longer exists, but that the journal remembers."""
+
+    name: str
+    zone: str
+
+
+@dataclass(frozen=True)
+class DeleteResult(DeletionSummary):
+    """The plan or the result of `delete`."""
+
+    tpus: tuple[TpuDeletion, ...]
+    already_deleted: tuple[DeletedEarlier, ...] = ()
+    dry_run: bool = True
+
+    @property
+    def deletions(self) -> tuple[TpuDeletion, ...]:
+        """The planned or finished deletions."""
+        return self.tpus
+
+    @property
+    def status(self) -> Status:
+        """`error` when nothing could be done, `partial` when not everything could."""
+        if self.failures or self.unreachable_zones:
+            done = self.already_deleted or any(not deletion.error for deletion in self.tpus)
+            return "partial" if done else "error"
+        return "attention" if self.warnings else "ok"
+
+
+def plan_delete(
+    api: TpuApi, names: Sequence[str] | None, *, zone: str | None = None, journal: Journal
+) -> DeleteResult:
+    """Find the named TPUs and plan their deletion; changes nothing.
+
+    `names` of None means everything in the zone, or in all zones. A name that the journal knows as
+    deleted is not an error. An unknown name is a failure, and raised if it is the only one.
+    """
+    if names is None:
+        return _plan_everything(api, zone)
+    # Two names may belong to one queued resource, which is deleted as a whole, and so only once.
+    planned: dict[tuple[str, str], TpuDeletion] = {}
+    gone: list[DeletedEarlier] = []
+    failures: list[TpuctlError] = []
+    for name in dict.fromkeys(names):
+        try:
+            deletion = plan_group_deletion(read_group(api, find(api, name, zone)), name=name)
+            whole = deletion.queued_resource or f"node {deletion.name}"
+            planned.setdefault((deletion.zone, whole), deletion)
+        except NotFoundError as error:
+            remembered = _remembered(journal.entries(api), name, zone)
+            gone += remembered
+            failures += [] if remembered else [error]
+        except TpuctlError as error:
+            failures.append(error)
+    if len(failures) == 1 and not planned and not gone:
+        raise failures[0]
+    return DeleteResult(tuple(planned.values()), tuple(gone), not_planned=tuple(failures)).summed()
+
+
+def _plan_everything(api: TpuApi, zone: str | None) -> DeleteResult:
+    seen = take_snapshot(api, zone or ALL_ZONES)
+    planned = (plan_group_deletion(group) for group in group_resources(seen))
+    return DeleteResult(
+        tuple(sorted(planned, key=lambda deletion: (deletion.zone, deletion.name))),
+        unreachable_zones=seen.unreachable_zones,
+        not_planned=seen.failures,
+    ).summed()
+
+
+def plan_group_deletion(group: ResourceGroup, *, name: str | None = None) -> TpuDeletion:
+    """Plan the deletion of a group; `name` is the name that the user gave."""
     queued = group.queued
-    lead = next(thing for thing in (*group.nodes, queued) if thing and name in (None, thing.name))
+    lead = next(each for each in (*group.nodes, queued) if each and name in (None, each.name))
     prices = [price_now(node) for node in group.nodes]
     known = [price for price in prices if price is not None]
     kind = known_type(lead.accelerator_type)
     how_many = max(1, len(queued.nodes)) if queued else 1
-    return Removal(
+    return TpuDeletion(
         kind="queued_resource" if lead is queued else "node",
         name=lead.name,
         zone=lead.zone,
@@ -93,129 +219,127 @@ def plan_removal(group: Group, *, name: str | None = None) -> Removal:
         usd_per_hour=round(sum(known), 4) if len(known) == len(prices) else None,
         queued_resource=queued.name if queued else None,
         takes_along=tuple(node.name for node in group.nodes if node is not lead),
-        remaining_disks=tuple(name_of(disk) for node in group.nodes for disk in node.data_disks),
+        remaining_disks=tuple(disk.name for node in group.nodes for disk in node.data_disks),
         group=group,
     )
 
 
-def remove_all(
+def _remembered(
+    entries: Sequence[JournalEntry], name: str, zone: str | None
+) -> list[DeletedEarlier]:
+    """Return the TPUs of that name that we created and that existed."""
+    existed = (
+        entry
+        for entry in entries
+        if entry.name == name and zone in (None, entry.zone)
+        if entry.phase == "ready" or entry.outcome in (COLLECTED, DELETED)
+    )
+    return [DeletedEarlier(name, each) for each in dict.fromkeys(entry.zone for entry in existed)]
+
+
+def delete(
     api: TpuApi,
-    planned: Sequence[Removal],
+    plan: DeleteResult,
     *,
     journal: Journal,
     timeout_s: float = TIMEOUT_S,
-    still_wanted: Callable[[Group], bool] = lambda _: True,
     on_progress: OnProgress = silent,
-) -> tuple[Removal, ...]:
-    """Delete everything that was planned, several at once, and follow each to its end.
+) -> DeleteResult:
+    """Delete what was planned, provided that it is still the same, and wait until it is gone."""
+    ended = delete_all(
+        api, plan.tpus, journal=journal, timeout_s=timeout_s, on_progress=on_progress
+    )
+    return replace(plan, tpus=ended, dry_run=False).summed()
 
-    One that fails stops no other: its error is in its result. `still_wanted` judges each group once
-    more as it is right before its deletion is sent. The journal learns that it is to go before the
-    service does, and what exists no longer.
+
+def delete_all(
+    api: TpuApi,
+    planned: Sequence[TpuDeletion],
+    *,
+    journal: Journal,
+    timeout_s: float = TIMEOUT_S,
+    is_unneeded: Callable[[ResourceGroup], bool] = lambda _: True,
+    on_progress: OnProgress = silent,
+) -> tuple[TpuDeletion, ...]:
+    """Carry out deletions in parallel and wait for each; an error is in the deletion's result.
+
+    `is_unneeded` is asked again about each group right before its deletion is requested.
     """
     ended: list[str] = []
 
     def tell(note: str = "") -> None:
         on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", note))
 
-    def work(removal: Removal) -> Removal:
-        def may_go(group: Group) -> bool:
-            if not still_wanted(group):
-                return False
-            for create_id in _create_ids(group):
-                journal.foresee(create_id, _outcome_of(group))
-            return True
-
-        result = _Deletion(api, removal, timeout_s, may_go, tell).carry_out()
-        if result.outcome not in ("left_alone", "failed"):
-            _close(journal, result, at=api.clock.now())
-        ended.append(removal.name)
-        tell(removal.name)
+    def work(deletion: TpuDeletion) -> TpuDeletion:
+        result = _Deleter(api, journal, deletion, timeout_s, is_unneeded, tell).run()
+        ended.append(deletion.name)
+        tell(deletion.name)
         return result
 
     if planned:
         tell()
-    results = attempt_all([partial(work, removal) for removal in planned], at_once=_AT_ONCE)
+    results = attempt_all([partial(work, deletion) for deletion in planned], at_once=_AT_ONCE)
     return tuple(
-        _failed(removal, result) if isinstance(result, TpuctlError) else result
-        for removal, result in zip(planned, results, strict=True)
+        _failed(deletion, result) if isinstance(result, TpuctlError) else result
+        for deletion, result in zip(planned, results, strict=True)
     )
 
 
-def exit_code_of(failures: Sequence[TpuctlError]) -> int:
-    """0 without failures; 3 when nothing is broken; else 1."""
-    if not failures:
-        return 0
-    return 3 if all(isinstance(failure, TryAgainError) for failure in failures) else 1
+def _failed(deletion: TpuDeletion, error: TpuctlError) -> TpuDeletion:
+    return replace(deletion, outcome="failed", reason=str(error), error=error)
 
 
-def warnings_of(removals: Sequence[Removal]) -> tuple[str, ...]:
-    """What was left alone, and what stays behind and may go on costing money."""
-    left = [f"{r.where}: {r.reason}." for r in removals if r.reason and not r.error]
-    stays = [
-        f"The data disk {disk} of {r.where} stays, and costs money until it is deleted: "
-        f"gcloud compute disks delete {disk} --zone {r.zone}"
-        for r in removals
-        if r.outcome in ("planned", "deleted")
-        for disk in r.remaining_disks
-    ]
-    return (*left, *stays)
+def _outcome_of(group: ResourceGroup) -> str:
+    return COLLECTED if all(each.is_dead for each in group.resources) else DELETED
 
 
-def _failed(removal: Removal, error: TpuctlError) -> Removal:
-    return replace(removal, outcome="failed", reason=str(error), error=error)
-
-
-def _close(journal: Journal, ended: Removal, *, at: datetime) -> None:
-    outcome = _outcome_of(ended.group) if ended.outcome == "deleted" else COLLECTED
-    for create_id in _create_ids(ended.group):
-        journal.close(create_id, outcome, at=at)
-
-
-def _outcome_of(group: Group) -> str:
-    return COLLECTED if all(thing.is_dead for thing in group.things) else DELETED
-
-
-def _create_ids(group: Group) -> set[str | None]:
-    return {thing.labels.get(models.CREATE_ID) for thing in group.things}
-
-
-class _Deletion:
-    """One deletion on its way."""
+class _Deleter:
+    """One deletion in progress."""
 
     def __init__(
         self,
         api: TpuApi,
-        planned: Removal,
+        journal: Journal,
+        planned: TpuDeletion,
         timeout_s: float,
-        may_go: Callable[[Group], bool],
+        is_unneeded: Callable[[ResourceGroup], bool],
         tell: Callable[[str], None],
     ) -> None:
-        self._api, self._planned = api, planned
-        self._may_go, self._tell = may_go, tell
+        self._api, self._journal, self._planned = api, journal, planned
+        self._is_unneeded, self._tell = is_unneeded, tell
         self._polling = Polling(api.clock, timeout_s=timeout_s)
 
-    def carry_out(self) -> Removal:
-        """Delete the group and follow that to its end; a failure is in the result, not raised."""
+    def run(self) -> TpuDeletion:
+        """Delete the group and wait until it is gone."""
         try:
             outcome, reason = self._delete()
         except TpuctlError as error:
             return replace(_failed(self._planned, error), seconds=self._polling.waited_s)
+        if outcome != "left_alone":
+            group = self._planned.group
+            end = _outcome_of(group) if outcome == "deleted" else COLLECTED
+            for each in group.resources:
+                self._journal.close(each.labels.get(LABEL_CREATE_ID), end, at=self._api.clock.now())
         return replace(
             self._planned, outcome=outcome, reason=reason, seconds=self._polling.waited_s
         )
 
-    def _delete(self) -> tuple[Ending, str | None]:
+    def _delete(self) -> tuple[DeletionOutcome, str | None]:
         sent = 0
-        while sent < _MOST_SENDS:
+        while sent < _MAX_SENDS:
+            # The API deletes by name. So the group is read again before every request, and nothing
+            # is sent when another TPU has taken the name in the meantime.
             now = self._settled()
             if is_replaced(self._planned.group, now):
-                reason = "another one bears the name by now, and was left alone"
+                reason = "another TPU has its name now, and was left alone"
                 return ("deleted" if sent else "replaced"), reason
-            if not now.things:
+            if not now.resources:
                 return ("deleted" if sent else "already_deleted"), None
-            if not sent and not self._may_go(now):
-                return "left_alone", f"it is {now.things[0].state} by now, and was left alone"
+            if not sent:
+                if not self._is_unneeded(now):
+                    return "left_alone", f"it is {now.resources[0].state} now, and was left alone"
+                for each in now.resources:
+                    self._journal.expect_end(each.labels.get(LABEL_CREATE_ID), _outcome_of(now))
             try:
                 operation = self._send(now)
             except RateLimitedError as error:
@@ -224,26 +348,23 @@ class _Deletion:
             sent += 1
             self._follow(operation)
         raise UnavailableError(
-            f"Could not delete {self._planned.where}: asked {_MOST_SENDS} times, and it is still "
-            "there.",
+            f"Could not delete {self._planned.name} in {self._planned.zone}: requested "
+            f"{_MAX_SENDS} times, and it is still there.",
             hint=f"tpuctl show {self._planned.name} --zone {self._planned.zone}",
         )
 
-    def _settled(self) -> Group:
-        """Read the group, and go on reading while somebody's deletion of it is under way."""
+    def _settled(self) -> ResourceGroup:
+        """Read the group; wait while a deletion of it, by whoever, is in progress."""
         while True:
-            now = read_again(self._api, self._planned.group)
-            is_going = now.things and now.things[0].state == "DELETING"
+            now = reread_group(self._api, self._planned.group)
+            is_going = now.resources and now.resources[0].state == "DELETING"
             if not is_going or is_replaced(self._planned.group, now):
                 return now
             self._pause()
 
-    def _send(self, group: Group) -> Operation | None:
-        """Ask for the deletion; None when the reply was lost, or nothing is there any more.
-
-        What to believe then is what the group looks like when it is read again.
-        """
-        target = group.things[0]
+    def _send(self, group: ResourceGroup) -> Operation | None:
+        """Request the deletion; None when the reply was lost, or nothing is there any more."""
+        target = group.resources[0]
         try:
             if target is group.queued:
                 return self._api.delete_queued_resource(target.name, zone=target.zone, force=True)
@@ -252,7 +373,7 @@ class _Deletion:
             return None
 
     def _follow(self, operation: Operation | None) -> None:
-        """Wait for the end of an operation, if it is known; raises what it failed with."""
+        """Wait until an operation ends, where there is one; raises its error."""
         if operation is None:
             self._pause()
             return
@@ -269,143 +390,8 @@ class _Deletion:
         name, zone = self._planned.name, self._planned.zone
         self._tell(f"{name}, {format_duration(self._polling.waited_s)}")
         self._polling.pause(
-            f"{self._planned.where} is not gone",
-            hint="The deletion goes on without us; to follow it: "
+            f"{name} in {zone} is not gone",
+            hint="The deletion continues without us; to follow it: "
             f"tpuctl wait {name} --zone {zone} --for gone",
             at_least_s=at_least_s or 0.0,
         )
-
-
-@dataclass(frozen=True)
-class Gone:
-    """A TPU that is not there any more, and that the journal remembers."""
-
-    name: str
-    zone: str
-
-
-@dataclass(frozen=True)
-class Deletion(Outcome):
-    """What is to be deleted, or what became of each; see `Removal` for the words.
-
-    `saved_usd_per_hour` and `freed_chips` leave out what is not known.
-    """
-
-    tpus: tuple[Removal, ...]
-    already_deleted: tuple[Gone, ...] = ()
-    unreachable_zones: tuple[str, ...] = ()
-    dry_run: bool = True
-    saved_usd_per_hour: float = 0.0
-    freed_chips: int = 0
-    not_planned: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """`error` when nothing could be done, `partial` when not everything could."""
-        if self.failures or self.unreachable_zones:
-            done = self.already_deleted or any(not removal.error for removal in self.tpus)
-            return "partial" if done else "error"
-        return "attention" if self.warnings else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """1 when something is still there; 3 when the same command may do better later."""
-        return exit_code_of(self.failures)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What was left alone, what stays behind, and where nobody answered."""
-        zones = ", ".join(self.unreachable_zones)
-        missed = (f"No answer from {zones}: nothing is deleted there.",) if zones else ()
-        return (*missed, *warnings_of(self.tpus))
-
-    @property
-    def failures(self) -> tuple[TpuctlError, ...]:
-        """Names that are nowhere, and deletions that failed."""
-        return (*self.not_planned, *(r.error for r in self.tpus if r.error))
-
-
-def plan_deletion(
-    api: TpuApi, names: Sequence[str] | None, *, zone: str | None = None, journal: Journal
-) -> Deletion:
-    """Find what bears the names, and say what deleting it means; changes nothing.
-
-    No names at all mean everything in the zone, or in all zones.
-
-    A name that the journal knows to be gone is no error. A name that nobody knows is one among the
-    failures, and raised where it is the only one.
-    """
-    if names is None:
-        return _plan_everything(api, zone)
-    planned: list[Removal] = []
-    gone: list[Gone] = []
-    failures: list[TpuctlError] = []
-    for name in dict.fromkeys(names):
-        try:
-            planned.append(plan_removal(group_of(api, find(api, name, zone)), name=name))
-        except NotFoundError as error:
-            remembered = _remembered(journal.entries(api), name, zone)
-            gone += remembered
-            failures += [] if remembered else [error]
-        except TpuctlError as error:
-            failures.append(error)
-    if len(failures) == 1 and not planned and not gone:
-        raise failures[0]
-    return _summed(Deletion(_once(planned), tuple(gone), not_planned=tuple(failures)))
-
-
-def _plan_everything(api: TpuApi, zone: str | None) -> Deletion:
-    seen = look(api, zone or ALL_ZONES)
-    planned = [plan_removal(group) for group in group_all(seen)]
-    in_order = sorted(planned, key=lambda removal: (removal.zone, removal.name))
-    return _summed(
-        Deletion(
-            tuple(in_order),
-            unreachable_zones=seen.unreachable_zones,
-            not_planned=seen.failures,
-        )
-    )
-
-
-def delete(
-    api: TpuApi,
-    plan: Deletion,
-    *,
-    journal: Journal,
-    timeout_s: float = TIMEOUT_S,
-    on_progress: OnProgress = silent,
-) -> Deletion:
-    """Delete what was planned, each exactly as it was when it was planned, and wait for its end."""
-    ended = remove_all(
-        api, plan.tpus, journal=journal, timeout_s=timeout_s, on_progress=on_progress
-    )
-    return _summed(replace(plan, tpus=ended, dry_run=False))
-
-
-def _summed(deletion: Deletion) -> Deletion:
-    """Add up what is planned, or what has really gone."""
-    counted = [r for r in deletion.tpus if r.outcome in ("planned", "deleted")]
-    return replace(
-        deletion,
-        saved_usd_per_hour=round(sum(removal.usd_per_hour or 0 for removal in counted), 4),
-        freed_chips=sum(removal.chips or 0 for removal in counted),
-    )
-
-
-def _once(planned: Sequence[Removal]) -> tuple[Removal, ...]:
-    """Leave out what goes with something else that is named as well."""
-    first: dict[tuple[str, str], Removal] = {}
-    for removal in planned:
-        first.setdefault((removal.zone, removal.queued_resource or f"node {removal.name}"), removal)
-    return tuple(first.values())
-
-
-def _remembered(entries: Sequence[Entry], name: str, zone: str | None) -> list[Gone]:
-    """The TPUs of that name that did exist, and were made by us."""
-    existed = (
-        entry
-        for entry in entries
-        if entry.name == name and zone in (None, entry.zone)
-        if entry.phase == "ready" or entry.outcome in (COLLECTED, DELETED)
-    )
-    return [Gone(name, each) for each in dict.fromkeys(entry.zone for entry in existed)]

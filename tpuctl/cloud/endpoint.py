@@ -1,39 +1,45 @@
-"""Where the API is: Google's own service with a login, or an emulator on this machine without."""
+"""The endpoint of the API, Google's or a local emulator's, and the loading of Google's client."""
 
 import ipaddress
+import os
 import re
 import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tpuctl.errors import InvalidInputError
 
 GOOGLE = "tpu.googleapis.com"
 PRACTICE_PROJECT = "practice"
-KNOCK_S = 2.0
+REACHABLE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address, and whether it is on this machine and so spoken to in the clear."""
+    """An address; a local one belongs to an emulator and is used without TLS and login."""
 
     address: str
     is_local: bool
 
-    def knock(self) -> str | None:
-        """Try whether anything listens there; gives the reason when nothing does."""
+    def check_reachable(self) -> str | None:
+        """Check whether anything listens there; return the reason if nothing does."""
         host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+            socket.create_connection(
+                (host.strip("[]"), int(port)), timeout=REACHABLE_TIMEOUT_S
+            ).close()
         except OSError as error:
             return error.strerror or str(error)
         return None
 
 
 def parse_endpoint(text: str | None) -> Endpoint:
-    """Understand an endpoint; nothing is Google's.
+    """Parse an endpoint; the default is Google's.
 
-    Raises InvalidInputError for what is neither Google's nor on this machine: a login sent there
-    would be stolen.
+    Raises InvalidInputError for an address that is neither Google's nor on this machine, because a
+    login must not be sent there.
     """
     if not text:
         return Endpoint(f"{GOOGLE}:443", is_local=False)
@@ -67,3 +73,24 @@ def _refusal(text: str, why: str) -> InvalidInputError:
         hint="For an emulator: the address that `tpuctl emulator start` prints, such as "
         "127.0.0.1:8471. For Google's: leave TPUCTL_TPU_ENDPOINT unset.",
     )
+
+
+VERBOSITY = "GRPC_VERBOSITY"
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Import Google's libraries inside this block, so that they print nothing later.
+
+    They read their verbosity when they are imported. gRPC would log every lost connection, and
+    google-api-core would warn about old versions of Python.
+    """
+    wanted = os.environ.get(VERBOSITY)
+    os.environ[VERBOSITY] = wanted or "NONE"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if wanted is None:
+            del os.environ[VERBOSITY]

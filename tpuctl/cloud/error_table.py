@@ -1,7 +1,7 @@
-"""One table that says what an error of the Cloud TPU API means.
+"""The table that translates errors of the Cloud TPU API into ours.
 
-The same code can mean opposite things (8: out of stock, so try elsewhere; or out of quota, so
-never): what splits them is the text, and what came with it.
+The same code can mean opposite things: 8 is both a zone without capacity (try another) and an
+exceeded quota (waiting does not help). Only the text and the details tell them apart.
 """
 
 import json
@@ -17,17 +17,17 @@ from tpuctl.runtime.redact import redact
 
 TABLE = Path(__file__).parent / "data" / "api_errors.json"
 LONGEST_MESSAGE = 600
-"""Characters of the service's own words that we pass on."""
+"""Longest part of the service's message that is passed on, in characters."""
 
 _QUOTA_ID = re.compile(r"(\b\w+PerProject\w*\b)")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An error as the service put it, without its library.
+    """An error of the service, independent of Google's libraries.
 
-    `reason` is that of google.rpc.ErrorInfo, `violations` are those of google.rpc.QuotaFailure,
-    `retry_after_s` is that of google.rpc.RetryInfo; `in_operation` is whether it ended work that
+    `reason` comes from google.rpc.ErrorInfo, `violations` from google.rpc.QuotaFailure,
+    `retry_after_s` from google.rpc.RetryInfo; `in_operation` is whether it ended an operation that
     had been accepted.
     """
 
@@ -41,7 +41,7 @@ class Fault:
 
     @property
     def evidence(self) -> str:
-        """All of it as lines of text, the way the table reads them."""
+        """The text that the rules are matched with."""
         lines = [" ".join(self.message.split())]
         lines += [f"reason {self.reason}"] if self.reason else []
         lines += [f"violation {violation}" for violation in self.violations]
@@ -49,8 +49,8 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What we were doing, in words, and the object that a hint may name."""
+class RequestContext:
+    """What we were doing, and the names that a hint may mention."""
 
     doing: str
     project: str = "PROJECT"
@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of the table: which faults it is about, and what they mean."""
+    """One line of the table: which faults it matches, and what they mean."""
 
     error: str
     hint: str | None
@@ -69,7 +69,7 @@ class Rule:
     where: str | None
 
     def fits(self, fault: Fault) -> bool:
-        """Whether the fault is one of those."""
+        """Whether the rule matches a fault."""
         if self.codes and fault.code not in self.codes:
             return False
         if self.where and (self.where == "operation") != fault.in_operation:
@@ -77,15 +77,15 @@ class Rule:
         return bool(re.search(self.text, fault.evidence, re.IGNORECASE | re.MULTILINE))
 
 
-def translate(fault: Fault, asked: Asked) -> TpuctlError:
-    """Turn what the service said into one of our errors, with the next command."""
+def translate(fault: Fault, context: RequestContext) -> TpuctlError:
+    """Translate a fault into one of our errors, with a hint."""
     rule = next(rule for rule in _rules() if rule.fits(fault))
     said = _presentable(fault.message) or f"the service gave no reason (code {fault.code})"
-    message = f"{asked.doing}: {said}"
+    message = f"{context.doing}: {said}"
     hint = rule.hint and rule.hint.format(
-        project=asked.project,
-        zone=asked.zone,
-        name=asked.name,
+        project=context.project,
+        zone=context.zone,
+        name=context.name,
         service=fault.service or "tpu.googleapis.com",
     )
     kind = error_classes()[rule.error]
@@ -95,13 +95,13 @@ def translate(fault: Fault, asked: Asked) -> TpuctlError:
 
 
 def error_classes() -> dict[str, type[TpuctlError]]:
-    """Every error class that needs no more than a message, by its code."""
+    """Return the error classes by their codes."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     return {kind.code: kind for kind in kinds if issubclass(kind, TpuctlError)}
 
 
 def load_table() -> dict[str, Any]:
-    """The table as it is written."""
+    """Read the table."""
     table: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table
 
@@ -123,13 +123,14 @@ def _rules() -> tuple[Rule, ...]:
         Rule(line["error"], line["hint"], "", frozenset({line["number"]}), None)
         for line in table["codes"]
     ]
-    unheard_of = Rule("error", None, "", frozenset(), None)
-    return (*texts, *codes, unheard_of)
+    fallback = Rule("error", None, "", frozenset(), None)
+    return (*texts, *codes, fallback)
 
 
 def _presentable(text: str) -> str:
-    """The service's words on one line, without secrets and control characters, and not endless."""
+    """Return the service's message on one line, without secrets and control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    # The name of a quota looks like a secret to `redact`, but it is what the user needs.
     parts = _QUOTA_ID.split(line)
     safe = "".join(part if i % 2 else redact(part) for i, part in enumerate(parts))
     return safe if len(safe) <= LONGEST_MESSAGE else f"{safe[: LONGEST_MESSAGE - 1]}…"

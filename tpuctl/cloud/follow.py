@@ -1,4 +1,4 @@
-"""What became of each zone that was asked for a TPU, and what all of them say together."""
+"""Follow accepted create requests until one is ready, and describe the outcome in each zone."""
 
 import re
 from collections import Counter
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import Entry
+from tpuctl.cloud.journal import JournalEntry
+from tpuctl.cloud.lookup import read_optional
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreatePlan
 from tpuctl.cloud.requests import is_of
@@ -33,7 +34,19 @@ from tpuctl.progress import OnProgress, Progress
 from tpuctl.units import format_duration
 
 NOT_TRIED = "not_tried"
-"""The outcome of a zone that it was no use to ask."""
+"""The outcome of a zone that was skipped."""
+
+FIRST_LOOK_S = 30.0
+"""Capacity errors take up to half a minute to arrive, and no TPU is ready sooner."""
+
+QUEUE_POLL_S = 15.0
+"""Seconds between two polls of a queued resource, which may wait for hours."""
+
+LAND_S = 900.0
+"""How long a node may be CREATING before the next zone is tried."""
+
+QUEUE_LAND_S = 3600.0
+"""How long a queued resource may be PROVISIONING in total: it can alternate with other states."""
 
 _FINAL = (
     AlreadyExistsError,
@@ -45,8 +58,8 @@ _FINAL = (
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """What became of one zone: `ready`, `accepted`, `not_tried`, or the code of an error."""
+class ZoneAttempt:
+    """The outcome in one zone: `ready`, `accepted`, `cancelled`, `not_tried`, or an error code."""
 
     zone: str
     outcome: str
@@ -55,80 +68,59 @@ class Attempt:
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
 
 
-def failed(zone: str, error: TpuctlError, seconds: float) -> Attempt:
-    """An attempt whose reason leaves out what we were doing: that is said already."""
+def failed_attempt(zone: str, error: TpuctlError, seconds: float) -> ZoneAttempt:
+    """Describe a failure, without the words "Could not create ..." in its reason."""
     doing, _, why = str(error).partition(": ")
     reason = why if doing.startswith("Could not create") and why else str(error)
-    return Attempt(zone, error.code, reason, seconds, error)
+    return ZoneAttempt(zone, error.code, reason, seconds, error)
 
 
 def is_final(error: TpuctlError | None) -> bool:
-    """Whether to ask in another zone would be useless, or one TPU too many."""
+    """Whether it is useless to try other zones, or could give one TPU too many."""
     return isinstance(error, _FINAL) and not isinstance(error, ZoneHiddenError)
 
 
-def is_lost(error: TpuctlError | None) -> bool:
-    """Whether it is not known what became of a request; in a race it is one more of those."""
-    return isinstance(error, UnavailableError)
-
-
 def is_regional(error: QuotaExceededError) -> bool:
-    """Whether a quota counts for all zones of its region."""
+    """Whether a quota applies to all zones of its region."""
     return bool(re.search(r"PerRegion|in region\b", str(error)))
 
 
-def verdict(plan: CreatePlan, attempts: tuple[Attempt, ...]) -> TpuctlError:
-    """The error of the whole: of the only zone, or one that says whether waiting helps."""
+def overall_error(plan: CreatePlan, attempts: tuple[ZoneAttempt, ...]) -> TpuctlError:
+    """Return the only zone's error, or one that sums up all zones."""
     errors = [attempt.error for attempt in attempts if attempt.error]
     if not errors:
         why = "; ".join(f"{attempt.zone}: {attempt.reason}" for attempt in attempts)
         return QuotaExceededError(
-            f"Could not create {plan.name}: no zone is worth asking ({why}).",
-            hint=f"Where there is quota: tpuctl quota {plan.accelerator_type}",
+            f"Could not create {plan.name}: every zone was skipped ({why}).",
+            hint=f"To see where you have quota: tpuctl quota {plan.accelerator_type}",
         )
     if len(attempts) == 1:
         return errors[-1]
-    hopeful = [error for error in errors if isinstance(error, TryAgainError)]
-    full = [error for error in hopeful if isinstance(error, NoCapacityError)]
-    decisive = (full or hopeful or errors)[0]
+    temporary = [error for error in errors if isinstance(error, TryAgainError)]
+    full = [error for error in temporary if isinstance(error, NoCapacityError)]
+    decisive = (full or temporary or errors)[0]
     counts = Counter(attempt.outcome.replace("_", " ") for attempt in attempts)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-    wait = "The same command again" if plan.queued else "Wait in line in all of them: --queued"
+    wait = "Run the same command again" if plan.queued else "To wait for capacity: add --queued"
     return type(decisive)(
         f"Could not create {plan.name} in any of {len(attempts)} zones: {summary}.",
         hint=wait if full else decisive.hint,
     )
 
 
-FIRST_LOOK_S = 30.0
-"""Capacity errors take up to half a minute to arrive, and no TPU is ready sooner."""
-
-QUEUE_POLL_S = 15.0
-"""Seconds between two looks at a queue, which may take hours."""
-
-LAND_S = 900.0
-"""How long a request may be CREATING before it is given up for the next zone."""
-
-QUEUE_LAND_S = 3600.0
-"""How long one that waits in line may be PROVISIONING in all: that can go round for ever."""
-
-
-_AGAIN = "Nothing is broken: the same command again."
-
-
 @dataclass(frozen=True)
-class Sight:
-    """What a look at a request showed: `node` when it is usable, `lost` when it never will be."""
+class RequestStatus:
+    """The status of a request: `node` is set when it is usable, `lost` when it never will be."""
 
     state: str
     node: Node | None = None
     lost: TpuctlError | None = None
 
 
-class Pending:
-    """One accepted request."""
+class PendingRequest:
+    """One accepted request that is being followed."""
 
-    def __init__(self, api: TpuApi, entry: Entry) -> None:
+    def __init__(self, api: TpuApi, entry: JournalEntry) -> None:
         self.entry = entry
         self.state = "accepted"
         self._api = api
@@ -142,75 +134,70 @@ class Pending:
         """Seconds since it was accepted."""
         return (self._api.clock.now() - self._since).total_seconds()
 
-    def look(self) -> Sight:
-        """Look once; a service that does not answer has shown nothing."""
+    def poll(self) -> RequestStatus:
+        """Ask for the status once; no answer from the service leaves it as it was."""
         try:
-            sight = self._look_at_queue() if self.entry.kind == "queued" else self._look_in_turn()
+            status = self._poll_queue() if self.entry.kind == "queued" else self._poll_in_turn()
         except (UnavailableError, RateLimitedError) as error:
-            sight = Sight(f"{self.state.partition(',')[0]}, no news: {error.code}")
-        self.state, now = sight.state, self._api.clock.now()
-        if sight.state == "PROVISIONING":
+            status = RequestStatus(f"{self.state.partition(',')[0]}, no news: {error.code}")
+        self.state, now = status.state, self._api.clock.now()
+        if status.state == "PROVISIONING":
             self._provisioning_s += (now - self._last).total_seconds()
         self._last = now
-        if self._provisioning_s > QUEUE_LAND_S and not sight.node and not sight.lost:
-            return Sight(sight.state, lost=self.too_late(self._provisioning_s))
-        return sight
+        if self._provisioning_s > QUEUE_LAND_S and not status.node and not status.lost:
+            return RequestStatus(status.state, lost=self.too_late(self._provisioning_s))
+        return status
 
-    def _look_in_turn(self) -> Sight:
-        """Look at the operation, which carries errors, or the node, which can vanish without."""
+    def _poll_in_turn(self) -> RequestStatus:
+        # The operation carries the error of a failed create, but says nothing about a node that
+        # vanishes afterwards. The node shows that, but not why. So they are read in turn.
         self._turn += 1
         if self._operation is None or self._turn % 2 == 0:
-            return self._look_at_node()
+            return self._poll_node()
         try:
             operation = self._api.get_operation(self._operation)
         except NotFoundError:
             self._operation = None
-            return self._look_at_node()
+            return self._poll_node()
         if operation.error:
-            return Sight("FAILED", lost=self._reason(operation.error))
+            return RequestStatus("FAILED", lost=self._reason(operation.error))
         if not operation.done:
-            return Sight("CREATING")
+            return RequestStatus("CREATING")
         self._operation = None
-        return self._sight_of(operation.node) if operation.node else self._look_at_node()
+        return self._status_of(operation.node) if operation.node else self._poll_node()
 
-    def _look_at_node(self) -> Sight:
-        try:
-            node = self._api.get_node(self.entry.name, zone=self.entry.zone)
-        except NotFoundError:
-            return Sight("GONE", lost=self.why_gone())
-        return self._sight_of(node)
+    def _poll_node(self) -> RequestStatus:
+        return self._status_of(read_optional(self._api.get_node, self.entry.name, self.entry.zone))
 
-    def _sight_of(self, node: Node) -> Sight:
-        if not is_of(node, self.entry):
-            return Sight("GONE", lost=self.why_gone())
+    def _status_of(self, node: Node | None) -> RequestStatus:
+        if node is None or not is_of(node, self.entry):
+            return RequestStatus("GONE", lost=self.why_gone())
         if node.is_dead or node.state == "DELETING":
-            return Sight(node.state, lost=self._taken_away(f"it was {node.state}"))
+            return RequestStatus(node.state, lost=self._preempted(f"it was {node.state}"))
         tpu = describe_node(node, now=self._api.clock.now(), emulated=self._api.emulated)
-        reached = sum(1 for worker in tpu.workers if worker.state == "READY")
         if tpu.is_usable:
-            return Sight("READY", node=node)
+            return RequestStatus("READY", node=node)
         if node.state == "READY":
-            return Sight(f"READY, {reached} of {len(tpu.workers)} workers have an address")
-        return Sight(node.state)
+            reached = sum(1 for worker in tpu.workers if worker.state == "READY")
+            return RequestStatus(f"READY, {reached} of {len(tpu.workers)} workers have an address")
+        return RequestStatus(node.state)
 
-    def _look_at_queue(self) -> Sight:
+    def _poll_queue(self) -> RequestStatus:
         entry = self.entry
-        try:
-            queued = self._api.get_queued_resource(entry.name, zone=entry.zone)
-        except NotFoundError:
-            return Sight("GONE", lost=self.why_gone())
-        if not is_of(queued, entry):
-            return Sight("GONE", lost=self.why_gone())
+        queued = read_optional(self._api.get_queued_resource, entry.name, entry.zone)
+        if queued is None or not is_of(queued, entry):
+            return RequestStatus("GONE", lost=self.why_gone())
         if queued.state == "ACTIVE":
-            return self._look_at_node()
+            return self._poll_node()
         if queued.state == "FAILED":
-            return Sight("FAILED", lost=queued.error or NoCapacityError(self._failed("it FAILED")))
+            lost = queued.error or NoCapacityError(self._could_not("it FAILED"))
+            return RequestStatus("FAILED", lost=lost)
         if queued.is_dead or queued.state == "DELETING":
-            return Sight(queued.state, lost=self._taken_away(f"it was {queued.state}"))
-        return Sight(queued.state)
+            return RequestStatus(queued.state, lost=self._preempted(f"it was {queued.state}"))
+        return RequestStatus(queued.state)
 
     def why_gone(self) -> TpuctlError:
-        """Ask the operation, where it is known, why there is nothing any more."""
+        """Return why there is nothing any more, from the operation where it is known."""
         if self.entry.operation:
             try:
                 operation = self._api.get_operation(self.entry.operation)
@@ -219,71 +206,68 @@ class Pending:
             else:
                 if operation.error:
                     return self._reason(operation.error)
-        return self._taken_away("it vanished")
+        return self._preempted("it vanished")
 
     def _reason(self, error: TpuctlError) -> TpuctlError:
-        """What the error of an operation means: a state in which it cannot go on, that it is lost.
-
-        SkyPilot saw "update is not supported while in state PREEMPTED" (skypilot#1802).
-        """
+        # A create whose node is preempted fails with "update is not supported while in state
+        # PREEMPTED" (skypilot-org/skypilot#1802): a wrong state means that the TPU was taken away.
         if isinstance(error, (WrongStateError, NotFoundError)):
-            return PreemptedError(str(error), hint=_AGAIN)
+            return PreemptedError(str(error), hint="Run the same command again.")
         return error
 
-    def _taken_away(self, what: str) -> PreemptedError:
-        return PreemptedError(self._failed(f"{what} while it was being created"), hint=_AGAIN)
+    def _preempted(self, what: str) -> PreemptedError:
+        message = self._could_not(f"{what} while it was being created")
+        return PreemptedError(message, hint="Run the same command again.")
 
     def too_late(self, seconds: float) -> DeadlineError:
-        """Say that it has not become ready in that time."""
+        """Return the error of a request that is not ready in time."""
         return DeadlineError(
-            self._failed(f"it was {self.state} after {format_duration(seconds)}"),
-            hint="Another zone may be faster: --zone auto; to wait longer: --timeout",
+            self._could_not(f"it was {self.state} after {format_duration(seconds)}"),
+            hint="To try other zones: --zone auto; to wait longer: --timeout",
         )
 
-    def _failed(self, why: str) -> str:
+    def _could_not(self, why: str) -> str:
         return f"Could not create {self.entry.name} in {self.entry.zone}: {why}."
 
 
 def follow(
     api: TpuApi,
-    contest: Sequence[Pending],
+    requests: Sequence[PendingRequest],
     *,
     timeout_s: float | None,
-    on_lost: Callable[[Pending, TpuctlError], None],
+    on_lost: Callable[[PendingRequest, TpuctlError], None],
     on_progress: OnProgress,
-) -> tuple[Pending, Node] | None:
-    """Look at all of them until the first is ready; None when all are lost.
+) -> tuple[PendingRequest, Node] | None:
+    """Poll requests until the first is ready; None when all are lost.
 
-    Past the timeout those that are left are lost as well.
+    After the timeout the remaining ones are lost too.
     """
-    left = list(contest)
-    in_line = any(pending.entry.kind == "queued" for pending in contest)
-    polling, look_every_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if in_line else 0
-    # One that has been seen already, after a crash or a lost reply, may be ready by now.
-    if not any(pending.entry.created for pending in contest):
-        for pending in contest:
-            on_progress(_progress(pending))
+    left = list(requests)
+    is_queued = any(request.entry.kind == "queued" for request in requests)
+    polling, poll_s = Polling(api.clock, timeout_s=timeout_s), QUEUE_POLL_S if is_queued else 0
+    # A request that is resumed after a crash or a lost reply may be ready already.
+    if not any(request.entry.created for request in requests):
+        for request in requests:
+            on_progress(_progress(request))
         api.clock.sleep(FIRST_LOOK_S if timeout_s is None else min(FIRST_LOOK_S, timeout_s))
     while True:
-        for pending in tuple(left):
-            sight = pending.look()
-            if sight.node:
-                return pending, sight.node
-            if sight.lost:
-                left.remove(pending)
-                on_lost(pending, sight.lost)
+        for request in tuple(left):
+            status = request.poll()
+            if status.node:
+                return request, status.node
+            if status.lost:
+                left.remove(request)
+                on_lost(request, status.lost)
             else:
-                on_progress(_progress(pending))
+                on_progress(_progress(request))
         if not left:
             return None
-        try:
-            polling.pause("", hint="", at_least_s=look_every_s)
-        except DeadlineError:
-            for pending in left:
-                on_lost(pending, pending.too_late(polling.waited_s))
+        if not polling.next(at_least_s=poll_s):
+            for request in left:
+                on_lost(request, request.too_late(polling.waited_s))
             return None
 
 
-def _progress(pending: Pending) -> Progress:
-    where = f"{pending.entry.name} in {pending.entry.zone}"
-    return Progress(where, pending.waited_s, unit="s", note=pending.state)
+def _progress(request: PendingRequest) -> Progress:
+    where = f"{request.entry.name} in {request.entry.zone}"
+    return Progress(where, request.waited_s, unit="s", note=request.state)

@@ -1,7 +1,7 @@
-"""The journal: every request for a TPU is on the disk before it is sent.
+"""The journal of create requests: each one is written to disk before it is sent.
 
-One JSON file for each request, named after its create id, which the TPU carries as a label. So
-whatever happens to this program, the next one knows what there may be, and where.
+There is one JSON file per request, named after its create id, which the TPU also carries as a
+label. Whatever happens to this program, the next command can find every TPU that may exist.
 """
 
 import json
@@ -9,13 +9,14 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
+from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import TryAgainError, WriteError
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
 
@@ -26,18 +27,18 @@ SCHEMA = "tpuctl-create/1"
 KEEP_CLOSED = timedelta(days=30)
 
 DELETED = "deleted"
-"""The outcome of an entry whose TPU somebody has deleted while it was alive."""
+"""The outcome of an entry whose TPU was deleted while it was alive."""
 
 COLLECTED = "collected"
-"""The outcome of one whose TPU was dead already when it was deleted, or gone."""
+"""The outcome of an entry whose TPU was already dead or gone when it was deleted."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One request for a TPU, and what became of it.
+class JournalEntry:
+    """One create request and its outcome.
 
-    `intended`: written, perhaps sent. `accepted`: the service works on it. `ready`: it is usable.
-    `abandoned`: we gave it up, and it may still exist. `closed`: nothing of it exists any more.
+    `intended`: written, perhaps sent. `accepted`: the service is working on it. `ready`: the TPU is
+    usable. `abandoned`: cancelled, but the TPU may still exist. `closed`: nothing is left of it.
     All times are the service's.
     """
 
@@ -62,70 +63,67 @@ class Entry:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not known yet what becomes of it."""
+        """Whether the outcome is still unknown."""
         return self.phase in ("intended", "accepted")
 
 
 class Journal:
-    """The entries in a folder; may be used by many processes at once."""
+    """The entries in a folder; safe for several processes at once."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or settings.state_dir() / "creates"
 
-    def intend(self, entry: Entry) -> None:
-        """Write an entry before its request is sent; raises WriteError: then do not send it."""
+    def intend(self, entry: JournalEntry) -> None:
+        """Write an entry before its request is sent; on WriteError the request must not be sent."""
         write_atomically(self._path(entry.create_id), _to_json(entry))
 
-    def update(self, entry: Entry, **changes: Any) -> Entry:
-        """Write what is newly known about a request, and return the changed entry.
-
-        A disk that is full by now loses nothing: what was written before leads back to the TPU.
-        """
+    def update(self, entry: JournalEntry, **changes: Any) -> JournalEntry:
+        """Record changes to an entry and return the changed entry."""
         changed = replace(entry, **changes)
-        try:
+        # A full disk loses nothing here: the entry as it was written before still leads to the TPU.
+        with suppress(WriteError):
             write_atomically(self._path(entry.create_id), _to_json(changed))
-        except WriteError:
-            return changed
         return changed
 
-    def find(self, create_id: str) -> Entry | None:
-        """Read one entry, if there is a readable one."""
+    def find(self, create_id: str) -> JournalEntry | None:
+        """Read one entry; None when it is missing or damaged."""
         return _read(self._path(create_id))
 
-    def entries(self, api: TpuApi) -> tuple[Entry, ...]:
-        """Read all entries of this project at this endpoint, in no order."""
+    def entries(self, api: TpuApi) -> tuple[JournalEntry, ...]:
+        """Read all entries of this project at this endpoint."""
         found = (_read(path) for path in sorted(self.folder.glob("*.json")))
         ours = (api.project, api.endpoint)
         return tuple(e for e in found if e and (e.project, e.endpoint) == ours)
 
-    def foresee(self, create_id: str | None, outcome: str) -> None:
-        """Note how a request is to end, before the service is asked to end it.
+    def expect_end(self, create_id: str | None, outcome: str) -> None:
+        """Record why a TPU will be deleted, before its deletion is requested.
 
-        Whoever finds its TPU gone a moment later knows why; the note stays when the deletion fails,
-        for then nobody is to make another one unasked. Unknown ids are none of ours.
+        A watch that finds the TPU gone a moment later then knows why. The record stays when the
+        deletion fails, so that no watch recreates the TPU unasked. Unknown ids are ignored.
         """
         if create_id and (entry := self.find(create_id)):
             self.update(entry, outcome=outcome)
 
     def close(self, create_id: str | None, outcome: str, *, at: datetime) -> None:
-        """Note that nothing of a request exists any more; unknown ids are none of ours."""
+        """Record that nothing is left of a request; unknown ids are ignored."""
         if create_id and (entry := self.find(create_id)):
             self.update(entry, phase="closed", outcome=outcome, closed=at)
 
-    def forget(self, entry: Entry) -> None:
-        """Remove an entry for good."""
+    def forget(self, entry: JournalEntry) -> None:
+        """Remove an entry."""
         self._path(entry.create_id).unlink(missing_ok=True)
 
     @contextmanager
     def session(self) -> Iterator[str]:
-        """Keep others from settling the entries that carry the yielded name; a crash ends it.
+        """Yield a session name whose entries other processes leave alone while it lasts.
 
-        Raises WriteError where no journal can be kept.
+        Raises WriteError where the journal cannot be written.
         """
         name = str(uuid.uuid4())
         path = self._lock(name)
         ensure_folder(path.parent)
-        with locked(path, wait_s=0, busy="This journal's session is taken."):
+        # The kernel drops the lock when this process dies, so a crash ends the session too.
+        with locked(path, wait_s=0, busy="This journal session is in use."):
             try:
                 yield name
             finally:
@@ -133,7 +131,7 @@ class Journal:
                     path.unlink()
 
     def is_alive(self, session: str) -> bool:
-        """Whether the process that opened a session still works on its entries."""
+        """Whether the process that opened a session is still running."""
         path = self._lock(session)
         if not session or not path.exists():
             return False
@@ -152,23 +150,21 @@ class Journal:
 
 
 def new_create_id() -> str:
-    """Make an id that no other request has; it is a valid label value and request id."""
+    """Make a unique id that is valid as a label value and as a request id."""
     return str(uuid.uuid4())
 
 
-def _to_json(entry: Entry) -> str:
-    known = {name: value for name, value in asdict(entry).items() if value is not None}
-    return json.dumps({"schema": SCHEMA, **known}, indent=1, default=datetime.isoformat)
+def _to_json(entry: JournalEntry) -> str:
+    known = {name: value for name, value in to_plain(entry).items() if value is not None}
+    return json.dumps({"schema": SCHEMA, **known}, indent=1)
 
 
-def _read(path: Path) -> Entry | None:
-    """Read an entry; None when it is gone, or no entry of ours that anything could be done with."""
+def _read(path: Path) -> JournalEntry | None:
+    """Read an entry; None when it is missing, damaged or of another schema."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        known = {f.name: document[f.name] for f in fields(Entry) if f.name in document}
-        for name in ("created", "missing_since", "closed"):
-            if name in known:
-                known[name] = datetime.fromisoformat(known[name])
-        return Entry(**known) if document.get("schema") == SCHEMA else None
-    except (OSError, ValueError, TypeError, AttributeError):
+        if document["schema"] != SCHEMA:
+            return None
+        return from_plain(JournalEntry, document)
+    except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -1,10 +1,10 @@
-"""`list` and `show`: what there is, what it costs, what dead ones still block."""
+"""List TPUs and queued resources with their costs."""
 
 from dataclasses import dataclass, field
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.lookup import find, look
-from tpuctl.cloud.models import ALL_ZONES, Node
+from tpuctl.cloud.lookup import take_snapshot
+from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.tpu import QueuedTpu, Tpu, about_prices, describe_node, describe_queued
 from tpuctl.errors import TpuctlError
 from tpuctl.outcome import Outcome, Status
@@ -12,9 +12,9 @@ from tpuctl.outcome import Outcome, Status
 
 @dataclass(frozen=True)
 class TpuList(Outcome):
-    """Every TPU and queued resource that could be seen, and the zones that could not be.
+    """All TPUs and queued resources, and the zones that did not answer.
 
-    The sums leave out what is not known; `unpriced` counts the running TPUs without a price.
+    The sums leave out unknown costs; `unpriced` counts the running TPUs without a known price.
     """
 
     zone: str | None
@@ -29,21 +29,21 @@ class TpuList(Outcome):
 
     @property
     def status(self) -> Status:
-        """`partial` when something could not be seen."""
+        """`partial` when something could not be listed."""
         return "partial" if self.unreachable_zones or self.failed else "ok"
 
     @property
     def exit_code(self) -> int:
-        """That of what could not be listed at all; zones that are away are only a warning."""
+        """The exit code of a failed list; zones that do not answer are only a warning."""
         return self.failed[0].exit_code if self.failed else 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The zones that did not answer: what is there is not shown, but may be billed."""
+        """The zones that did not answer."""
         if not self.unreachable_zones:
             return ()
         zones = ", ".join(self.unreachable_zones)
-        return (f"No answer from {zones}: what is there is not shown, and may be billed.",)
+        return (f"No answer from {zones}: TPUs there are not shown, but may cost money.",)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -57,8 +57,8 @@ class TpuList(Outcome):
 
 
 def list_tpus(api: TpuApi, *, zone: str | None = None) -> TpuList:
-    """List nodes and queued resources of a zone, or of all zones, in two requests at once."""
-    seen = look(api, zone or ALL_ZONES)
+    """List the nodes and queued resources of a zone, or of all zones."""
+    seen = take_snapshot(api, zone or ALL_ZONES)
     now = api.clock.now()
     tpus = tuple(describe_node(node, now=now, emulated=api.emulated) for node in seen.nodes)
     queued = tuple(describe_queued(item, now=now) for item in seen.queued)
@@ -73,12 +73,3 @@ def list_tpus(api: TpuApi, *, zone: str | None = None) -> TpuList:
         emulated=api.emulated,
         failed=seen.failures,
     )
-
-
-def show_tpu(api: TpuApi, name: str, *, zone: str | None = None) -> Tpu | QueuedTpu:
-    """Show one TPU, or the queued resource that waits for it; without a zone all are searched."""
-    found = find(api, name, zone)
-    now = api.clock.now()
-    if isinstance(found, Node):
-        return describe_node(found, now=now, emulated=api.emulated)
-    return describe_queued(found, now=now)

@@ -1,52 +1,65 @@
-"""The labels by which a TPU tells who asked for it, and how long it may live.
+"""The objects of the Cloud TPU API as we see them, and the labels that we put on TPUs."""
 
-A label value may hold lower-case letters, digits, `-` and `_`, at most 63 of them.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tpuctl.errors import TpuctlError
 
-CREATE_ID = "tpuctl-create"
-"""The id of the journal entry of the create that made it."""
+# The service allows lower-case letters, digits, `-` and `_` in a label value, at most 63 of them.
+LABEL_CREATE_ID = "tpuctl-create"
+"""The create id of the journal entry that the TPU belongs to."""
 
-TTL_S = "tpuctl-ttl-s"
-"""Seconds after the service's own create time at which it must be gone."""
+LABEL_TTL_S = "tpuctl-ttl-s"
+"""Seconds after the service's own create time at which the TPU must be deleted."""
 
-MAX_USD_CENTS = "tpuctl-max-usd-cents"
-"""The budget from which the life time was derived, if there was one."""
+LABEL_MAX_USD_CENTS = "tpuctl-max-usd-cents"
+"""The budget that the time to live was derived from, if there was one."""
 
-WATCH = "tpuctl-watch"
-"""The id of the watch that made it, and may replace it."""
-
+LABEL_WATCH = "tpuctl-watch"
+"""The id of the watch that created the TPU and may replace it."""
 
 T = TypeVar("T")
 
 ALL_ZONES = "-"
-"""The zone that stands for all of them when listing."""
+"""The zone name that means all zones in a list request."""
 
 DEAD_NODE_STATES = frozenset({"PREEMPTED", "TERMINATED"})
-"""A node in one of these never comes back, and holds its name and quota until it is deleted."""
+"""A node in these states never recovers, but holds its name and quota until it is deleted."""
 
 DEAD_QUEUED_STATES = frozenset({"SUSPENDING", "SUSPENDED", "FAILED"})
-"""A queued resource in one of these gives no TPU any more, and holds quota until it is deleted."""
+"""A queued resource in these states never yields a TPU, but holds quota until it is deleted."""
+
+
+def shared(cls: type, source: object) -> dict[str, Any]:
+    """Return those attributes of an object that are also fields of a dataclass, by name."""
+    names = (field.name for field in fields(cls))
+    return {name: getattr(source, name) for name in names if hasattr(source, name)}
+
+
+def region_of(zone: str) -> str:
+    """Return the region of a zone."""
+    return zone.rpartition("-")[0] or zone
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How one worker of a node is reached; an address is None until it has one."""
+    """The addresses of one worker; None until one is assigned."""
 
     internal_ip: str | None
     external_ip: str | None
 
 
 class DataDisk(NamedTuple):
-    """A disk beside the one that a VM boots from; `source` is its full resource name."""
+    """A disk attached besides the boot disk; `source` is its full resource name."""
 
     source: str
     read_only: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the disk within its zone or region."""
+        return self.source.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -84,9 +97,9 @@ class Node:
 
 @dataclass(frozen=True)
 class QueuedResource:
-    """A request that waits in line for TPUs; `error` is set where it failed.
+    """A queued request for TPUs; `error` is set where it failed.
 
-    `asked` is the node that it asks for, with the little that is known of one that is not there.
+    `requested` is the node that it asks for; fields that only an existing node has are empty.
     """
 
     name: str
@@ -97,21 +110,21 @@ class QueuedResource:
     nodes: tuple[str, ...]
     spot: bool = False
     labels: dict[str, str] = field(default_factory=dict)
-    asked: Node | None = None
+    requested: Node | None = None
     error: TpuctlError | None = None
     stopped_by: str | None = None
 
     @property
     def is_dead(self) -> bool:
-        """Whether it will never give a TPU again."""
+        """Whether it will never yield a TPU."""
         return self.state in DEAD_QUEUED_STATES
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Work that the service has accepted; capacity errors arrive here, not in the reply.
+    """A long-running operation; capacity errors arrive here, not in the reply to the request.
 
-    `name` is the full resource name. `node` is what a finished create made.
+    `name` is the full resource name. `node` is the result of a finished create.
     """
 
     name: str
@@ -125,7 +138,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """What a list answered, and the zones that did not."""
+    """The result of a list request, and the zones that did not answer."""
 
     items: tuple[T, ...]
     unreachable_zones: tuple[str, ...] = ()
@@ -133,10 +146,10 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """Everything the service is told to make a node.
+    """A request to create a node.
 
-    `create_id` is sent as a label (and as the request id of a queued resource): by it a lost reply,
-    a crash or a late fulfilment is recognised as ours.
+    `create_id` is sent as a label (and as the request id of a queued resource). After a lost reply,
+    a crash or a late fulfilment, it identifies the TPU as ours.
     """
 
     name: str
@@ -158,9 +171,9 @@ class NodeRequest:
 
 @dataclass(frozen=True)
 class Quota:
-    """How many chips (or cores, as the family counts) the project may have in a place.
+    """The number of chips (or cores, for older generations) that the project may have in a place.
 
-    `place` is a zone or a region; `limit` 0 means that no request there can ever succeed.
+    `place` is a zone or a region; with a `limit` of 0 no request there can succeed.
     """
 
     id: str
@@ -172,8 +185,8 @@ class Quota:
 
     @property
     def pool(self) -> str:
-        """What is limited, wherever: of a pool the limits of zone and region both hold.
+        """The pool that the limit belongs to; the limits of a zone and its region apply together.
 
-        A generation may have several, such as one for single hosts and one for pods.
+        A generation may have several pools, such as one for single hosts and one for pods.
         """
         return self.id.partition("PerProject")[0]

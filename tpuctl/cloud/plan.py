@@ -1,13 +1,21 @@
-"""What to ask for: derived from the type, and refused here where the service could only refuse."""
+"""Plan a create: derive the request from the type, and reject options that cannot work."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tpuctl.cloud import models, ttl
-from tpuctl.cloud.models import DataDisk, NodeRequest
-from tpuctl.cloud.placement import region_of, why_not_in
+from tpuctl.cloud import ttl
+from tpuctl.cloud.models import (
+    LABEL_CREATE_ID,
+    LABEL_MAX_USD_CENTS,
+    LABEL_TTL_S,
+    LABEL_WATCH,
+    DataDisk,
+    NodeRequest,
+    region_of,
+    shared,
+)
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
 from tpuctl.outcome import Outcome
@@ -16,19 +24,23 @@ from tpuctl.units import format_duration
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-_MOST_LABELS = 60  # 64 for the service; four may be ours
+# The service takes 64; up to four are ours.
+_MAX_LABELS = 60
 _SHORT_TTL_S = 600
 
+_DISK = re.compile(r"projects/[^/,=]+/(zones|regions)/(?P<place>[^/,=]+)/disks/(?P<name>[^/,=]+)")
+_DISK_MODES = {"read-write": False, "read-only": True}
+
 STARTUP_SCRIPT = "startup-script"
-"""The metadata that a VM runs when it starts."""
+"""The metadata key of the script that a VM runs when it starts."""
 
 
 @dataclass(frozen=True)
 class CreateOptions:
-    """What somebody wants. No zones means: find one.
+    """The options of a create. Without zones, every zone that has the type is considered.
 
-    `watch` is the id of the watch that makes it, which it carries as a label; `metadata` is what
-    its VMs are told besides the startup script.
+    `watch` is the id of the watch that creates the TPU, written to a label; `metadata` is passed to
+    the VMs besides the startup script.
     """
 
     name: str
@@ -54,9 +66,9 @@ class CreateOptions:
 
 @dataclass(frozen=True)
 class Offer:
-    """A zone to try: its list price, how long the TPU may live there, and our quota of chips.
+    """One zone to try: its list price, the TPU's time to live there, and our quota of chips.
 
-    `not_tried` says why it is no use to ask there.
+    `not_tried` is the reason why the zone is skipped.
     """
 
     zone: str
@@ -71,9 +83,27 @@ class Offer:
         return region_of(self.zone)
 
 
-@dataclass(frozen=True)
-class CreatePlan(Outcome):
-    """What will be asked for, zone by zone in this order."""
+@dataclass(frozen=True, kw_only=True)
+class NotedOutcome(Outcome):
+    """An outcome with warnings (`notes`) and reasons (`because`) in fields that JSON leaves out."""
+
+    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return self.notes
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Where the derived values come from."""
+        return self.because
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatePlan(NotedOutcome):
+    """What will be requested, zone by zone in this order."""
 
     name: str
     accelerator_type: str
@@ -89,34 +119,22 @@ class CreatePlan(Outcome):
     offers: tuple[Offer, ...]
     prices_as_of: str
     options: CreateOptions = field(metadata={"internal": True})
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What should be known before it is paid for."""
-        return self.notes
-
-    def warned(self, *notes: str) -> "CreatePlan":
-        """The same plan with more that should be known before it is paid for."""
+    def with_warnings(self, *notes: str) -> "CreatePlan":
+        """Return the same plan with further warnings."""
         return replace(self, notes=(*self.notes, *notes))
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values come from."""
-        return self.because
-
-    @property
     def to_try(self) -> tuple[Offer, ...]:
-        """The offers that it is some use to ask for."""
+        """The offers that will be requested."""
         return tuple(offer for offer in self.offers if offer.not_tried is None)
 
 
 def plan_create(options: CreateOptions) -> CreatePlan:
-    """Derive everything from the type; no request is made.
+    """Check the options and derive the rest from the type; sends no request.
 
-    Raises UsageError for a type that does not exist or options that exclude each other, and
-    InvalidInputError for a value that cannot work.
+    Raises UsageError for an unknown type or options that exclude each other, and InvalidInputError
+    for a value that cannot work.
     """
     kind = describe(options.accelerator_type)
     _check_names(options)
@@ -126,26 +144,16 @@ def plan_create(options: CreateOptions) -> CreatePlan:
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)
+    known = {**shared(CreatePlan, options), **shared(CreatePlan, kind)}
     return CreatePlan(
-        name=options.name,
-        accelerator_type=kind.accelerator_type,
-        generation=kind.generation,
-        chips=kind.chips,
-        workers=kind.workers,
-        topology=kind.topology,
-        runtime_version=version,
-        spot=options.spot,
-        reserved=options.reserved,
-        queued=options.queued,
-        max_usd=options.max_usd,
+        **{**known, "runtime_version": version},
         offers=offers,
-        prices_as_of=kind.prices_as_of,
         options=options,
-        notes=(*_version_notes(kind, version), *offer_notes(kind, offers)),
+        notes=(*_version_warnings(kind, version), *offer_warnings(kind, offers)),
         because=(
             f"{options.accelerator_type} is {kind.accelerator_type}: {kind.in_words}",
             f"runtime version {version}, "
-            + ("as you said" if options.runtime_version else f"because it is a {kind.generation}"),
+            + ("as given" if options.runtime_version else f"the default of {kind.generation}"),
         ),
     )
 
@@ -153,95 +161,108 @@ def plan_create(options: CreateOptions) -> CreatePlan:
 def _offers_in_given_zones(kind: AcceleratorType, options: CreateOptions) -> tuple[Offer, ...]:
     offers = tuple(offer_in(zone, kind, options) for zone in options.zones)
     if offers and all(offer.not_tried for offer in offers):
-        if why_not_in(offers[0].zone, options.data_disks):
+        if why_disks_elsewhere(offers[0].zone, options.data_disks):
             raise InvalidInputError(
-                f"{options.name} cannot be made in {offers[0].zone}: {offers[0].not_tried}.",
-                hint="Ask for it in the zone of the disk.",
+                f"Cannot create {options.name} in {offers[0].zone}: {offers[0].not_tried}.",
+                hint="Create it in the zone of the disk.",
             )
         raise InvalidInputError(
-            f"A budget cannot be kept: {offers[0].not_tried}.",
-            hint="Limit its life with --ttl instead.",
+            f"Cannot keep a budget: {offers[0].not_tried}.",
+            hint="Limit its time to live with --ttl instead.",
         )
     return offers
 
 
 def offer_in(zone: str, kind: AcceleratorType, options: CreateOptions) -> Offer:
-    """Price the type in a zone; a budget becomes a life time there.
+    """Price the type in a zone, and turn a budget into a time to live there.
 
-    Without a known price a budget cannot be kept, and the zone is not tried; nor is one that the
-    data disks are not in.
+    A zone is skipped where a budget cannot be kept because no price is known, and where the data
+    disks are elsewhere.
     """
     price = usd_per_hour(kind.accelerator_type, zone, spot=options.spot)
-    if reason := why_not_in(zone, options.data_disks):
+    if reason := why_disks_elsewhere(zone, options.data_disks):
         return Offer(zone, price, not_tried=reason)
     limits = [options.ttl_s] if options.ttl_s is not None else []
     if options.max_usd is not None:
         if not price:
-            reason = (
-                f"no price of {kind.accelerator_type} in {zone} is known, and --max-usd needs one"
-            )
-            return Offer(zone, price, not_tried=reason)
+            reason = f"the price of {kind.accelerator_type} in {zone} is unknown"
+            return Offer(zone, price, not_tried=f"{reason}, and --max-usd needs it")
         limits.append(options.max_usd / price * 3600)
     return Offer(zone, price, ttl_s=max(1, int(min(limits))) if limits else None)
 
 
+def parse_data_disk(text: str) -> DataDisk:
+    """Parse `source=PATH[,mode=read-only]`, gcloud's syntax; raises InvalidInputError."""
+    words = dict(word.partition("=")[::2] for word in text.split(","))
+    source, mode = words.pop("source", ""), words.pop("mode", "read-write")
+    if words or mode not in _DISK_MODES or not _DISK.fullmatch(source):
+        raise InvalidInputError(
+            f"{text!r} is not a valid data disk.",
+            hint="--data-disk source=projects/P/zones/Z/disks/NAME,mode=read-only (or read-write)",
+        )
+    return DataDisk(source, _DISK_MODES[mode])
+
+
+def why_disks_elsewhere(zone: str, disks: Sequence[DataDisk]) -> str | None:
+    """Say which disk cannot be attached to a TPU in a zone; None when all of them can."""
+    for disk in disks:
+        read = _DISK.search(disk.source)
+        if read and read["place"] not in (zone, region_of(zone)):
+            return f"its data disk {read['name']} is in {read['place']}"
+    return None
+
+
 def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str) -> NodeRequest:
-    """Write the request for one zone, with its limits as labels and a guard on the VM."""
+    """Build the request for one zone, with its limits as labels and a TTL guard on the VM."""
     options = plan.options
     limits: dict[str, str] = {}
     if offer.ttl_s is not None:
-        limits[models.TTL_S] = str(offer.ttl_s)
+        limits[LABEL_TTL_S] = str(offer.ttl_s)
     if plan.max_usd is not None:
-        limits[models.MAX_USD_CENTS] = str(round(plan.max_usd * 100))
-    watched = {models.WATCH: options.watch} if options.watch else {}
+        limits[LABEL_MAX_USD_CENTS] = str(round(plan.max_usd * 100))
+    watched = {LABEL_WATCH: options.watch} if options.watch else {}
     script = ttl.startup_script(
-        ttl.Guarded(project, offer.zone, plan.name, create_id) if limits else None,
+        ttl.GuardTarget(project, offer.zone, plan.name, create_id) if limits else None,
         options.startup_script,
     )
+    known = {
+        **shared(NodeRequest, options),
+        **shared(NodeRequest, plan),
+        "labels": {**options.labels, **limits, **watched, LABEL_CREATE_ID: create_id},
+        "metadata": {**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
+    }
     return NodeRequest(
-        name=plan.name,
-        zone=offer.zone,
-        accelerator_type=plan.accelerator_type,
-        runtime_version=plan.runtime_version,
-        create_id=create_id,
-        spot=plan.spot,
-        reserved=plan.reserved,
-        network=options.network,
-        subnetwork=options.subnetwork,
-        external_ips=not options.internal_ip,
-        service_account=options.service_account,
-        labels={**options.labels, **limits, **watched, models.CREATE_ID: create_id},
-        metadata={**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
-        tags=options.tags,
-        data_disks=options.data_disks,
+        **known, zone=offer.zone, create_id=create_id, external_ips=not options.internal_ip
     )
 
 
 def _check_names(options: CreateOptions) -> None:
     if not _NAME.fullmatch(options.name):
         raise InvalidInputError(
-            f"{options.name!r} cannot be the name of a TPU.",
-            hint="Lower-case letters, digits and '-', a letter first, no '-' last, 63 at most.",
+            f"{options.name!r} is not a valid TPU name.",
+            hint="Use at most 63 lower-case letters, digits and '-'; start with a letter, do not "
+            "end with '-'.",
         )
     for zone in options.zones:
         if not _NAME.fullmatch(zone):
             raise InvalidInputError(
-                f"{zone!r} is no zone.", hint="A zone is written like us-central1-a."
+                f"{zone!r} is not a valid zone.", hint="Write a zone like us-central1-a."
             )
     if len(set(options.zones)) < len(options.zones):
-        raise UsageError(f"A zone is there twice: {', '.join(options.zones)}.")
+        raise UsageError(f"The same zone is given twice: {', '.join(options.zones)}.")
 
 
 def _check_labels(wanted: Mapping[str, str]) -> None:
-    if len(wanted) > _MOST_LABELS:
-        raise InvalidInputError(f"{len(wanted)} labels are too many; at most {_MOST_LABELS} fit.")
+    if len(wanted) > _MAX_LABELS:
+        raise InvalidInputError(f"Too many labels: {len(wanted)}; the limit is {_MAX_LABELS}.")
     for key, value in wanted.items():
         if key.startswith("tpuctl-"):
-            raise InvalidInputError(f"The label {key!r} is not free: tpuctl- labels are ours.")
+            raise InvalidInputError(f"The label {key!r} is reserved: tpuctl- labels are ours.")
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
             raise InvalidInputError(
-                f"{key}={value} cannot be a label.",
-                hint="Lower-case letters, digits, '-' and '_'; a letter first; 63 at most.",
+                f"{key}={value} is not a valid label.",
+                hint="Use at most 63 lower-case letters, digits, '-' and '_' in a key and in a "
+                "value; start a key with a letter.",
             )
 
 
@@ -249,19 +270,20 @@ def _check_limits(options: CreateOptions) -> None:
     for name, limit in (("--ttl", options.ttl_s), ("--max-usd", options.max_usd)):
         if limit is not None and not (math.isfinite(limit) and limit > 0):
             raise InvalidInputError(
-                f"{name} must be more than nothing, and finite.",
-                hint="Like --ttl 4h or --max-usd 20; leave both out for no limit.",
+                f"{name} must be a finite number greater than 0.",
+                hint="For example --ttl 4h or --max-usd 20; leave both out for no limit.",
             )
     if options.ttl_s is not None and options.ttl_s < 1:
-        raise InvalidInputError("--ttl must be at least a second.")
+        raise InvalidInputError("--ttl must be at least 1s.")
 
 
 def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
-    """Take the version of the generation, or what was asked for unless it is of another."""
+    """Choose the generation's default version, or check the given one."""
     if wanted is None and kind.runtime_version is None:
         raise InvalidInputError(
-            f"The Cloud TPU API has no {kind.generation}: {kind.note or 'it is newer than that'}",
-            hint="Types that it has: tpuctl types",
+            f"The Cloud TPU API does not offer {kind.generation}: "
+            f"{kind.note or 'no runtime version is known'}",
+            hint="To see the types that it offers: tpuctl types",
         )
     if wanted is None:
         return str(kind.runtime_version)
@@ -273,27 +295,29 @@ def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
     if owners and kind.generation not in owners:
         raise InvalidInputError(
             f"{wanted} is the runtime version of {', '.join(owners)}, not of {kind.generation}.",
-            hint=f"Leave it out: tpuctl takes {kind.runtime_version}.",
+            hint=f"Leave out --runtime-version to use {kind.runtime_version}.",
         )
     return wanted
 
 
-def offer_notes(kind: AcceleratorType, offers: Sequence[Offer]) -> tuple[str, ...]:
-    """What should be known of the prices and limits in some zones before they are paid for."""
+def offer_warnings(kind: AcceleratorType, offers: Sequence[Offer]) -> tuple[str, ...]:
+    """Warn of unknown prices and of a time to live that is too short to be useful."""
     notes = []
     if unknown := [offer.zone for offer in offers if offer.usd_per_hour is None]:
-        notes.append(f"No price of {kind.accelerator_type} in {', '.join(unknown)} is known.")
+        notes.append(f"The price of {kind.accelerator_type} in {', '.join(unknown)} is unknown.")
     lives = [offer.ttl_s for offer in offers if offer.ttl_s is not None]
     if lives and min(lives) < _SHORT_TTL_S:
         notes.append(
-            f"It must be gone {format_duration(min(lives))} after it was asked for, and minutes of "
-            "that pass before it is ready."
+            f"The TPU is deleted {format_duration(min(lives))} after the request, and it takes "
+            "minutes until it is ready."
         )
     return tuple(notes)
 
 
-def _version_notes(kind: AcceleratorType, version: str) -> tuple[str, ...]:
+def _version_warnings(kind: AcceleratorType, version: str) -> tuple[str, ...]:
     if version.startswith("tpu-vm-tf-") and kind.workers > 1 and "-pod" not in version:
-        many = f"and this TPU has {kind.workers}"
-        return (f"{version} is for one worker, {many}: see {version}-pod.",)
+        return (
+            f"{version} is for a single worker, but this TPU has {kind.workers}: use {version}-pod "
+            "(--runtime-version).",
+        )
     return ()

@@ -1,4 +1,4 @@
-"""`quota`: how many chips the project may have, where; 0 means that no request can ever succeed."""
+"""How many chips the project may have in each zone; with 0, no request there can succeed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from tpuctl.outcome import Outcome
 
 @dataclass(frozen=True)
 class ZoneLimit:
-    """The chips of one generation that the project may have in a zone; None is not known.
+    """The quota of one generation in a zone; None is unknown.
 
-    `on_demand_fits` and `spot_fits` say whether one TPU of the type asked for may exist there.
+    `on_demand_fits` and `spot_fits` are whether one TPU of the requested type may exist there.
     """
 
     generation: str
@@ -27,7 +27,7 @@ class ZoneLimit:
 
 @dataclass(frozen=True)
 class QuotaTable(Outcome):
-    """The limits of the project, where one is known. They do not tell what is used, or free."""
+    """The project's known limits; they do not tell how much is used or free."""
 
     project: str
     accelerator_type: str | None
@@ -36,17 +36,17 @@ class QuotaTable(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That a type can be had nowhere."""
+        """Whether no zone has enough quota for the type."""
         fits = any(limit.on_demand_fits or limit.spot_fits for limit in self.limits)
         if fits or not self.limits or self.accelerator_type is None:
             return ()
-        return (f"No zone has quota for a {self.accelerator_type} that we know of.",)
+        return (f"No zone is known to have quota for a {self.accelerator_type}.",)
 
 
 def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
-    """Tell the limits for every generation, or where one TPU of a type may exist.
+    """Read the limits of every generation, or where one TPU of a type may exist.
 
-    Raises UsageError for an unknown type, and what the quota service refuses with.
+    Raises UsageError for an unknown type, and the errors of the quota service.
     """
     kind = describe(accelerator_type) if accelerator_type else None
     quotas = api.list_quotas()
@@ -56,21 +56,19 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
         for generation in known
         for zone in _zones(quotas, generation, kind)
     )
-    told = (lim for lim in limits if (lim.on_demand_chips, lim.spot_chips) != (None, None))
+    stated = (lim for lim in limits if (lim.on_demand_chips, lim.spot_chips) != (None, None))
     return QuotaTable(
         project=api.project,
         accelerator_type=kind.accelerator_type if kind else None,
         chips=kind.chips if kind else None,
-        limits=tuple(sorted(told, key=_best_first)),
+        limits=tuple(sorted(stated, key=_best_first)),
     )
 
 
 def chips_allowed(quotas: Sequence[Quota], generation: str, zone: str, *, spot: bool) -> int | None:
-    """The chips that may exist in a zone; None where nothing is known.
-
-    In a pool the limits of zone and region both hold. Which of its pools a generation draws on is
-    the service's secret, so that the best of them counts: 0 must mean that it is hopeless.
-    """
+    """Return the quota of chips in a zone; None where it is unknown."""
+    # Within a pool, the limits of zone and region both apply. The service does not say which of its
+    # pools a generation draws on, so the largest counts: 0 must mean that no request can succeed.
     pools: dict[str, int] = {}
     for quota in quotas:
         is_here = quota.place in (zone, zone.rpartition("-")[0])
@@ -88,7 +86,7 @@ def _chips(quota: Quota) -> int:
 def _zones(
     quotas: Sequence[Quota], generation: str, kind: AcceleratorType | None
 ) -> tuple[str, ...]:
-    """The zones that have it, and places with a limit of their own beyond those."""
+    """Return the zones that have a generation or type, and other places with a limit."""
     zones = set(kind.zones if kind else zones_of(generation))
     covered = zones | {zone.rpartition("-")[0] for zone in zones}
     places = {quota.place for quota in quotas if quota.generation == generation}

@@ -1,217 +1,36 @@
-"""Giving up requests: a request that nobody wants any more is cancelled, and seen to be gone."""
+"""The life of a create request: sent, cancelled, and reconciled after a crash."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tpuctl.cloud import models
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import KEEP_CLOSED, Entry, Journal, new_create_id
-from tpuctl.cloud.lookup import Thing
-from tpuctl.cloud.models import Node, NodeRequest, Operation
+from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
+from tpuctl.cloud.lookup import Resource, read_optional
+from tpuctl.cloud.models import LABEL_CREATE_ID, Node, Operation
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import describe_node
 from tpuctl.errors import (
     AlreadyExistsError,
-    DeadlineError,
     NotFoundError,
     PermissionDeniedError,
     TpuctlError,
     UnavailableError,
 )
 
-TIMEOUT_S = 300.0
-"""How long a cancelled request is watched; after that the journal and `gc` look after it."""
-
-
-def give_up(
-    api: TpuApi,
-    journal: Journal,
-    entries: Iterable[Entry],
-    *,
-    outcome: str,
-    timeout_s: float = TIMEOUT_S,
-) -> tuple[Entry, ...]:
-    """Cancel requests, and return those that could not be seen to be gone in time.
-
-    The journal says first that they are unwanted. Identity is read right before every deletion:
-    whatever else bears such a name is left alone.
-    """
-    left = [journal.update(entry, phase="abandoned", outcome=outcome) for entry in entries]
-    polling = Polling(api.clock, timeout_s=timeout_s)
-    while True:
-        looked_at = [_cancel(api, journal, entry) for entry in left]
-        left = [entry for entry in looked_at if entry]
-        if not left:
-            return ()
-        try:
-            polling.pause("", hint="")
-        except DeadlineError:
-            return tuple(left)
-
-
-def _cancel(api: TpuApi, journal: Journal, entry: Entry) -> Entry | None:
-    """Ask for the deletion of what a request made, unless that is under way; None when it is gone.
-
-    What the service answers does not matter: the next look shows what it has done.
-    """
-    try:
-        there = read_named(api, entry)
-        if there is None or not is_of(there, entry):
-            return _missing(api, journal, entry)
-        if there.state == "DELETING":
-            return entry
-        if entry.kind == "queued":
-            api.delete_queued_resource(entry.name, zone=entry.zone, force=True)
-        else:
-            api.delete_node(entry.name, zone=entry.zone)
-    except TpuctlError:
-        pass
-    return entry
-
-
-def _missing(api: TpuApi, journal: Journal, entry: Entry) -> Entry | None:
-    """Believe at once that an accepted request is gone; one just sent may show a moment later."""
-    now = api.clock.now()
-    if entry.operation or entry.created:
-        journal.update(entry, phase="closed", closed=now)
-        return None
-    if entry.missing_since is None:
-        return journal.update(entry, missing_since=now)
-    return None
-
+CANCEL_TIMEOUT_S = 300.0
+"""How long a cancelled request is followed; after that, the journal and `gc` take care of it."""
 
 FOUND = "found"
-"""The outcome of an entry whose TPU turned out to be there after its create had ended."""
+"""The outcome of an entry whose TPU turned up after its create had ended."""
 
 SURELY_MISSING = timedelta(minutes=5)
-"""A request that has not shown by then never will: a request is answered within a minute."""
+"""A request that has had no effect by then never will: requests are answered within a minute."""
 
-_ON_THEIR_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
-
-
-@dataclass(frozen=True)
-class Settled:
-    """What the journal knows now; `zombies` were given up and exist all the same."""
-
-    zombies: tuple[Entry, ...] = ()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What costs money and is wanted by nobody."""
-        return tuple(
-            f"{entry.name} in {entry.zone} was given up and exists all the same; to delete it: "
-            "tpuctl gc --yes"
-            for entry in self.zombies
-        )
-
-
-def reconcile(api: TpuApi, journal: Journal | None = None) -> Settled:
-    """Bring the journal in line with what there is; nothing is ever deleted here.
-
-    Makes no request while nothing is open. Entries that a running command works on are left alone.
-    """
-    journal = journal or Journal()
-    unsettled = [
-        entry
-        for entry in journal.entries(api)
-        if entry.phase not in ("ready", "closed") and not journal.is_alive(entry.session)
-    ]
-    if not unsettled:
-        return Settled()
-    there = _things_of(api, unsettled)
-    now = api.clock.now()
-    settled = [
-        _settle(api, journal, entry, there[entry.zone].get(entry.create_id), now)
-        for entry in unsettled
-        if entry.zone in there
-    ]
-    known = journal.entries(api)
-    _forget_old(journal, known, now)
-    winners = _winners(known, settled, there)
-    given_up = [
-        journal.update(entry, phase="abandoned", outcome="lost the race")
-        if entry.phase not in ("abandoned", "closed")
-        and winners.get(entry.race, entry.create_id) != entry.create_id
-        else entry
-        for entry in settled
-    ]
-    return Settled(tuple(e for e in given_up if e.phase == "abandoned" and not e.missing_since))
-
-
-def _winners(
-    known: Iterable[Entry], settled: Iterable[Entry], there: Mapping[str, Mapping[str, Thing]]
-) -> dict[str | None, str]:
-    """The request that has won each race: one told of before, or the cheapest that is ready now."""
-    fresh = {entry.create_id for entry in settled}
-    ready = [entry for entry in known if entry.race and entry.phase == "ready"]
-    won = {entry.race: entry.create_id for entry in ready if entry.create_id not in fresh}
-    for entry in sorted(ready, key=lambda entry: entry.usd_per_hour or math.inf):
-        if entry.create_id in fresh and not there[entry.zone][entry.create_id].is_dead:
-            won.setdefault(entry.race, entry.create_id)
-    return won
-
-
-def _things_of(api: TpuApi, entries: Iterable[Entry]) -> dict[str, dict[str, Thing]]:
-    """List the zones of some entries, by create id; a zone that does not answer is left out."""
-    kinds: dict[str, set[str]] = {}
-    for entry in entries:
-        kinds.setdefault(entry.zone, set()).add(entry.kind)
-    found: dict[str, dict[str, Thing]] = {}
-    for zone, wanted in kinds.items():
-        try:
-            nodes = api.list_nodes(zone)
-            silent, things = set(nodes.unreachable_zones), [*_named(nodes.items).items()]
-            if "queued" in wanted:
-                queued = api.list_queued_resources(zone)
-                silent |= set(queued.unreachable_zones)
-                things += _named(queued.items).items()
-        except (PermissionDeniedError, NotFoundError):
-            continue
-        if not silent:
-            found[zone] = dict(reversed(things))
-    return found
-
-
-def _named(things: Iterable[Thing]) -> Mapping[str, Thing]:
-    return {thing.labels[models.CREATE_ID]: thing for thing in things if is_labelled(thing)}
-
-
-def is_labelled(thing: Thing) -> bool:
-    """Whether a thing carries the id of a create of ours."""
-    return models.CREATE_ID in thing.labels
-
-
-def _settle(
-    api: TpuApi, journal: Journal, entry: Entry, thing: Thing | None, now: datetime
-) -> Entry:
-    if thing is None:
-        if entry.missing_since is None:
-            return journal.update(entry, missing_since=now)
-        if now - entry.missing_since >= SURELY_MISSING:
-            outcome = entry.outcome or "gone"
-            return journal.update(entry, phase="closed", outcome=outcome, closed=now)
-        return entry
-    if entry.phase == "abandoned":
-        return journal.update(entry, missing_since=None) if entry.missing_since else entry
-    known = {"missing_since": None, "created": thing.created}
-    if not isinstance(thing, Node):
-        return journal.update(entry, phase="accepted", **known)
-    tpu = describe_node(thing, now=now, emulated=api.emulated)
-    if tpu.is_usable or thing.state not in {*_ON_THEIR_WAY, "READY"}:
-        return journal.update(entry, phase="ready", node_id=thing.id, outcome=FOUND, **known)
-    return journal.update(entry, phase="accepted", node_id=thing.id, **known)
-
-
-def _forget_old(journal: Journal, entries: Iterable[Entry], now: datetime) -> None:
-    for entry in entries:
-        if entry.phase == "closed" and entry.closed and now - entry.closed > KEEP_CLOSED:
-            journal.forget(entry)
-
-
-_MOST_LOST_REPLIES = 4
+_STARTING = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
+_MAX_LOST_REPLIES = 4
 _SAME = ("name", "zone", "kind", "project", "endpoint", "accelerator_type", "spot")
 
 
@@ -225,30 +44,16 @@ def submit(
     timeout_s: float,
     valid_for_s: float | None = None,
     race: str | None = None,
-) -> Entry:
-    """Ask for a TPU in one zone; returns the entry of the request that was accepted.
+) -> JournalEntry:
+    """Request a TPU in one zone; return the entry of the accepted request.
 
-    A place in a queue is given up by the service itself after `valid_for_s`. The entry may be that
-    of an interrupted create of the same TPU. Raises what the service answers;
-    UnavailableError leaves the entry open, because nobody knows whether the TPU was made.
+    The service itself drops a queued request after `valid_for_s`. The entry may be that of an
+    interrupted create of the same TPU, which is resumed. Raises the service's error;
+    UnavailableError leaves the entry open, because the TPU may or may not have been created.
     """
     request = request_for(plan, offer, project=api.project, create_id=new_create_id())
-    entry = _entry(api, plan, offer, request.create_id, session=session, race=race)
-    journal.intend(entry)
-    try:
-        return _send(api, journal, entry, lambda: _ask(api, entry, request, valid_for_s), timeout_s)
-    except UnavailableError as error:
-        raise UnavailableError(
-            f"{str(error).rstrip('.')}. Whether {entry.name} was made there is not known.",
-            hint="The next command of tpuctl finds out: tpuctl list",
-        ) from error
-
-
-def _entry(
-    api: TpuApi, plan: CreatePlan, offer: Offer, create_id: str, *, session: str, race: str | None
-) -> Entry:
-    return Entry(
-        create_id=create_id,
+    entry = JournalEntry(
+        create_id=request.create_id,
         name=plan.name,
         zone=offer.zone,
         kind="queued" if plan.queued else "node",
@@ -260,99 +65,260 @@ def _entry(
         session=session,
         race=race,
     )
+    journal.intend(entry)
 
+    def send() -> Operation:
+        if plan.queued:
+            return api.create_queued_resource(request, valid_for_s=valid_for_s)
+        return api.create_node(request)
 
-def read_named(api: TpuApi, entry: Entry) -> Thing | None:
-    """Read whatever bears the name of a request now; None when nothing does."""
     try:
-        if entry.kind == "queued":
-            return api.get_queued_resource(entry.name, zone=entry.zone)
-        return api.get_node(entry.name, zone=entry.zone)
-    except NotFoundError:
-        return None
-
-
-def is_of(thing: Thing, entry: Entry) -> bool:
-    """Whether a thing was made by this very request."""
-    return thing.labels.get(models.CREATE_ID) == entry.create_id
+        return _send(api, journal, entry, send, timeout_s)
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"{str(error).rstrip('.')}. It is unknown whether {entry.name} was created there.",
+            hint="To find out: tpuctl list",
+        ) from error
 
 
 def _send(
     api: TpuApi,
     journal: Journal,
-    entry: Entry,
-    ask: Callable[[], Operation],
+    entry: JournalEntry,
+    send: Callable[[], Operation],
     timeout_s: float,
-) -> Entry:
+) -> JournalEntry:
     polling, lost = None, 0
     while True:
         try:
-            return journal.update(entry, phase="accepted", operation=ask().name)
+            return journal.update(entry, phase="accepted", operation=send().name)
         except (AlreadyExistsError, UnavailableError) as error:
             refusal = error
         except TpuctlError as error:
-            # After a lost reply nothing is sure: then the next command finds out what there is.
+            # After a lost reply a TPU may exist in spite of this error. Then the entry stays open,
+            # and the next command reconciles it.
             if not lost:
                 journal.close(entry.create_id, error.code, at=api.clock.now())
             raise
-        there = read_named(api, entry)
-        if there and is_of(there, entry):
-            return journal.update(entry, phase="accepted", created=there.created)
-        if there and there.state != "DELETING":
-            return _adopt(api, journal, entry, there)
+        # Either the name is taken, perhaps by our own request whose reply was lost, or the reply
+        # was lost just now. Only the label tells.
+        resource = read_resource(api, entry)
+        if resource and is_of(resource, entry):
+            return journal.update(entry, phase="accepted", created=resource.created)
+        if resource and resource.state != "DELETING":
+            return _adopt(api, journal, entry, resource)
         lost += isinstance(refusal, UnavailableError)
-        # Only now: before the first reply the service's time is not known.
         polling = polling or Polling(api.clock, timeout_s=timeout_s)
-        try:
-            polling.pause("", hint="")
-        except DeadlineError:
-            raise refusal from None
-        if lost >= _MOST_LOST_REPLIES:
+        if not polling.next() or lost >= _MAX_LOST_REPLIES:
             raise refusal
 
 
-def _ask(api: TpuApi, entry: Entry, request: NodeRequest, valid_for_s: float | None) -> Operation:
+def read_resource(api: TpuApi, entry: JournalEntry) -> Resource | None:
+    """Read whatever has the name of a request now; None when nothing does."""
     if entry.kind == "queued":
-        return api.create_queued_resource(request, valid_for_s=valid_for_s)
-    return api.create_node(request)
+        return read_optional(api.get_queued_resource, entry.name, entry.zone)
+    return read_optional(api.get_node, entry.name, entry.zone)
 
 
-def _adopt(api: TpuApi, journal: Journal, entry: Entry, there: Thing) -> Entry:
-    """Go on with what an interrupted create began, or one gave up but could not delete.
+def is_of(resource: Resource, entry: JournalEntry) -> bool:
+    """Whether a resource was created by this very request."""
+    return resource.labels.get(LABEL_CREATE_ID) == entry.create_id
 
-    Raises AlreadyExistsError for any other TPU.
+
+def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource) -> JournalEntry:
+    """Resume an interrupted create of the same TPU; raises AlreadyExistsError for any other TPU.
+
+    A create is interrupted when no process follows it and nobody was told that it is ready.
     """
-    earlier = journal.find(there.labels.get(models.CREATE_ID, ""))
-    if earlier and _is_interrupted(journal, earlier) and _is_alike(earlier, entry):
+    earlier = journal.find(resource.labels.get(LABEL_CREATE_ID, ""))
+    if (
+        earlier
+        and (earlier.phase != "ready" or earlier.outcome == FOUND)
+        and not journal.is_alive(earlier.session)
+        and all(getattr(earlier, name) == getattr(entry, name) for name in _SAME)
+    ):
         journal.forget(entry)
         return journal.update(
             earlier,
             phase="accepted",
             outcome=None,
             missing_since=None,
-            created=there.created,
+            created=resource.created,
             session=entry.session,
             race=entry.race,
         )
     journal.close(entry.create_id, AlreadyExistsError.code, at=api.clock.now())
     command = f"{entry.name} --zone {entry.zone}"
-    if there.is_dead:
+    if resource.is_dead:
         raise AlreadyExistsError(
-            f"{entry.name} in {entry.zone} is {there.state}: it is dead, and holds its name and "
+            f"{entry.name} in {entry.zone} is {resource.state}: it is dead, but holds its name and "
             "quota until it is deleted.",
             hint=f"tpuctl delete {command}",
         )
     raise AlreadyExistsError(
-        f"There is a TPU {entry.name} in {entry.zone} already; it is {there.state}.",
+        f"A TPU {entry.name} already exists in {entry.zone}; it is {resource.state}.",
         hint=f"tpuctl show {command}",
     )
 
 
-def _is_interrupted(journal: Journal, entry: Entry) -> bool:
-    """Whether nobody follows it, and nobody was told that it is ready."""
-    was_told = entry.phase == "ready" and entry.outcome != FOUND
-    return not was_told and not journal.is_alive(entry.session)
+def cancel(
+    api: TpuApi,
+    journal: Journal,
+    entries: Iterable[JournalEntry],
+    *,
+    outcome: str,
+    timeout_s: float = CANCEL_TIMEOUT_S,
+) -> tuple[JournalEntry, ...]:
+    """Cancel requests; return those that could not be seen to be gone in time.
+
+    The journal is updated first, so that after a crash `gc` knows that they are unwanted. Nothing
+    else of the same name is deleted.
+    """
+    left = [journal.update(entry, phase="abandoned", outcome=outcome) for entry in entries]
+    polling = Polling(api.clock, timeout_s=timeout_s)
+    while True:
+        remaining = [_cancel(api, journal, entry) for entry in left]
+        left = [entry for entry in remaining if entry]
+        if not left or not polling.next():
+            return tuple(left)
 
 
-def _is_alike(one: Entry, other: Entry) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in _SAME)
+def _cancel(api: TpuApi, journal: Journal, entry: JournalEntry) -> JournalEntry | None:
+    """Delete what a request created, unless that is in progress; None when it is gone."""
+    try:
+        resource = read_resource(api, entry)
+        if resource is None or not is_of(resource, entry):
+            return _missing(api, journal, entry)
+        if resource.state == "DELETING":
+            return entry
+        if entry.kind == "queued":
+            api.delete_queued_resource(entry.name, zone=entry.zone, force=True)
+        else:
+            api.delete_node(entry.name, zone=entry.zone)
+    except TpuctlError:
+        # Whatever the service answers, the next look shows what it has done.
+        pass
+    return entry
+
+
+def _missing(api: TpuApi, journal: Journal, entry: JournalEntry) -> JournalEntry | None:
+    now = api.clock.now()
+    if entry.operation or entry.created:
+        journal.update(entry, phase="closed", closed=now)
+        return None
+    # A request that was just sent may take effect a moment later, so look twice.
+    if entry.missing_since is None:
+        return journal.update(entry, missing_since=now)
+    return None
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """The result of reconciling the journal; `zombies` were cancelled, but exist."""
+
+    zombies: tuple[JournalEntry, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """TPUs that cost money although nobody wants them."""
+        return tuple(
+            f"{entry.name} in {entry.zone} was created after its request was cancelled; to delete "
+            "it: tpuctl gc --yes"
+            for entry in self.zombies
+        )
+
+
+def reconcile(api: TpuApi, journal: Journal | None = None) -> Reconciled:
+    """Update the journal to what exists; deletes nothing.
+
+    Sends no request while no entry is open. Entries of a running command are left alone.
+    """
+    journal = journal or Journal()
+    unsettled = [
+        entry
+        for entry in journal.entries(api)
+        if entry.phase not in ("ready", "closed") and not journal.is_alive(entry.session)
+    ]
+    if not unsettled:
+        return Reconciled()
+    existing = _list_existing(api, unsettled)
+    now = api.clock.now()
+    settled = [
+        _settle(api, journal, entry, existing[entry.zone].get(entry.create_id), now)
+        for entry in unsettled
+        if entry.zone in existing
+    ]
+    known = journal.entries(api)
+    for entry in known:
+        if entry.phase == "closed" and entry.closed and now - entry.closed > KEEP_CLOSED:
+            journal.forget(entry)
+    winners = _winners(known, settled, existing)
+    after_races = [
+        journal.update(entry, phase="abandoned", outcome="lost the race")
+        if entry.phase not in ("abandoned", "closed")
+        and winners.get(entry.race, entry.create_id) != entry.create_id
+        else entry
+        for entry in settled
+    ]
+    zombies = (e for e in after_races if e.phase == "abandoned" and not e.missing_since)
+    return Reconciled(tuple(zombies))
+
+
+def _winners(
+    known: Iterable[JournalEntry],
+    settled: Iterable[JournalEntry],
+    existing: Mapping[str, Mapping[str, Resource]],
+) -> dict[str | None, str]:
+    """Return the winner of each race: the one reported earlier, or else the cheapest ready one."""
+    fresh = {entry.create_id for entry in settled}
+    ready = [entry for entry in known if entry.race and entry.phase == "ready"]
+    won = {entry.race: entry.create_id for entry in ready if entry.create_id not in fresh}
+    for entry in sorted(ready, key=lambda entry: entry.usd_per_hour or math.inf):
+        if entry.create_id in fresh and not existing[entry.zone][entry.create_id].is_dead:
+            won.setdefault(entry.race, entry.create_id)
+    return won
+
+
+def _list_existing(api: TpuApi, entries: Iterable[JournalEntry]) -> dict[str, dict[str, Resource]]:
+    """List the zones of some entries, by create id; leaves out zones that do not answer."""
+    kinds: dict[str, set[str]] = {}
+    for entry in entries:
+        kinds.setdefault(entry.zone, set()).add(entry.kind)
+    found: dict[str, dict[str, Resource]] = {}
+    for zone, wanted in kinds.items():
+        try:
+            nodes = api.list_nodes(zone)
+            queued = api.list_queued_resources(zone) if "queued" in wanted else None
+        except (PermissionDeniedError, NotFoundError):
+            continue
+        if nodes.unreachable_zones or (queued and queued.unreachable_zones):
+            continue
+        # A queued resource carries the same id as its node. The node comes last, and so counts.
+        resources: tuple[Resource, ...] = (*(queued.items if queued else ()), *nodes.items)
+        found[zone] = {
+            each.labels[LABEL_CREATE_ID]: each
+            for each in resources
+            if LABEL_CREATE_ID in each.labels
+        }
+    return found
+
+
+def _settle(
+    api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource | None, now: datetime
+) -> JournalEntry:
+    if resource is None:
+        if entry.missing_since is None:
+            return journal.update(entry, missing_since=now)
+        if now - entry.missing_since >= SURELY_MISSING:
+            outcome = entry.outcome or "gone"
+            return journal.update(entry, phase="closed", outcome=outcome, closed=now)
+        return entry
+    if entry.phase == "abandoned":
+        return journal.update(entry, missing_since=None) if entry.missing_since else entry
+    known = {"missing_since": None, "created": resource.created}
+    if not isinstance(resource, Node):
+        return journal.update(entry, phase="accepted", **known)
+    tpu = describe_node(resource, now=now, emulated=api.emulated)
+    if tpu.is_usable or resource.state not in {*_STARTING, "READY"}:
+        return journal.update(entry, phase="ready", node_id=resource.id, outcome=FOUND, **known)
+    return journal.update(entry, phase="accepted", node_id=resource.id, **known)

@@ -1,4 +1,4 @@
-"""How long we wait for the service, how often we ask it, and how often we ask again."""
+"""Retries, the rate limit, request deadlines and polling: all our patience with the service."""
 
 import json
 import math
@@ -7,23 +7,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, cast
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.models import Listing, Node, NodeRequest, Operation, QueuedResource, Quota
 from tpuctl.errors import DeadlineError, RateLimitedError, UnavailableError
 from tpuctl.units import format_duration
 
-T = TypeVar("T")
-
-DATA = Path(__file__).parent / "data" / "patience.json"
+DATA = Path(__file__).parent / "data" / "retry.json"
 
 
 @dataclass(frozen=True)
-class Patience:
-    """Deadlines of one request, and how long to go on where a request may be repeated."""
+class RetryPolicy:
+    """Deadlines of one request, and how long a request is repeated."""
 
     read_deadline_s: float
     write_deadline_s: float
@@ -33,11 +31,11 @@ class Patience:
     rate_limited_for_s: float
 
 
-def load_patience() -> tuple[Patience, dict[str, tuple[float, int]]]:
-    """Read our patience, and for each kind of request how many a minute and at once."""
+def load_retry_policy() -> tuple[RetryPolicy, dict[str, tuple[float, int]]]:
+    """Read the policy, and the rate (per minute, burst) of each kind of request."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     deadline, retry = data["deadline_s"], data["retry"]
-    patience = Patience(
+    policy = RetryPolicy(
         read_deadline_s=deadline["read"],
         write_deadline_s=deadline["write"],
         first_wait_s=retry["first_s"],
@@ -46,24 +44,24 @@ def load_patience() -> tuple[Patience, dict[str, tuple[float, int]]]:
         rate_limited_for_s=retry["rate_limited_for_s"],
     )
     rates = {kind: (rate["per_minute"], rate["at_once"]) for kind, rate in data["requests"].items()}
-    return patience, rates
+    return policy, rates
 
 
 class Timer(Protocol):
-    """Time as it passes; it never jumps, whatever the service says that it is."""
+    """Steady time, which never jumps, whatever the service says about the time of day."""
 
     def elapsed_s(self) -> float:
-        """Seconds since some moment."""
+        """Seconds since a fixed moment."""
 
     def sleep(self, seconds: float) -> None:
-        """Let some pass."""
+        """Wait."""
 
 
-class Pace:
-    """Lets so many requests a minute pass, from any number of threads, and stops on request.
+class RateLimiter:
+    """Limits requests per minute across threads, and stops them all when the service asks.
 
-    Every caller is given the time at which it may go (the generic cell rate algorithm), so that no
-    two of them wake up for the same slot.
+    Each caller is assigned its own time slot (the generic cell rate algorithm), so that no two of
+    them wake up for the same slot.
     """
 
     def __init__(self, timer: Timer, *, per_minute: float, at_once: int) -> None:
@@ -74,17 +72,18 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Come back when this request may be sent."""
+        """Return when this request may be sent."""
         while True:
             slot_s = self._take()
             wait_s = slot_s - self._timer.elapsed_s()
             if wait_s > 0:
                 self._timer.sleep(wait_s)
+            # While we slept, another thread may have been told to stop: then take a later slot.
             if slot_s >= self._closed_until_s:
                 return
 
     def stop_for(self, seconds: float) -> None:
-        """Let nothing pass for a while, as the service has asked; then no burst at first."""
+        """Stop all requests for a while; afterwards there is no burst at first."""
         with self._lock:
             until_s = self._timer.elapsed_s() + seconds
             self._closed_until_s = max(self._closed_until_s, until_s)
@@ -97,161 +96,143 @@ class Pace:
             return slot_s
 
 
-class PatientTpuApi:
-    """A TpuApi that keeps to a rate, and asks again where that cannot do harm.
+class Retry(NamedTuple):
+    """How a method is repeated: its rate limit, and whether to repeat it after a lost reply."""
 
-    Reads are repeated. So is a queued resource, which the service knows by its request id. A node
-    is only asked for again when the service has refused it for the rate: whether a lost reply
-    meant a node is for the caller to find out. A delete is never delayed and never repeated: by
-    then another TPU may bear the name.
-    """
+    rate: str
+    after_lost_reply: bool = True
 
+
+RETRIES: dict[str, Retry | None] = {
+    # The reply may be lost although the node was created; the caller must look.
+    "create_node": Retry("create", after_lost_reply=False),
+    # These are idempotent: the first by its request id, the second by its content.
+    "create_queued_resource": Retry("create"),
+    "set_metadata": Retry("create"),
+    # Never delayed and never repeated: by then another TPU may have the name.
+    "delete_node": None,
+    "delete_queued_resource": None,
+    **dict.fromkeys(
+        (
+            "get_node",
+            "list_nodes",
+            "guest_attributes",
+            "get_queued_resource",
+            "list_queued_resources",
+            "get_operation",
+            "list_zones",
+            "list_accelerator_types",
+            "list_quotas",
+            "bucket_location",
+        ),
+        Retry("read"),
+    ),
+}
+"""Every method of TpuApi; None means that it is passed on as it is."""
+
+
+def with_retries(
+    api: TpuApi,
+    policy: RetryPolicy,
+    rates: dict[str, tuple[float, int]],
+    timer: Timer,
+    *,
+    chance: Callable[[], float] = random.random,
+) -> TpuApi:
+    """Wrap an API so that it respects the rate limits and repeats requests where that is safe."""
+    return cast(TpuApi, _RetryingTpuApi(api, policy, rates, timer, chance))
+
+
+class _RetryingTpuApi:
     def __init__(
         self,
         api: TpuApi,
-        patience: Patience,
+        policy: RetryPolicy,
         rates: dict[str, tuple[float, int]],
         timer: Timer,
-        *,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float],
     ) -> None:
+        self.project, self.endpoint = api.project, api.endpoint
+        self.emulated, self.clock = api.emulated, api.clock
         self._api = api
-        self._timer = timer
-        self._patience = patience
-        self._chance = chance
-        self._paces = {
-            kind: Pace(timer, per_minute=per_minute, at_once=at_once)
+        self._policy, self._timer, self._chance = policy, timer, chance
+        self._limiters = {
+            kind: RateLimiter(timer, per_minute=per_minute, at_once=at_once)
             for kind, (per_minute, at_once) in rates.items()
         }
-        self.project = api.project
-        self.endpoint = api.endpoint
-        self.emulated = api.emulated
-        self.clock = api.clock
 
-    def create_node(self, request: NodeRequest) -> Operation:
-        """Ask for a node, again only when the service refused it for the rate."""
-        return self._ask("create", lambda: self._api.create_node(request), repeat_lost=False)
+    def __getattr__(self, name: str) -> Any:
+        if name not in RETRIES:
+            raise AttributeError(f"TpuApi has no method {name}")
+        method, retry = getattr(self._api, name), RETRIES[name]
+        return partial(self._send, retry, method) if retry else method
 
-    def get_node(self, name: str, *, zone: str) -> Node:
-        """Read a node."""
-        return self._ask("read", lambda: self._api.get_node(name, zone=zone))
-
-    def list_nodes(self, zone: str) -> Listing[Node]:
-        """List the nodes of a zone, or of all."""
-        return self._ask("read", lambda: self._api.list_nodes(zone))
-
-    def delete_node(self, name: str, *, zone: str) -> Operation:
-        """Ask once, now."""
-        return self._api.delete_node(name, zone=zone)
-
-    def set_metadata(self, node: Node, metadata: dict[str, str]) -> Operation:
-        """Replace a node's metadata; twice the same is once."""
-        return self._ask("create", lambda: self._api.set_metadata(node, metadata))
-
-    def guest_attributes(self, node: Node, path: str) -> tuple[dict[str, str], ...]:
-        """Read what the workers have published."""
-        return self._ask("read", lambda: self._api.guest_attributes(node, path))
-
-    def create_queued_resource(
-        self, request: NodeRequest, *, valid_for_s: float | None = None
-    ) -> Operation:
-        """Get in line; a repeat has the same request id."""
-        return self._ask(
-            "create", lambda: self._api.create_queued_resource(request, valid_for_s=valid_for_s)
-        )
-
-    def get_queued_resource(self, name: str, *, zone: str) -> QueuedResource:
-        """Read a queued resource."""
-        return self._ask("read", lambda: self._api.get_queued_resource(name, zone=zone))
-
-    def list_queued_resources(self, zone: str) -> Listing[QueuedResource]:
-        """List the queued resources of a zone, or of all."""
-        return self._ask("read", lambda: self._api.list_queued_resources(zone))
-
-    def delete_queued_resource(self, name: str, *, zone: str, force: bool) -> Operation:
-        """Ask once, now."""
-        return self._api.delete_queued_resource(name, zone=zone, force=force)
-
-    def get_operation(self, name: str) -> Operation:
-        """Read an operation."""
-        return self._ask("read", lambda: self._api.get_operation(name))
-
-    def list_zones(self) -> tuple[str, ...]:
-        """Name every zone that the project can see."""
-        return self._ask("read", self._api.list_zones)
-
-    def list_accelerator_types(self, zone: str) -> tuple[str, ...]:
-        """Name the types that a zone has."""
-        return self._ask("read", lambda: self._api.list_accelerator_types(zone))
-
-    def list_quotas(self) -> tuple[Quota, ...]:
-        """Read how many chips the project may have, and where."""
-        return self._ask("read", self._api.list_quotas)
-
-    def bucket_location(self, bucket: str) -> str:
-        """Where a storage bucket is."""
-        return self._ask("read", lambda: self._api.bucket_location(bucket))
-
-    def _ask(self, kind: str, call: Callable[[], T], *, repeat_lost: bool = True) -> T:
-        pace, patience, began_s = self._paces[kind], self._patience, self._timer.elapsed_s()
+    def _send(self, retry: Retry, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        limiter, policy, began_s = self._limiters[retry.rate], self._policy, self._timer.elapsed_s()
         failures = 0
         while True:
-            pace.wait()
+            limiter.wait()
             try:
-                return call()
+                return method(*args, **options)
             except RateLimitedError as error:
                 wait_s = error.retry_after_s or self._backoff_s(failures)
-                if self._timer.elapsed_s() - began_s + wait_s > patience.rate_limited_for_s:
+                if self._timer.elapsed_s() - began_s + wait_s > policy.rate_limited_for_s:
                     raise
-                pace.stop_for(wait_s)
+                limiter.stop_for(wait_s)
             except UnavailableError:
                 wait_s = self._backoff_s(failures)
-                if (
-                    not repeat_lost
-                    or self._timer.elapsed_s() - began_s + wait_s > patience.unavailable_for_s
-                ):
+                is_over = self._timer.elapsed_s() - began_s + wait_s > policy.unavailable_for_s
+                if is_over or not retry.after_lost_reply:
                     raise
                 self._timer.sleep(wait_s)
             failures += 1
 
     def _backoff_s(self, failures: int) -> float:
-        """Anything up to a bound that doubles, so that many clients do not come back as one."""
-        bound_s = self._patience.first_wait_s * 2.0 ** min(failures, 20)
-        return min(bound_s, self._patience.longest_wait_s) * self._chance()
+        # Full jitter: a random wait below a bound that doubles, so that many clients spread out.
+        bound_s = self._policy.first_wait_s * 2.0 ** min(failures, 20)
+        return min(bound_s, self._policy.longest_wait_s) * self._chance()
 
 
 POLL_S = 10.0
-"""Seconds between two looks: often enough for what takes minutes, and far from any rate limit."""
+"""Seconds between two polls: short against the minutes of a create, far from any rate limit."""
 
 
 class Polling:
-    """How long we have waited on the service's clock, and when that is enough.
+    """Waits between polls, on the service's clock, until a timeout.
 
-    A timeout of None waits for as long as it takes. Begin after the first reply: only then is it
-    known what time it is for the service.
+    A timeout of None waits forever. Construct it after the first reply: only then is the service's
+    time known.
     """
 
     def __init__(self, clock: Clock, *, timeout_s: float | None) -> None:
         self._clock = clock
         self._start = clock.now()
         self._end = None if timeout_s is None else self._start + timedelta(seconds=timeout_s)
-        self._is_last_look = False
+        self._is_last_poll = False
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the first look."""
+        """Seconds since the first poll."""
         return (self._clock.now() - self._start).total_seconds()
 
     def pause(self, still: str, *, hint: str, at_least_s: float = 0.0) -> None:
-        """Wait until it is time to look again; raises DeadlineError, which says what is `still` so.
+        """Wait until the next poll; after the last one raise DeadlineError, which says `still`.
 
-        There is one last look at the deadline itself, or later where the last one took that long.
+        The last poll is at the deadline itself, or later where the one before took that long.
         """
         wait_s = max(POLL_S, at_least_s)
         if self._end is not None:
             left_s = (self._end - self._clock.now()).total_seconds()
-            if left_s <= 0 and self._is_last_look:
+            if left_s <= 0 and self._is_last_poll:
                 raise DeadlineError(f"{still} after {format_duration(self.waited_s)}.", hint=hint)
-            self._is_last_look = left_s <= wait_s
+            self._is_last_poll = left_s <= wait_s
             wait_s = min(wait_s, max(0.0, left_s))
         self._clock.sleep(wait_s)
+
+    def next(self, *, at_least_s: float = 0.0) -> bool:
+        """Wait until the next poll; False after the last one."""
+        try:
+            self.pause("", hint="", at_least_s=at_least_s)
+        except DeadlineError:
+            return False
+        return True

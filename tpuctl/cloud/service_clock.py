@@ -1,4 +1,4 @@
-"""The service's time, learnt from its replies: a laptop's clock may be wrong by a day."""
+"""The service's time, measured from its replies, because a laptop's clock may be wrong."""
 
 import email.utils
 import threading
@@ -16,34 +16,35 @@ _FASTEST = 1e6
 
 
 @dataclass(frozen=True)
-class ToldTime:
-    """What a reply says about the time: cut to `resolution_s`, `scale` seconds in one of ours."""
+class ServerTime:
+    """The time in a reply, truncated to `resolution_s`; `scale` emulated seconds pass in one."""
 
     time: datetime
     resolution_s: float = 0.0
     scale: float = 1.0
 
 
-def read_time(headers: Mapping[str, str]) -> ToldTime | None:
-    """Read the time from a reply's headers; None where they do not tell a time to believe."""
+def read_time(headers: Mapping[str, str]) -> ServerTime | None:
+    """Read the time from a reply's headers; None where there is no plausible time."""
     try:
         if exact := headers.get(EMULATED_TIME):
             time = datetime.fromisoformat(exact.replace("Z", "+00:00"))
-            told = ToldTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
+            found = ServerTime(time, scale=float(headers.get(EMULATED_SCALE, 1.0)))
         else:
-            told = ToldTime(email.utils.parsedate_to_datetime(headers["date"]), resolution_s=1.0)
+            time = email.utils.parsedate_to_datetime(headers["date"])
+            found = ServerTime(time, resolution_s=1.0)
     except (KeyError, ValueError, TypeError, OverflowError):
         return None
-    is_time = told.time.tzinfo is not None and told.time.year in _YEARS
-    return told if is_time and 0 < told.scale <= _FASTEST else None
+    is_time = found.time.tzinfo is not None and found.time.year in _YEARS
+    return found if is_time and 0 < found.scale <= _FASTEST else None
 
 
 class ServiceClock:
-    """What time it is for the service; before its first reply, what this machine believes.
+    """The service's time; before its first reply, this machine's time.
 
-    Each reply bounds the difference between the two clocks: the service wrote its time after the
-    request left and before the reply arrived. As long as the difference lies within the bounds it
-    is kept, so that time does not jump with every reply.
+    Each reply bounds the difference between the two clocks, because the service wrote its time
+    between our request and its reply. While the difference is within the bounds it is kept, so that
+    time does not jump with every reply.
     """
 
     def __init__(self, local: Clock) -> None:
@@ -59,28 +60,28 @@ class ServiceClock:
             return self._at(self._local.now())
 
     def sleep(self, seconds: float) -> None:
-        """Let that much of the service's time pass."""
+        """Wait for so many seconds of the service's time."""
         self._local.sleep(seconds / self._scale)
 
     def elapsed_s(self) -> float:
-        """Seconds of the service's time since we began, whatever time we learn that it is."""
+        """Seconds of the service's time since the start; corrections of the clock do not count."""
         with self._lock:
             return self._elapsed_at(self._local.now())
 
     def local_now(self) -> datetime:
-        """This machine's time, to note when a request was sent."""
+        """This machine's time, to record when a request is sent."""
         return self._local.now()
 
-    def observe(self, told: ToldTime, *, sent: datetime) -> None:
-        """Learn from a reply to a request that was sent at that local time."""
-        received, time = self._local.now(), told.time.astimezone(timezone.utc)
+    def observe(self, reply: ServerTime, *, sent: datetime) -> None:
+        """Correct the clock by the reply to a request that was sent at that local time."""
+        received, time = self._local.now(), reply.time.astimezone(timezone.utc)
         with self._lock:
-            if told.scale != self._scale:
+            if reply.scale != self._scale:
                 self._elapsed_s = self._elapsed_at(received)
-                self._scale, self._anchor, self._since = told.scale, time, received
+                self._scale, self._anchor, self._since = reply.scale, time, received
                 return
             earliest = time - self._at(received)
-            latest = time + timedelta(seconds=told.resolution_s) - self._at(sent)
+            latest = time + timedelta(seconds=reply.resolution_s) - self._at(sent)
             self._anchor += max(earliest, min(latest, timedelta(0)))
 
     def _elapsed_at(self, local: datetime) -> float:

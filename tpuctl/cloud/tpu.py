@@ -1,17 +1,23 @@
-"""A TPU as its owner sees it: what the API says, and what that costs until when."""
+"""A TPU as users see it: what the API says, what it costs, and when it expires."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 
-from tpuctl.cloud import models
-from tpuctl.cloud.models import DEAD_NODE_STATES, DEAD_QUEUED_STATES, Node, QueuedResource
+from tpuctl.cloud.models import (
+    DEAD_NODE_STATES,
+    DEAD_QUEUED_STATES,
+    LABEL_TTL_S,
+    Node,
+    QueuedResource,
+    shared,
+)
 from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
 from tpuctl.outcome import Outcome
 
 NO_ADDRESS = "NO_ADDRESS"
-"""The state of a worker that cannot be reached yet."""
+"""The state of a worker without an address."""
 
 _FREE_STATES = DEAD_NODE_STATES | {"STOPPED"}
 _MOST_TTL_S = 100 * 365 * 86400
@@ -19,7 +25,7 @@ _MOST_TTL_S = 100 * 365 * 86400
 
 @dataclass(frozen=True)
 class Worker:
-    """One host of a TPU; its state is the TPU's own once it has an address."""
+    """One host of a TPU; its state is that of the TPU once it has an address."""
 
     index: int
     internal_ip: str | None
@@ -29,11 +35,11 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Tpu(Outcome):
-    """The TPU object of the contract, as of a moment of the service's own time.
+    """The TPU object of the JSON contract, at a moment of the service's time.
 
     `usd_per_hour` is what it costs now: the list price while it runs, 0 when it is dead or stopped,
-    None where no price is known. `usd_so_far` is None as well where nobody knows since when it has
-    been dead. `generation` and `chips` are None for a type we do not know.
+    None if unknown. `usd_so_far` is also None for a TPU that is dead or stopped, because it is
+    unknown since when. `generation` and `chips` are None for an unknown type.
     """
 
     name: str
@@ -66,13 +72,13 @@ class Tpu(Outcome):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is READY and every worker can be reached: the barrier of `create`."""
+        """Whether it is READY and every worker has an address; `create` waits for this."""
         reachable = all(worker.state != NO_ADDRESS for worker in self.workers)
         return self.state == "READY" and bool(self.workers) and reachable
 
     @property
     def ailments(self) -> tuple[str, ...]:
-        """What the service says is wrong with it, although it may be READY."""
+        """What the service says about its health, if it is not healthy."""
         if self.health in ("HEALTHY", "UNKNOWN"):
             return ()
         why = f": {self.health_description}" if self.health_description else "."
@@ -82,12 +88,12 @@ class Tpu(Outcome):
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was asked for."""
+        """Seconds since it was requested."""
         return max(0.0, (self.as_of - self.created).total_seconds())
 
     @property
     def ttl_left_s(self) -> float | None:
-        """Seconds until it has to be gone, negative when that is over; None without a limit."""
+        """Seconds until it expires, negative if it has expired; None without a limit."""
         return None if self.expires is None else (self.expires - self.as_of).total_seconds()
 
     @property
@@ -97,17 +103,17 @@ class Tpu(Outcome):
 
     @property
     def why_no_cost(self) -> str | None:
-        """Why `usd_so_far` is not known, where it is not."""
+        """Why `usd_so_far` is unknown; None if it is known."""
         if self.usd_so_far is not None:
             return None
         if self.state in _FREE_STATES:
-            return f"it is {self.state}, and since when is not known"
-        return f"no price of {self.accelerator_type} in {self.zone} is known"
+            return f"it is {self.state}, and it is unknown since when"
+        return f"the price of {self.accelerator_type} in {self.zone} is unknown"
 
 
 @dataclass(frozen=True)
 class QueuedTpu(Outcome):
-    """A queued resource as its owner sees it; `usd_per_hour` is what its TPU would cost."""
+    """A queued resource as users see it; `usd_per_hour` is the price of its TPU."""
 
     name: str
     zone: str
@@ -126,86 +132,66 @@ class QueuedTpu(Outcome):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it will never give a TPU again."""
+        """Whether it will never yield a TPU."""
         return self.state in DEAD_QUEUED_STATES
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was asked for."""
+        """Seconds since it was requested."""
         return max(0.0, (self.as_of - self.created).total_seconds())
 
 
 def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
-    """Say what a node is and costs; `now` is the service's time, not this machine's."""
+    """Describe a node and its cost; `now` is the service's time, not this machine's."""
     kind = known_type(node.accelerator_type)
     price = price_now(node)
     hours = max(0.0, (now - node.created).total_seconds()) / 3600
+    known = shared(Tpu, node)
+    known["data_disks"] = tuple(disk.source for disk in node.data_disks)
     return Tpu(
-        name=node.name,
-        zone=node.zone,
-        accelerator_type=node.accelerator_type,
+        **known,
         generation=kind.generation if kind else None,
         chips=kind.chips if kind else None,
         workers=_workers(node, kind.workers if kind else 0),
-        state=node.state,
-        health=node.health,
-        spot=node.spot,
-        queued_resource=node.queued_resource,
-        runtime_version=node.runtime_version,
-        created=node.created,
         expires=expires_at(node),
-        labels=node.labels,
         usd_per_hour=price,
         usd_so_far=round(price * hours, 4) if price else None,
         emulated=emulated,
-        id=node.id,
         as_of=now,
-        health_description=node.health_description,
-        symptoms=node.symptoms,
-        data_disks=tuple(disk.source for disk in node.data_disks),
     )
 
 
 def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
-    """Say what a queued resource waits for, and what that will cost."""
+    """Describe a queued resource and the price of its TPU."""
     kind = known_type(queued.accelerator_type)
     price = _price(queued.accelerator_type, queued.zone, spot=queued.spot)
+    nodes = max(1, len(queued.nodes))
+    known = {**shared(QueuedTpu, queued), "error": str(queued.error) if queued.error else None}
     return QueuedTpu(
-        name=queued.name,
-        zone=queued.zone,
-        state=queued.state,
-        accelerator_type=queued.accelerator_type,
+        **known,
         generation=kind.generation if kind else None,
-        chips=kind.chips * max(1, len(queued.nodes)) if kind else None,
-        nodes=queued.nodes,
-        spot=queued.spot,
-        created=queued.created,
-        labels=queued.labels,
-        usd_per_hour=None if price is None else round(price * max(1, len(queued.nodes)), 4),
-        error=str(queued.error) if queued.error else None,
-        stopped_by=queued.stopped_by,
+        chips=kind.chips * nodes if kind else None,
+        usd_per_hour=None if price is None else round(price * nodes, 4),
         as_of=now,
     )
 
 
 def about_prices() -> str:
-    """How every cost is reckoned."""
+    """Say how costs are calculated."""
     as_of = load_data("prices")["as_of"]
-    return (
-        f"list prices as of {as_of}, times the time since it was asked for, by the service's clock"
-    )
+    return f"list prices as of {as_of}, times the time since the request, by the service's clock"
 
 
 def expires_at(node: Node) -> datetime | None:
-    """When a TPU has to be gone: its life time counts from the service's own create time."""
-    text = node.labels.get(models.TTL_S, "")
+    """Return when a TPU expires: its time to live counts from the service's own create time."""
+    text = node.labels.get(LABEL_TTL_S, "")
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
         return None
     return node.created + timedelta(seconds=min(int(text), _MOST_TTL_S))
 
 
 def price_now(node: Node) -> float | None:
-    """What a node costs an hour as it is: nothing when it is dead or stopped; None is unknown."""
+    """Return what a node costs per hour now: 0 when it is dead or stopped; None if unknown."""
     if node.state in _FREE_STATES:
         return 0.0
     return _price(node.accelerator_type, node.zone, spot=node.spot)
@@ -213,7 +199,7 @@ def price_now(node: Node) -> float | None:
 
 @cache
 def known_type(accelerator_type: str) -> AcceleratorType | None:
-    """What the facts say about a type; None for one that is newer than they are."""
+    """Return our data about a type; None if it is unknown."""
     try:
         return describe(accelerator_type)
     except UsageError:

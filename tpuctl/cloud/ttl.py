@@ -1,17 +1,19 @@
-"""The guard that a TPU carries: a startup script which deletes the TPU when its time is over."""
+"""The TTL guard: a startup script on the TPU that deletes the TPU when its time to live is over."""
 
 import base64
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.errors import InvalidInputError
 
 GUARD = Path(__file__).parent / "data" / "guard.py"
-MOST_BYTES = 256 * 1024
-"""What a metadata value may hold (cloud.google.com/compute/docs/metadata, 2026)."""
+MAX_SCRIPT_BYTES = 256 * 1024
+"""The limit of a metadata value (cloud.google.com/compute/docs/metadata, 2026)."""
 
+# `user_script` finds this head in the scripts of TPUs that older versions created: never change it.
 _HEAD = """\
 #!/bin/bash
 # Written by tpuctl: the guard of this TPU, and the startup script of its owner if there is one.
@@ -33,7 +35,7 @@ exec "$folder/startup-script"
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardTarget:
     """The one TPU that a guard may delete."""
 
     project: str
@@ -42,27 +44,31 @@ class Guarded:
     create_id: str
 
 
-def startup_script(guarded: Guarded | None, own: bytes | None) -> str | None:
-    """Write what the VM runs when it starts: the guard, then the user's own script unchanged.
+def startup_script(target: GuardTarget | None, own: bytes | None) -> str | None:
+    """Return what the VM runs when it starts: the guard, then the user's own script unchanged.
 
-    Both travel in base64, so that nothing in them means anything to a shell. Raises
-    InvalidInputError when it is more than the metadata server takes.
+    Raises InvalidInputError when it is larger than a metadata value may be.
     """
-    if guarded is None and own is None:
-        return None
-    text = _as_text(own) if guarded is None and own is not None else None
+    text = None
+    if target is None:
+        if own is None:
+            return None
+        with suppress(UnicodeDecodeError):
+            text = own.decode()
     if text is None:
-        text = "".join((_HEAD, *_guard_parts(guarded), *_own_parts(own)))
-    if len(text.encode()) > MOST_BYTES:
+        # Both travel as base64, so that nothing in them means anything to a shell.
+        text = "".join((_HEAD, *_guard_parts(target), *_own_parts(own)))
+    size = len(text.encode())
+    if size > MAX_SCRIPT_BYTES:
         raise InvalidInputError(
-            f"The startup script is too large: {len(text.encode()):,} of {MOST_BYTES:,} bytes.",
+            f"The startup script is too large: {size:,} of {MAX_SCRIPT_BYTES:,} bytes.",
             hint="Put the large part into a bucket, and let a short script fetch it.",
         )
     return text
 
 
-def own_script(text: str | None) -> bytes | None:
-    """The user's own part of a startup script that `startup_script` wrote, or somebody else."""
+def user_script(text: str | None) -> bytes | None:
+    """Return the user's part of a startup script, whether `startup_script` wrote it or not."""
     if not text:
         return None
     if not text.startswith(_HEAD):
@@ -71,23 +77,16 @@ def own_script(text: str | None) -> bytes | None:
     return base64.b64decode(packed[1]) if packed else None
 
 
-def _as_text(own: bytes) -> str | None:
-    try:
-        return own.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _guard_parts(guarded: Guarded | None) -> tuple[str, ...]:
-    if guarded is None:
+def _guard_parts(target: GuardTarget | None) -> tuple[str, ...]:
+    if target is None:
         return ()
-    named = (
-        f"--project={guarded.project}",
-        f"--zone={guarded.zone}",
-        f"--name={guarded.name}",
-        f"--create-id={guarded.create_id}",
+    options = (
+        f"--project={target.project}",
+        f"--zone={target.zone}",
+        f"--name={target.name}",
+        f"--create-id={target.create_id}",
     )
-    return _UNPACK % ("guard.py", _packed(GUARD.read_bytes())), _START % shlex.join(named)
+    return _UNPACK % ("guard.py", _packed(GUARD.read_bytes())), _START % shlex.join(options)
 
 
 def _own_parts(own: bytes | None) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""`wait`: until a TPU is ready on all of its workers, or until it is gone."""
+"""Wait until a TPU is ready on all of its workers, or until it is gone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.lookup import Thing, find, find_again, identity
+from tpuctl.cloud.lookup import Resource, find, identity, read_optional
 from tpuctl.cloud.models import DEAD_NODE_STATES, Node, QueuedResource
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu, describe_node
@@ -16,8 +17,8 @@ _NEVER_READY = DEAD_NODE_STATES | {"DELETING", "STOPPING", "STOPPED", "HIDING", 
 
 
 @dataclass(frozen=True)
-class Waited(Outcome):
-    """What was waited for and has come true; `tpu` is None when it is gone."""
+class WaitResult(Outcome):
+    """What was waited for and was reached; `tpu` is None when it is gone."""
 
     name: str
     zone: str | None
@@ -27,7 +28,7 @@ class Waited(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with a TPU that is ready all the same."""
+        """The health of a TPU that is ready but not healthy."""
         return self.tpu.ailments if self.tpu else ()
 
 
@@ -38,11 +39,11 @@ def wait_until_ready(
     zone: str | None = None,
     timeout_s: float | None = None,
     on_progress: OnProgress = silent,
-) -> Waited:
+) -> WaitResult:
     """Wait until a TPU is READY and every worker has an address.
 
-    Raises DeadlineError; WrongStateError where that cannot happen any more; NotFoundError where
-    there is nothing that could become ready.
+    Raises DeadlineError; WrongStateError where it can no longer become ready; NotFoundError where
+    there is neither a TPU nor a queued resource.
     """
     seen = find(api, name, zone)
     polling = Polling(api.clock, timeout_s=timeout_s)
@@ -50,20 +51,20 @@ def wait_until_ready(
         if isinstance(seen, Node):
             tpu = describe_node(seen, now=api.clock.now(), emulated=api.emulated)
             if tpu.is_usable:
-                return Waited(name, seen.zone, "ready", polling.waited_s, tpu)
-        _refuse_hopeless(seen)
+                return WaitResult(name, seen.zone, "ready", polling.waited_s, tpu)
+        _check_hope(seen)
         on_progress(_progress(seen, polling))
         polling.pause(
             f"{name} in {seen.zone} is {seen.state}, not ready,",
-            hint=f"To go on waiting: tpuctl wait {name} --zone {seen.zone} --for ready",
+            hint=f"To continue waiting: tpuctl wait {name} --zone {seen.zone} --for ready",
         )
         try:
             seen = find(api, name, seen.zone)
         except NotFoundError as error:
             raise WrongStateError(
                 f"{name} vanished in {seen.zone} while it was {seen.state}: there was no capacity, "
-                "it was preempted, or somebody deleted it.",
-                hint="Create it again, with --zone auto to try other zones too.",
+                "it was preempted, or a user deleted it.",
+                hint="Create it again; --zone auto tries other zones too.",
             ) from error
 
 
@@ -74,30 +75,34 @@ def wait_until_gone(
     zone: str | None = None,
     timeout_s: float | None = None,
     on_progress: OnProgress = silent,
-) -> Waited:
-    """Wait until a TPU is gone; one that is not there is gone already.
+) -> WaitResult:
+    """Wait until a TPU is gone, or return at once if there is none; raises DeadlineError.
 
-    Another one that bears its name by then does not count. Raises DeadlineError.
+    A later TPU of the same name is not waited for.
     """
     try:
         first = find(api, name, zone)
     except NotFoundError:
-        return Waited(name, zone, "gone", 0.0, None)
+        return WaitResult(name, zone, "gone", 0.0, None)
     polling = Polling(api.clock, timeout_s=timeout_s)
-    seen: Thing | None = first
+    get: Callable[..., Resource] = api.get_queued_resource
+    if isinstance(first, Node):
+        get = api.get_node
+    seen: Resource | None = first
     while seen is not None and identity(seen) == identity(first):
         on_progress(_progress(seen, polling))
         polling.pause(
             f"{name} in {seen.zone} is {seen.state}, not gone,",
-            hint=f"To go on waiting: tpuctl wait {name} --zone {seen.zone} --for gone",
+            hint=f"To continue waiting: tpuctl wait {name} --zone {seen.zone} --for gone",
         )
-        seen = find_again(api, first)
-    return Waited(name, first.zone, "gone", polling.waited_s, None)
+        seen = read_optional(get, name, first.zone)
+    return WaitResult(name, first.zone, "gone", polling.waited_s, None)
 
 
-def _refuse_hopeless(seen: Thing) -> None:
-    hopeless = seen.state in _NEVER_READY if isinstance(seen, Node) else seen.is_dead
-    if hopeless:
+def _check_hope(seen: Resource) -> None:
+    """Raise WrongStateError where it will never be ready."""
+    is_hopeless = seen.state in _NEVER_READY if isinstance(seen, Node) else seen.is_dead
+    if is_hopeless:
         reason = seen.error if isinstance(seen, QueuedResource) else None
         raise WrongStateError(
             f"{seen.name} in {seen.zone} is {seen.state} and will not become ready"
@@ -106,5 +111,5 @@ def _refuse_hopeless(seen: Thing) -> None:
         )
 
 
-def _progress(seen: Thing, polling: Polling) -> Progress:
+def _progress(seen: Resource, polling: Polling) -> Progress:
     return Progress(f"{seen.name} in {seen.zone}", polling.waited_s, unit="s", note=seen.state)

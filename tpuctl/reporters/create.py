@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuctl.cloud.create import Created, NotCreated
-from tpuctl.cloud.follow import Attempt
+from tpuctl.cloud.follow import ZoneAttempt
 from tpuctl.cloud.plan import CreatePlan, Offer
 from tpuctl.units import format_duration, format_usd
 
@@ -44,7 +44,7 @@ def question(result: CreatePlan) -> str:
     return f"Create {result.name} in {where} for {_price(result.to_try)}{_limit(result)}?"
 
 
-def attempt(result: Attempt) -> str:
+def attempt(result: ZoneAttempt) -> str:
     """One line for one zone."""
     after = f" after {format_duration(result.seconds)}" if result.seconds else ""
     reason = f": {result.reason}" if result.reason else ""

@@ -1,7 +1,7 @@
 """What is to be deleted, as a question; what was, as an answer."""
 
-from tpuctl.cloud.delete import Deletion, Removal
-from tpuctl.cloud.gc import Leftovers
+from tpuctl.cloud.delete import DeleteResult, TpuDeletion
+from tpuctl.cloud.gc import GcResult
 from tpuctl.reporters.columns import columns
 from tpuctl.units import format_duration, format_usd
 
@@ -15,7 +15,7 @@ _ENDINGS = {
 }
 
 
-def question(plan: Deletion) -> str:
+def question(plan: DeleteResult) -> str:
     """Ask whether to delete, naming each TPU and what its end saves."""
     if len(plan.tpus) == 1:
         return f"Delete {_described(plan.tpus[0])}?"
@@ -24,7 +24,7 @@ def question(plan: Deletion) -> str:
     return "\n".join([*lines, f"Delete these {len(plan.tpus)} TPUs? {saves}"])
 
 
-def deletion(result: Deletion) -> str:
+def deletion(result: DeleteResult) -> str:
     """Say what became of each, and what that saves."""
     lines = [_line(removal) for removal in result.tpus]
     lines += [f"Was deleted already: {gone.name} in {gone.zone}" for gone in result.already_deleted]
@@ -35,7 +35,7 @@ def deletion(result: Deletion) -> str:
     return "\n".join(lines)
 
 
-def leftovers(result: Leftovers) -> str:
+def leftovers(result: GcResult) -> str:
     """Show what nobody needs, and what its end frees."""
     if not result.found:
         return "Nothing is left over: no dead TPUs, none out of time, none forgotten."
@@ -57,12 +57,12 @@ def leftovers(result: Leftovers) -> str:
     return "\n".join([*columns(titles, rows), "", total, *following])
 
 
-def _line(removal: Removal) -> str:
+def _line(removal: TpuDeletion) -> str:
     after = f", in {format_duration(removal.seconds)}" if removal.outcome == "deleted" else ""
     return f"{_ENDINGS[removal.outcome]} {_described(removal)}{after}"
 
 
-def _described(removal: Removal) -> str:
+def _described(removal: TpuDeletion) -> str:
     price = "price unknown"
     if removal.usd_per_hour is not None:
         price = f"{format_usd(removal.usd_per_hour)} an hour"

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
-from tpuctl.cloud.wait import Waited
+from tpuctl.cloud.wait import WaitResult
 from tpuctl.remote.jobs import ShownTpu
 from tpuctl.reporters.columns import columns
 from tpuctl.reporters.workers import table_of_jobs
@@ -49,7 +49,7 @@ def one(result: Tpu | QueuedTpu) -> RenderableType:
     return Group(*parts)
 
 
-def waited(result: Waited) -> str:
+def waited(result: WaitResult) -> str:
     """Say that it has come true, and after how long."""
     where = f"{result.name} in {result.zone}" if result.zone else result.name
     after = f"after {format_duration(result.seconds)}" if result.seconds else "already"

@@ -5,8 +5,8 @@ import shlex
 from rich.console import RenderableType
 from rich.table import Table
 
-from tpuctl.supervise.messages import Watched
-from tpuctl.supervise.models import Attempt
+from tpuctl.supervise.messages import WatchResult
+from tpuctl.supervise.models import JobAttempt
 from tpuctl.supervise.plan import WatchPlan
 from tpuctl.units import format_duration, format_usd
 
@@ -44,7 +44,7 @@ def question(result: WatchPlan) -> str:
     return f"There is no {result.name}. Make it, and again whenever it is taken away?"
 
 
-def watched(result: Watched) -> RenderableType:
+def watched(result: WatchResult) -> RenderableType:
     """Every attempt and why it ended; then the last words of a job that failed."""
     table = Table(box=None, pad_edge=False)
     for column in ("attempt", "zone", "ran for", "ended by", "because"):
@@ -67,5 +67,5 @@ def watched(result: Watched) -> RenderableType:
     return Group(table, "", Text("The last that it said:"), said)
 
 
-def _code(attempt: Attempt) -> str:
+def _code(attempt: JobAttempt) -> str:
     return "" if attempt.exit_code is None else f"exit code {attempt.exit_code}"

@@ -1,4 +1,4 @@
-"""What has become of the job of an attempt: pure."""
+"""Decide the next step of a watch from its state and what was observed: pure."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,98 +21,53 @@ from tpuctl.errors import (
 )
 from tpuctl.remote.agent.jobs import FINISHED, LOST, STOPPED
 from tpuctl.remote.hosts import name_workers
-from tpuctl.supervise.messages import busy, crashed, over, stopped
+from tpuctl.supervise.messages import (
+    crashed_error,
+    gone_for_good_error,
+    other_watch_error,
+    stopped_error,
+)
 from tpuctl.supervise.models import (
-    Ask,
-    Close,
-    Create,
-    Delete,
-    End,
-    Follow,
-    Forget,
-    JobSight,
-    Launch,
-    Memory,
-    Order,
-    Sight,
+    AskWorkers,
+    CloseAttempt,
+    CreateTpu,
+    DeleteTpu,
+    EndWatch,
+    FollowJob,
+    ForgetTpu,
+    JobObservation,
+    JobSpec,
+    LaunchJob,
+    Observation,
     Step,
     StopJobs,
     Wait,
-    WorkersSight,
+    WatchState,
+    WorkersObservation,
     job_prefix,
 )
 from tpuctl.units import format_duration
 
-SETTLE_S = 45.0
-"""How long a failed job is no crash yet: a machine that is taken away ends its processes first."""
-
-_RESTARTS = 2
-
-
-def attend(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -> Step:
-    """An attempt is under way: what has become of its job?"""
-    attempt, jobs = memory.open, workers.job
-    assert attempt
-    if len(jobs) < workers.count:
-        if attempt.launched:
-            missing = name_workers(sorted(set(range(workers.count)) - jobs.keys()))
-            return Close("maintenance", f"the job is gone without a trace from {missing}")
-        # We ended before we knew whether it had begun everywhere: then it begins anew.
-        if jobs:
-            return StopJobs((attempt.job,))
-        return Launch(attempt.number, attempt.job)
-    if failed := _first(jobs, lambda job: job.state == FINISHED and job.failure is not None):
-        return _on_failure(*failed, sight)
-    if ended := _first(jobs, lambda job: job.state == STOPPED):
-        return Close("stopped", f"somebody has stopped the job on worker {ended[0]}")
-    if lost := _first(jobs, lambda job: job.state == LOST):
-        return _on_lost(memory, lost[0])
-    if all(job.state == FINISHED for job in jobs.values()):
-        return Close("done", "", exit_code=0)
-    if sight.hung and order.hang_after_s is not None:
-        who, after = name_workers(sight.hung.workers), format_duration(sight.hung.seconds)
-        reason = f"{who} hung: nothing was said for {after}"
-        return Close("crash", reason, worker=sight.hung.workers[0])
-    return Follow()
-
-
-def _on_failure(index: int, job: JobSight, sight: Sight) -> Step:
-    if sight.failing_s < SETTLE_S:
-        return Wait(SETTLE_S, f"{job.failure} Is the TPU about to be taken away?")
-    return Close("crash", _within(str(job.failure)), exit_code=job.exit_code, worker=index)
-
-
-def _on_lost(memory: Memory, index: int) -> Step:
-    """A machine that was restarted took its job along; one that always does is broken."""
-    earlier = [a for a in memory.attempts[-_RESTARTS:] if a.cause == "maintenance"]
-    tpu_id = memory.open.tpu_id if memory.open else ""
-    if len([a for a in earlier if a.tpu_id == tpu_id]) == _RESTARTS:
-        return Close("bad_host", f"worker {index} lost its job again and again", worker=index)
-    return Close("maintenance", f"worker {index} was restarted, or lost its job", worker=index)
-
-
-def _within(sentence: str) -> str:
-    """A sentence as a part of another one."""
-    return sentence.replace("The job", "the job", 1).rstrip(".")
-
-
-def _first(
-    jobs: Mapping[int, JobSight], wanted: Callable[[JobSight], bool]
-) -> tuple[int, JobSight] | None:
-    return next(((i, job) for i, job in sorted(jobs.items()) if wanted(job)), None)
-
-
 POLL_S = 30.0
-"""Seconds between two looks at a TPU that works: a preemption is news within a minute."""
+"""Seconds between two looks at a working TPU, so that a preemption is noticed within a minute."""
+
+SETTLE_S = 45.0
+"""How long a failed job is not yet a crash."""
 
 REPAIR_S = 3600.0
 """How long maintenance may take before the TPU is replaced."""
 
 MOST_REPLACED = 5
-"""After so many bad hosts in a row it is not the hosts."""
+"""After this many bad hosts in a row, the hosts are not the problem."""
 
-_MOST_REFUSALS = 5
-_FOR_GOOD = (
+_MAX_RESTARTS = 2
+_MAX_REFUSALS = 5
+_LONGEST_WAIT_S = 600.0
+# When no worker can be reached and the service sees no problem, our own network is the more likely
+# cause: then we wait this many times longer before the TPU is replaced.
+_DOUBT = 6
+
+_PERMANENT = (
     CommandFailedError,
     InvalidInputError,
     MissingExtraError,
@@ -121,92 +76,104 @@ _FOR_GOOD = (
     UsageError,
     WriteError,
 )
-_LONGEST_WAIT_S = 600.0
-# None of the workers, and the service finds nothing wrong: more likely our own way is barred.
-_DOUBT = 6
 
 
-def decide(memory: Memory, order: Order, sight: Sight) -> Step:
-    """Say what to do next."""
-    tpu = sight.tpu
+def decide(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    """Return the next step."""
+    tpu = seen.tpu
     if tpu.kind == "unknown":
-        return Wait(POLL_S, f"The service cannot be asked: {tpu.error}")
-    if memory.removing:
-        if tpu.kind == "none" or tpu.id != memory.removing.id:
-            return Forget()
-        return _after_refusal(sight) or Delete(memory.removing.reason, memory.removing.is_bad_host)
-    return _BY_KIND[tpu.kind](memory, order, sight)
+        return Wait(POLL_S, f"The service does not answer: {tpu.error}")
+    if state.removing:
+        # The deletion was saved before it was requested, so after a crash it may or may not have
+        # been sent. Only a TPU with the same id is deleted again; another id is a new TPU.
+        if tpu.kind == "none" or tpu.id != state.removing.id:
+            return ForgetTpu()
+        return _after_refusal(seen) or DeleteTpu(state.removing.reason, state.removing.is_bad_host)
+    return _BY_KIND[tpu.kind](state, spec, seen)
 
 
-def is_passing(error: TpuctlError) -> bool:
-    """Whether an error on the way to the workers may be over when one looks again."""
-    return not isinstance(error, _FOR_GOOD)
+def is_temporary(error: TpuctlError) -> bool:
+    """Whether an error on the way to the workers may go away by itself."""
+    return not isinstance(error, _PERMANENT)
 
 
-def _on_none(memory: Memory, order: Order, sight: Sight) -> Step:
-    tpu = sight.tpu
+def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    tpu = seen.tpu
     if tpu.expired or tpu.on_purpose:
-        why = "its time to live was over" if tpu.expired else "somebody has deleted it"
-        if memory.open:
-            return Close("stopped", why)
-        return End(over(memory, f"{memory.name} is gone, for {why}: it is not made again."))
-    if memory.open:
-        return Close("preempted", "it vanished")
-    return _limits(memory, sight) or _after_refusal(sight) or Create()
+        why = "its time to live was over" if tpu.expired else "a user deleted it"
+        if state.open:
+            return CloseAttempt("stopped", why)
+        what = f"{state.name} is gone because {why}; it is not recreated."
+        return EndWatch(gone_for_good_error(state, what))
+    if state.open:
+        return CloseAttempt("preempted", "it vanished")
+    budget = state.recipe.max_usd
+    if budget is not None and state.spent_usd >= budget:
+        return EndWatch(
+            LimitPassedError(
+                f"{state.name} is not recreated: its budget of {budget:g} dollars is spent.",
+                hint="To continue, repeat the command with a larger --max-usd.",
+            )
+        )
+    return _after_refusal(seen) or CreateTpu()
 
 
-def _on_coming(memory: Memory, order: Order, sight: Sight) -> Step:
-    tpu = sight.tpu
-    was_refused = isinstance(sight.refused, AlreadyExistsError)
-    if memory.creating and tpu.is_ours and not was_refused:
-        return _after_refusal(sight) or Create()
+def _on_coming(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    tpu = seen.tpu
+    was_refused = isinstance(seen.refused, AlreadyExistsError)
+    # Our own create was interrupted: creating again resumes it. But where the service says that
+    # this TPU is somebody else's, it is only waited for.
+    if state.creating and tpu.is_ours and not was_refused:
+        return _after_refusal(seen) or CreateTpu()
     if not tpu.in_line and tpu.past_s >= REPAIR_S:
         reason = f"it was {tpu.state} for {format_duration(tpu.past_s)}"
-        return Close("maintenance", reason) if memory.open else _replace(memory, reason, None)
-    return Wait(POLL_S, f"{memory.name} in {tpu.zone} is {tpu.state}.")
+        return CloseAttempt("maintenance", reason) if state.open else _replace(state, reason, None)
+    return Wait(POLL_S, f"{state.name} in {tpu.zone} is {tpu.state}.")
 
 
-def _on_dead(memory: Memory, order: Order, sight: Sight) -> Step:
-    reason = f"it was {sight.tpu.state}"
-    if memory.open:
-        return Close("preempted", reason)
-    if sight.tpu.expired:
-        return End(over(memory, f"{memory.name} is {sight.tpu.state}, and its time is over."))
-    return _after_refusal(sight) or Delete(reason)
+def _on_dead(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    reason = f"it was {seen.tpu.state}"
+    if state.open:
+        return CloseAttempt("preempted", reason)
+    if seen.tpu.expired:
+        what = f"{state.name} is {seen.tpu.state}, and its time to live is over."
+        return EndWatch(gone_for_good_error(state, what))
+    return _after_refusal(seen) or DeleteTpu(reason)
 
 
-def _on_leaving(memory: Memory, order: Order, sight: Sight) -> Step:
-    return Wait(POLL_S, f"Somebody deletes {memory.name} in {sight.tpu.zone}.")
+def _on_leaving(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    return Wait(POLL_S, f"{state.name} in {seen.tpu.zone} is being deleted, not by this watch.")
 
 
-def _on_stopped(memory: Memory, order: Order, sight: Sight) -> Step:
-    what = f"somebody has stopped {memory.name}, which is {sight.tpu.state}"
-    if memory.open:
-        return Close("stopped", what)
+def _on_stopped(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    what = f"a user stopped {state.name}, which is {seen.tpu.state}"
+    if state.open:
+        return CloseAttempt("stopped", what)
     error = WrongStateError(
-        f"Nothing can run: {what}.", hint="Start it in the console, or delete it; then again."
+        f"The job cannot run: {what}.",
+        hint="Start the TPU in the console, or delete it; then repeat the command.",
     )
-    return End(error)
+    return EndWatch(error)
 
 
-def _on_usable(memory: Memory, order: Order, sight: Sight) -> Step:
-    tpu, workers = sight.tpu, sight.workers
-    if memory.open and memory.open.tpu_id != tpu.id:
-        return Close("preempted", "another TPU bears its name by now")
-    if memory.last and memory.last.cause == "bad_host" and memory.last.tpu_id == tpu.id:
-        return _after_refusal(sight) or _replace(memory, memory.last.reason, None)
+def _on_usable(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
+    tpu, workers = seen.tpu, seen.workers
+    if state.open and state.open.tpu_id != tpu.id:
+        return CloseAttempt("preempted", "another TPU has its name now")
+    if state.last and state.last.cause == "bad_host" and state.last.tpu_id == tpu.id:
+        return _after_refusal(seen) or _replace(state, state.last.reason, None)
     if workers is None:
-        return _on_refused(memory, order, sight) or Ask()
+        return _on_refused(state, spec, seen) or AskWorkers()
     if workers.strangers:
-        return End(busy(memory, workers.strangers))
+        return EndWatch(other_watch_error(state, workers.strangers))
     if workers.errors:
-        return _on_unreachable(memory, order, sight, workers)
-    if memory.open:
-        return attend(memory, order, sight, workers)
-    return _prepare(memory, order, sight, workers)
+        return _on_unreachable(state, spec, seen, workers)
+    if state.open:
+        return _on_open_attempt(state, spec, seen, workers)
+    return _prepare(state, spec, seen, workers)
 
 
-_BY_KIND: dict[str, Callable[[Memory, Order, Sight], Step]] = {
+_BY_KIND: dict[str, Callable[[WatchState, JobSpec, Observation], Step]] = {
     "none": _on_none,
     "coming": _on_coming,
     "dead": _on_dead,
@@ -216,119 +183,163 @@ _BY_KIND: dict[str, Callable[[Memory, Order, Sight], Step]] = {
 }
 
 
-def _on_refused(memory: Memory, order: Order, sight: Sight) -> Step | None:
-    """What to do when the last act on the workers has failed: mostly to ask them anew."""
-    error = sight.refused
+def _on_open_attempt(
+    state: WatchState, spec: JobSpec, seen: Observation, workers: WorkersObservation
+) -> Step:
+    """All workers answer: decide by the state of the job on each of them."""
+    attempt, jobs = state.open, workers.job
+    assert attempt
+    if len(jobs) < workers.count:
+        if attempt.launched:
+            missing = name_workers(sorted(set(range(workers.count)) - jobs.keys()))
+            return CloseAttempt("maintenance", f"the job is gone without a trace from {missing}")
+        # A launch that was cut short may have reached some workers. The job must start on all of
+        # them together, so it is stopped where it runs, and launched again.
+        if jobs:
+            return StopJobs((attempt.job,))
+        return LaunchJob(attempt.number, attempt.job)
+    if failed := _first(jobs, lambda job: job.state == FINISHED and job.failure is not None):
+        return _on_failure(*failed, seen)
+    if ended := _first(jobs, lambda job: job.state == STOPPED):
+        return CloseAttempt("stopped", f"the job was stopped on worker {ended[0]}")
+    if lost := _first(jobs, lambda job: job.state == LOST):
+        return _on_lost(state, lost[0])
+    if all(job.state == FINISHED for job in jobs.values()):
+        return CloseAttempt("done", "", exit_code=0)
+    if seen.hung and spec.hang_after_s is not None:
+        who, after = name_workers(seen.hung.workers), format_duration(seen.hung.seconds)
+        reason = f"{who} hung: no output for {after}"
+        return CloseAttempt("crash", reason, worker=seen.hung.workers[0])
+    return FollowJob()
+
+
+def _on_failure(index: int, job: JobObservation, seen: Observation) -> Step:
+    # A machine that is preempted ends its processes before the service reports the preemption. A
+    # failure counts as a crash only when the TPU is still there after a while.
+    if seen.failing_s < SETTLE_S:
+        return Wait(SETTLE_S, f"{job.failure} Checking whether the TPU is being preempted.")
+    reason = str(job.failure).replace("The job", "the job", 1).rstrip(".")
+    return CloseAttempt("crash", reason, exit_code=job.exit_code, worker=index)
+
+
+def _on_lost(state: WatchState, index: int) -> Step:
+    """A restarted machine loses its job; one that keeps restarting is a bad host."""
+    earlier = [a for a in state.attempts[-_MAX_RESTARTS:] if a.cause == "maintenance"]
+    tpu_id = state.open.tpu_id if state.open else ""
+    if len([a for a in earlier if a.tpu_id == tpu_id]) == _MAX_RESTARTS:
+        return CloseAttempt("bad_host", f"worker {index} keeps losing its job", worker=index)
+    return CloseAttempt("maintenance", f"worker {index} restarted, or lost its job", worker=index)
+
+
+def _first(
+    jobs: Mapping[int, JobObservation], wanted: Callable[[JobObservation], bool]
+) -> tuple[int, JobObservation] | None:
+    return next(((i, job) for i, job in sorted(jobs.items()) if wanted(job)), None)
+
+
+def _on_refused(state: WatchState, spec: JobSpec, seen: Observation) -> Step | None:
+    """React to an error of the last step on the workers; None means: ask them again now."""
+    error = seen.refused
     if error is None:
         return None
-    if is_passing(error) and sight.trouble_s < order.bad_host_after_s:
-        # What fails at once would be asked for as often as the processor can.
-        return Wait(_soon(order), f"{error}") if sight.refusals > 1 else None
-    if not _is_of_workers(error):
-        # The service is to blame, or we are: a job that runs is left alone.
-        return (
-            Wait(POLL_S, f"{error}") if memory.open and is_passing(error) else _stop(memory, error)
-        )
-    if memory.open:
-        return Close("bad_host", f"it could not be asked: {error}")
-    return _replace(memory, str(error), error)
+    if is_temporary(error) and seen.trouble_s < spec.bad_host_after_s:
+        # Without the wait, a step that fails immediately would be repeated in a busy loop.
+        return Wait(_retry_wait_s(spec), str(error)) if seen.refusals > 1 else None
+    if not _is_workers_fault(error):
+        # The service or this machine is at fault, so a running job is left alone.
+        if state.open and is_temporary(error):
+            return Wait(POLL_S, str(error))
+        if state.open:
+            return CloseAttempt("stopped", f"it could not be run: {error}")
+        return EndWatch(error)
+    if state.open:
+        return CloseAttempt("bad_host", f"it could not be reached: {error}")
+    return _replace(state, str(error), error)
 
 
-def _stop(memory: Memory, error: TpuctlError) -> Step:
-    return Close("stopped", f"it could not be run: {error}") if memory.open else End(error)
-
-
-def _is_of_workers(error: TpuctlError) -> bool:
+def _is_workers_fault(error: TpuctlError) -> bool:
     """Whether another TPU may do better."""
-    return is_passing(error) and isinstance(error, (WorkerError, WorkerUnreachableError))
+    return is_temporary(error) and isinstance(error, (WorkerError, WorkerUnreachableError))
 
 
-def _on_unreachable(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -> Step:
-    """A worker cannot be reached while the others can; or none can, which may be our own fault."""
+def _on_unreachable(
+    state: WatchState, spec: JobSpec, seen: Observation, workers: WorkersObservation
+) -> Step:
+    """Some workers cannot be reached; when it is all of them, our own network may be the cause."""
     index, error = min(workers.errors.items())
-    if not is_passing(error):
-        return End(error)
-    is_doubtful = len(workers.errors) == workers.count and sight.tpu.healthy
-    if sight.trouble_s < order.bad_host_after_s * (_DOUBT if is_doubtful else 1):
-        return Wait(_soon(order), f"{error}")
-    who, long = name_workers(workers.errors), format_duration(sight.trouble_s)
+    if not is_temporary(error):
+        return EndWatch(error)
+    is_doubtful = len(workers.errors) == workers.count and seen.tpu.healthy
+    if seen.trouble_s < spec.bad_host_after_s * (_DOUBT if is_doubtful else 1):
+        return Wait(_retry_wait_s(spec), str(error))
+    who, long = name_workers(workers.errors), format_duration(seen.trouble_s)
     reason = f"{who} could not be used for {long}: {error}"
-    if memory.open:
-        return Close("bad_host", reason, worker=index)
-    if is_doubtful and memory.replaced:
-        return End(error)
-    return _replace(memory, reason, error)
+    if state.open:
+        return CloseAttempt("bad_host", reason, worker=index)
+    if is_doubtful and state.replaced:
+        return EndWatch(error)
+    return _replace(state, reason, error)
 
 
-def _replace(memory: Memory, reason: str, error: TpuctlError | None) -> Step:
-    """Make another TPU in place of one with a bad host; one that never worked is the user's own."""
-    tpu = memory.tpu
-    if tpu and (tpu.made or tpu.proven) and memory.replaced < MOST_REPLACED:
-        return Delete(reason, is_bad_host=True)
-    if error is None or memory.replaced:
-        times = f" {memory.replaced} TPUs in a row were replaced for that." * bool(memory.replaced)
+def _replace(state: WatchState, reason: str, error: TpuctlError | None) -> Step:
+    """Replace a TPU with a bad host; one that a user created and that never worked is kept."""
+    tpu = state.tpu
+    if tpu and (tpu.made or tpu.proven) and state.replaced < MOST_REPLACED:
+        return DeleteTpu(reason, is_bad_host=True)
+    if error is None or state.replaced:
+        times = f" {state.replaced} TPUs in a row were replaced for that." * bool(state.replaced)
         error = WorkerError(
-            f"{memory.name} is not fit for the job: {reason}.{times}",
-            hint=f"See for yourself: tpuctl run {memory.name} -- true",
+            f"{state.name} cannot run the job: {reason}.{times}",
+            hint=f"To check it yourself: tpuctl run {state.name} -- true",
         )
-    return End(error)
+    return EndWatch(error)
 
 
-def _prepare(memory: Memory, order: Order, sight: Sight, workers: WorkersSight) -> Step:
-    """No attempt is under way: clear what is left of the last one, then begin another."""
-    if workers.remains and sight.refusals < _MOST_REFUSALS:
+def _prepare(
+    state: WatchState, spec: JobSpec, seen: Observation, workers: WorkersObservation
+) -> Step:
+    """No attempt is open: stop what is left of the last one, then launch the next."""
+    if workers.remains and seen.refusals < _MAX_REFUSALS:
         return StopJobs(workers.remains)
-    last = memory.last
+    last = state.last
     if last and last.cause in ("done", "stopped"):
-        return End(None if last.cause == "done" else stopped(memory))
-    if memory.crashes >= order.max_crashes and last and last.cause == "crash":
-        return End(crashed(memory))
-    problem = next(iter(workers.unfit.values()), None) or sight.refused
+        return EndWatch(None if last.cause == "done" else stopped_error(state))
+    if state.crashes >= spec.max_crashes and last and last.cause == "crash":
+        return EndWatch(crashed_error(state))
+    problem = next(iter(workers.unfit.values()), None) or seen.refused
     if problem and workers.remains:
-        return _replace(memory, f"the job of before cannot be ended: {problem}", problem)
+        return _replace(state, f"its previous job cannot be stopped: {problem}", problem)
     if problem:
-        return _on_unfit(memory, order, sight, problem)
-    serial = memory.serial + 1
-    return Launch(len(memory.attempts) + 1, f"{job_prefix(memory.watch)}{serial}")
+        return _on_unfit(state, spec, seen, problem)
+    return LaunchJob(len(state.attempts) + 1, f"{job_prefix(state.watch)}{state.serial + 1}")
 
 
-def _on_unfit(memory: Memory, order: Order, sight: Sight, problem: TpuctlError) -> Step:
-    if not is_passing(problem):
-        return End(problem)
-    is_users = not (memory.tpu and memory.tpu.made)
-    if is_users and not memory.attempts and not isinstance(problem, TryAgainError):
-        return End(problem)
-    if sight.trouble_s < order.bad_host_after_s and sight.refusals < _MOST_REFUSALS:
-        return Wait(_soon(order), f"{problem}")
-    if is_users or not _is_of_workers(problem):
-        return End(problem)
-    return _replace(memory, str(problem).rstrip("."), problem)
+def _on_unfit(state: WatchState, spec: JobSpec, seen: Observation, problem: TpuctlError) -> Step:
+    if not is_temporary(problem):
+        return EndWatch(problem)
+    is_users = not (state.tpu and state.tpu.made)
+    if is_users and not state.attempts and not isinstance(problem, TryAgainError):
+        return EndWatch(problem)
+    if seen.trouble_s < spec.bad_host_after_s and seen.refusals < _MAX_REFUSALS:
+        return Wait(_retry_wait_s(spec), str(problem))
+    if is_users or not _is_workers_fault(problem):
+        return EndWatch(problem)
+    return _replace(state, str(problem).rstrip("."), problem)
 
 
-def _limits(memory: Memory, sight: Sight) -> Step | None:
-    budget = memory.recipe.max_usd
-    if budget is None or memory.spent_usd < budget:
-        return None
-    return End(
-        LimitPassedError(
-            f"{memory.name} is not made again: its {budget:g} dollars are spent.",
-            hint="The same command with a larger --max-usd goes on.",
-        )
-    )
-
-
-def _after_refusal(sight: Sight) -> Step | None:
-    """What to do about the error of the last act; None when it can be tried at once."""
-    error = sight.refused
+def _after_refusal(seen: Observation) -> Step | None:
+    """React to an error of the last step at the service; None means: try it now."""
+    error = seen.refused
     if error is None:
         return None
-    is_final = not isinstance(error, (TryAgainError, QuotaExceededError))
+    # Quota is retried a few times, because a TPU that was just deleted may still hold it.
     is_quota = isinstance(error, QuotaExceededError)
-    if is_final or (is_quota and sight.refusals >= _MOST_REFUSALS):
-        return End(error)
-    wait_s = min(_LONGEST_WAIT_S, POLL_S * 2.0 ** min(sight.refusals - 1, 10))
+    is_final = not isinstance(error, TryAgainError) and not is_quota
+    if is_final or (is_quota and seen.refusals >= _MAX_REFUSALS):
+        return EndWatch(error)
+    wait_s = min(_LONGEST_WAIT_S, POLL_S * 2.0 ** min(seen.refusals - 1, 10))
     return Wait(wait_s, f"{error} Trying again.")
 
 
-def _soon(order: Order) -> float:
-    return min(POLL_S, max(1.0, order.bad_host_after_s / 4))
+def _retry_wait_s(spec: JobSpec) -> float:
+    return min(POLL_S, max(1.0, spec.bad_host_after_s / 4))

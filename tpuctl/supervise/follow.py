@@ -1,4 +1,4 @@
-"""For how long something has been so: time in which a laptop slept is no evidence of anything."""
+"""Follow a running job: show its output, detect hangs, and time how long conditions last."""
 
 import asyncio
 import math
@@ -14,30 +14,33 @@ from tpuctl.remote.fleet import run_async
 from tpuctl.remote.hosts import Host, name_workers
 from tpuctl.remote.logs import LogListener, LogResult, follow_log
 from tpuctl.remote.output import Sink
-from tpuctl.supervise.models import SILENT_S, Order, Silence
+from tpuctl.supervise.models import SILENT_S, JobSpec, Silence
 from tpuctl.units import format_duration
 
 _LONGEST_TICK_S = 1.0
 _LONGEST_LOOK_S = 120.0
 
 
-class Awake:
-    """Seconds that this program was awake, asked many times a second."""
+class AwakeTimer:
+    """Counts the seconds in which this program was awake; must be read many times a second."""
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s
         self._last_s, self._seconds = elapsed_s(), 0.0
 
     def seconds(self) -> float:
-        """Those since the beginning; of a long gap only its first moment counts."""
+        """Return the seconds since the start, without the time that a laptop slept."""
         now_s = self._elapsed_s()
         self._seconds += min(now_s - self._last_s, _LONGEST_TICK_S)
         self._last_s = now_s
         return self._seconds
 
 
-class Since:
-    """For how long something has been so, as often as one looks; of a long gap a part counts."""
+class ConditionTimer:
+    """Measures how long a condition has held, from repeated checks.
+
+    A long gap between two checks counts only in part: a sleeping laptop has checked nothing.
+    """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
@@ -45,7 +48,7 @@ class Since:
         self._seconds = 0.0
 
     def seconds(self, is_so: bool) -> float:
-        """Note whether it is so; the seconds since it began to be."""
+        """Record whether the condition holds; return for how many seconds it has."""
         now, last = self._now(), self._last
         self._last = now if is_so else None
         passed_s = min((now - last).total_seconds(), _LONGEST_LOOK_S) if last else 0.0
@@ -54,11 +57,11 @@ class Since:
 
 
 @dataclass
-class Talk:
-    """When each worker has said something, in seconds of any one clock.
+class SilenceDetector:
+    """Detects workers whose output has stopped; times are seconds of any one clock.
 
-    While a connection is broken nothing is known of a worker: it counts as heard from when it is
-    back.
+    While the connection to a worker is broken, its silence means nothing: it counts from the moment
+    the connection is back.
     """
 
     workers: tuple[int, ...]
@@ -69,30 +72,30 @@ class Talk:
     _ended: set[int] = field(default_factory=set)
 
     def heard(self, worker: int, now_s: float) -> None:
-        """It has said something."""
+        """Record that a worker printed something."""
         self._first_s.setdefault(worker, now_s)
         self._last_s[worker] = now_s
 
     def lost(self, worker: int) -> None:
-        """Its connection is broken."""
+        """Record that the connection to a worker broke."""
         self._away.add(worker)
 
     def back(self, worker: int, now_s: float) -> None:
-        """Its connection is there again."""
+        """Record that the connection to a worker is back."""
         self._away.discard(worker)
         if worker in self._last_s:
             self._last_s[worker] = now_s
 
     def ended(self, worker: int) -> None:
-        """Its program has ended: it has nothing more to say."""
+        """Record that a worker's program ended, so that its silence means nothing."""
         self._ended.add(worker)
 
     def silent(self, now_s: float, *, after_s: float) -> Silence | None:
-        """Who is taken for hung: said nothing for `after_s`, although it used to.
+        """Return the workers considered hung, or None.
 
-        It used to when it had talked for as long as that; or when it has talked at all, and nobody
-        does any more. While a worker is away that cannot be said of all. Where nobody has ever
-        said a word, all are.
+        A worker is hung after `after_s` without output if it printed over at least as long a time
+        before, or if it has printed at all and all the others are silent too. If no worker has ever
+        printed, all are hung, unless one of them is disconnected.
         """
         if not self._last_s:
             waited_s = now_s - self.started_s
@@ -101,11 +104,13 @@ class Talk:
         live = self._last_s.keys() - self._ended
         quiet = {w: now_s - self._last_s[w] for w in live - self._away}
         quiet = {worker: seconds for worker, seconds in quiet.items() if seconds >= after_s}
-        nobody_talks = len(quiet) == len(live)
+        # Some programs print only at their start, and some only on worker 0: silence proves
+        # something only where there was output before, or where there is none from anybody.
+        all_quiet = len(quiet) == len(live)
         hung = [
             worker
             for worker in quiet
-            if nobody_talks or self._last_s[worker] - self._first_s[worker] >= after_s
+            if all_quiet or self._last_s[worker] - self._first_s[worker] >= after_s
         ]
         if not hung:
             return None
@@ -114,60 +119,30 @@ class Talk:
 
 
 FIRST_LINES = 10
-"""How many of its last lines a job shows to a watch that comes back to it."""
+"""How many of its last log lines are shown when a watch resumes following a job."""
 
 _TICK_S = 0.1
 _LAST_WORDS_S = 2.0
 
 
 @dataclass
-class Followed:
-    """How far the logs were read (bytes, by worker), and what was noticed last."""
+class FollowResult:
+    """How far the logs were read (bytes, by worker), and hung or lost workers."""
 
     offsets: dict[int, int] = field(default_factory=dict)
     hung: Silence | None = None
     lost: dict[int, TpuctlError] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Eyes:
-    """What is looked at while the job runs.
-
-    `is_well` asks the service, and may take its time; False ends the following. `give_up_lost`
-    judges whether the workers that are lost have been so for too long.
-    """
-
-    is_well: Callable[[], bool]
-    give_up_lost: Callable[[bool], bool]
-    clock: Clock
-    poll_s: float
-
-
-def follow_job(
-    hosts: tuple[Host, ...],
-    access: Access,
-    job: str,
-    order: Order,
-    so_far: Mapping[int, int] | None,
-    eyes: Eyes,
-    *,
-    sink: Sink,
-    note: Callable[[str], None],
-) -> Followed:
-    """Follow a job until it ends or fails somewhere, its TPU is not well, or a worker hangs."""
-    patient = replace(access, timeouts=replace(access.timeouts, reconnect_s=math.inf))
-    return run_async(_Following(hosts, patient, job, order, so_far, eyes, sink, note).to_the_end())
-
-
 def show_log(
     hosts: tuple[Host, ...],
     access: Access,
     job: str,
-    so_far: Mapping[int, int] | None,
+    offsets: Mapping[int, int] | None,
     *,
     sink: Sink,
 ) -> None:
-    """Show a log from where it was read last, or its last lines, as far as it goes now."""
+    """Show a log from where it was last read, or its last lines, up to its current end."""
     run_async(
         follow_log(
             hosts,
@@ -176,60 +151,68 @@ def show_log(
             note=lambda _: None,
             job=job,
             listener=LogListener(),
-            offsets=so_far or {},
-            tail=FIRST_LINES if so_far is None else None,
+            offsets=offsets or {},
+            tail=FIRST_LINES if offsets is None else None,
             follow=False,
         )
     )
 
 
-class _Following(LogListener):
-    def __init__(
-        self,
-        hosts: tuple[Host, ...],
-        access: Access,
-        job: str,
-        order: Order,
-        so_far: Mapping[int, int] | None,
-        eyes: Eyes,
-        sink: Sink,
-        note: Callable[[str], None],
-    ) -> None:
-        self._hosts, self._access, self._job, self._order = hosts, access, job, order
-        self._eyes, self._sink, self._note = eyes, sink, note
-        self._is_first = so_far is None
-        self.result = Followed(dict(so_far or {}))
-        self._awake = Awake(time.monotonic)
-        workers = tuple(host.index for host in hosts)
-        self._talk = Talk(workers, 0.0)
+@dataclass
+class JobFollower(LogListener):
+    """Shows a job's output and checks the TPU while it runs.
+
+    `is_usable` asks the service about the TPU, every `poll_s`; False ends the following.
+    `give_up_lost` is told whether workers are lost, and decides whether that has lasted too long.
+    """
+
+    hosts: tuple[Host, ...]
+    access: Access
+    job: str
+    spec: JobSpec
+    offsets: Mapping[int, int] | None
+    clock: Clock
+    poll_s: float
+    is_usable: Callable[[], bool]
+    give_up_lost: Callable[[bool], bool]
+    sink: Sink
+    note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.result = FollowResult(dict(self.offsets or {}))
+        self._awake = AwakeTimer(time.monotonic)
+        self._silence = SilenceDetector(tuple(host.index for host in self.hosts), 0.0)
         self._named: tuple[int, ...] = ()
         self._failed = asyncio.Event()
 
+    def follow(self) -> FollowResult:
+        """Follow until the job ends, fails on a worker or hangs, or the TPU is not usable."""
+        return run_async(self._run())
+
     def heard(self, worker: int, offset_bytes: int) -> None:
-        """Note the time, and how far we are."""
+        """Record the time and the offset."""
         self.result.offsets[worker] = offset_bytes
-        self._talk.heard(worker, self._awake.seconds())
+        self._silence.heard(worker, self._awake.seconds())
 
     def lost(self, worker: int, error: TpuctlError) -> None:
-        """Nothing is known of it for now."""
+        """Record a broken connection."""
         self.result.lost[worker] = error
-        self._talk.lost(worker)
+        self._silence.lost(worker)
 
     def back(self, worker: int) -> None:
-        """It is there again."""
+        """Record that the connection is back."""
         self.result.lost.pop(worker, None)
-        self._talk.back(worker, self._awake.seconds())
+        self._silence.back(worker, self._awake.seconds())
 
     def ended(self, worker: int, end: LogResult | TpuctlError) -> None:
-        """A program that has failed on one worker is not waited for on the others."""
-        self._talk.ended(worker)
+        """End the following once the program failed on one worker: the others may wait forever."""
+        self._silence.ended(worker)
         if isinstance(end, TpuctlError) or end.failure:
             self._failed.set()
 
-    async def to_the_end(self) -> Followed:
-        """Follow, and look around, until one of both ends."""
+    async def _run(self) -> FollowResult:
         reading = asyncio.create_task(self._read())
-        others = [asyncio.create_task(self._wait_for_failure()), asyncio.create_task(self._look())]
+        others = [asyncio.create_task(self._wait_for_failure()), asyncio.create_task(self._check())]
         try:
             await asyncio.wait([reading, *others], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -242,38 +225,39 @@ class _Following(LogListener):
         return self.result
 
     async def _read(self) -> None:
+        reconnecting = replace(self.access.timeouts, reconnect_s=math.inf)
         await follow_log(
-            self._hosts,
-            self._access,
-            sink=self._sink,
-            note=self._note,
-            job=self._job,
+            self.hosts,
+            replace(self.access, timeouts=reconnecting),
+            sink=self.sink,
+            note=self.note,
+            job=self.job,
             listener=self,
             offsets=self.result.offsets,
-            tail=FIRST_LINES if self._is_first else None,
+            tail=FIRST_LINES if self.offsets is None else None,
         )
 
     async def _wait_for_failure(self) -> None:
         await self._failed.wait()
         await asyncio.sleep(_LAST_WORDS_S)
 
-    async def _look(self) -> None:
-        """Ask the service now and then, and listen for silence all the time."""
-        clock, due = self._eyes.clock, self._eyes.clock.now()
+    async def _check(self) -> None:
+        """Ask the service now and then, and check for hung workers all the time."""
+        clock, due = self.clock, self.clock.now()
         while True:
             if clock.now() >= due:
-                if not await asyncio.to_thread(self._eyes.is_well):
+                if not await asyncio.to_thread(self.is_usable):
                     return
-                due = clock.now() + timedelta(seconds=self._eyes.poll_s)
-            if self._eyes.give_up_lost(bool(self.result.lost)):
+                due = clock.now() + timedelta(seconds=self.poll_s)
+            if self.give_up_lost(bool(self.result.lost)):
                 return
             if self._is_hung(self._awake.seconds()):
                 return
             await asyncio.sleep(_TICK_S)
 
     def _is_hung(self, now_s: float) -> bool:
-        after_s = self._order.hang_after_s
-        silence = self._talk.silent(now_s, after_s=after_s or SILENT_S)
+        after_s = self.spec.hang_after_s
+        silence = self._silence.silent(now_s, after_s=after_s or SILENT_S)
         if silence is None:
             self._named = ()
         elif after_s is not None:
@@ -283,8 +267,8 @@ class _Following(LogListener):
             self._named = silence.workers
             who, long = name_workers(silence.workers), format_duration(silence.seconds)
             has = "has" if len(silence.workers) == 1 else "have"
-            self._note(
-                f"{who[0].upper()}{who[1:]} {has} said nothing for {long}. "
-                f"To begin again when that means that it hangs: --hang-after {long}"
+            self.note(
+                f"{who[0].upper()}{who[1:]} {has} printed nothing for {long}. "
+                f"To restart the job after such a silence: --hang-after {long.replace(' ', '')}"
             )
         return False

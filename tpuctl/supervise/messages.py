@@ -1,75 +1,75 @@
-"""Why a watch gives up: the error that says so, with the next command."""
+"""The result of a watch, its messages, and the errors that end it."""
 
 from dataclasses import dataclass, field
 
 from tpuctl.errors import AlreadyExistsError, CommandFailedError, TpuctlError, WrongStateError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.supervise.models import (
-    Attempt,
-    Close,
-    Create,
-    Delete,
-    Launch,
-    Memory,
-    Sight,
+    CloseAttempt,
+    CreateTpu,
+    DeleteTpu,
+    JobAttempt,
+    LaunchJob,
+    Observation,
     Step,
     StopJobs,
     Wait,
+    WatchState,
 )
+from tpuctl.units import format_usd
 
 
-def over(memory: Memory, what: str) -> TpuctlError:
-    """That the TPU is gone for good."""
-    kind = memory.recipe.accelerator_type
+def gone_for_good_error(state: WatchState, what: str) -> TpuctlError:
+    """Say that the TPU is gone and is not recreated."""
+    kind = state.recipe.accelerator_type
     return WrongStateError(
-        what, hint=f"To go on all the same: the same command again with --type {kind}"
+        what, hint=f"To create it again: repeat the command with --accelerator-type {kind}"
     )
 
 
-def stopped(memory: Memory) -> TpuctlError:
-    """That somebody did not want the job any more."""
-    last = memory.last
-    why = last.reason if last else ""
+def stopped_error(state: WatchState) -> TpuctlError:
+    """Say that the job was stopped on purpose and is not restarted."""
+    why = state.last.reason if state.last else ""
     return WrongStateError(
-        f"The job on {memory.name} is not started again: {why}.", hint="The same command begins it."
+        f"The job on {state.name} is not restarted: {why}.",
+        hint="To start it again, repeat the command.",
     )
 
 
-def crashed(memory: Memory) -> TpuctlError:
-    """That the job itself fails; with its own exit code."""
-    last = memory.last
+def crashed_error(state: WatchState) -> TpuctlError:
+    """Say that the job itself fails; carries its exit code."""
+    last = state.last
     assert last
-    times = f" {memory.crashes} times, and is not started again; the last time"
-    times = ":" if memory.crashes == 1 else times
-    where = f"{memory.name} --zone {last.zone} --job {last.job}"
+    times = f" {state.crashes} times and is not restarted; the last time"
+    times = ":" if state.crashes == 1 else times
     error = CommandFailedError(
-        f"The job on {memory.name} has failed{times} {last.reason}.",
-        hint=f"All that it said: tpuctl logs {where}",
+        f"The job on {state.name} has failed{times} {last.reason}.",
+        hint=f"Its full log: tpuctl logs {state.name} --zone {last.zone} --job {last.job}",
     )
     error.exit_code = last.exit_code or error.exit_code
     return error
 
 
-def busy(memory: Memory, jobs: tuple[str, ...]) -> TpuctlError:
-    """That a watch on another machine was first."""
+def other_watch_error(state: WatchState, jobs: tuple[str, ...]) -> TpuctlError:
+    """Say that a watch on another machine already runs a job on this TPU."""
     return AlreadyExistsError(
-        f"Another watch runs the job {jobs[0]} on {memory.name}.",
-        hint=f"End that watch first, then: tpuctl stop {memory.name} --job {jobs[0]}",
+        f"Another watch runs the job {jobs[0]} on {state.name}.",
+        hint=f"Stop that watch first, then: tpuctl stop {state.name} --job {jobs[0]}",
     )
 
 
 @dataclass(frozen=True)
-class Watched(Outcome):
-    """How a watch has ended; `attempts` are all runs of the job, the first one first.
+class WatchResult(Outcome):
+    """How a watch ended; `attempts` are all runs of the job, oldest first.
 
-    `tail` is the end of what the last one printed, where it failed. `usd_per_hour` is what the TPU
-    goes on to cost, None where there is none any more.
+    `tail` is the end of the last run's output, where it failed. `usd_per_hour` is the price of the
+    TPU, None where it no longer exists.
     """
 
     name: str
     zone: str | None
     job: str | None
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[JobAttempt, ...]
     crashes: int
     usd_per_hour: float | None
     tail: tuple[str, ...] = ()
@@ -77,20 +77,20 @@ class Watched(Outcome):
 
     @property
     def status(self) -> Status:
-        """An error when the job was given up."""
+        """`error` when the job was given up."""
         return "error" if self.error else "ok"
 
     @property
     def exit_code(self) -> int:
-        """0 when the job is done; the job's own when it has failed."""
+        """0 when the job is done; the job's own exit code when it failed."""
         return self.error.exit_code if self.error else 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That the TPU is still there."""
+        """A reminder that the TPU still exists."""
         if self.zone is None:
             return ()
-        price = f"${self.usd_per_hour:,.2f} an hour" if self.usd_per_hour else "money"
+        price = f"{format_usd(self.usd_per_hour)} an hour" if self.usd_per_hour else "money"
         return (
             f"{self.name} in {self.zone} is still there and costs {price}: "
             f"tpuctl delete {self.name} --zone {self.zone}",
@@ -98,29 +98,29 @@ class Watched(Outcome):
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """Why it was given up."""
+        """Why the job was given up."""
         return (self.error,) if self.error else ()
 
 
-def words(step: Step, memory: Memory, sight: Sight) -> str:
-    """What a step is called when it is told, with its reason."""
-    where = f"{memory.name} in {sight.tpu.zone}"
-    reason = step.reason.rstrip(".") if isinstance(step, Close | Delete) else ""
+def describe_step(step: Step, state: WatchState, seen: Observation) -> str:
+    """Describe a step and its reason in one line; empty for steps that nobody wants to read."""
+    where = f"{state.name} in {seen.tpu.zone}"
+    reason = step.reason.rstrip(".") if isinstance(step, CloseAttempt | DeleteTpu) else ""
+    number = state.open.number if state.open else 0
     match step:
         case Wait():
             return step.why
-        case Delete():
+        case DeleteTpu():
             return f"Deleting {where}: {reason}."
-        case Create():
-            return f"Making {memory.name}."
-        case Launch():
-            again = "" if step.number == 1 else ", to go on from its checkpoint"
-            return f"Attempt {step.number} begins on {where} (job {step.job}){again}."
-        case Close(cause="done"):
-            return f"Attempt {memory.open.number if memory.open else 0} is done."
-        case Close():
-            number = memory.open.number if memory.open else 0
-            return f"Attempt {number} has ended: {step.cause.replace('_', ' ')}, {reason}."
+        case CreateTpu():
+            return f"Creating {state.name}."
+        case LaunchJob():
+            again = "" if step.number == 1 else ", resuming from its checkpoint"
+            return f"Attempt {step.number} starts on {where} (job {step.job}){again}."
+        case CloseAttempt(cause="done"):
+            return f"Attempt {number} is done."
+        case CloseAttempt():
+            return f"Attempt {number} ended: {step.cause.replace('_', ' ')}, {reason}."
         case StopJobs():
             return f"Stopping {', '.join(step.jobs)} on {where}."
     return ""

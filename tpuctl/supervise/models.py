@@ -1,4 +1,4 @@
-"""What a watch is told, what it remembers, and what it can see."""
+"""The data of a watch: the job, the saved state, observations, and the steps to take."""
 
 import re
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from tpuctl.errors import TpuctlError
 Cause = Literal["preempted", "crash", "bad_host", "maintenance", "done", "stopped"]
 
 SILENT_S = 900.0
-"""After so long a worker that has fallen silent is named, even where nothing is to follow."""
+"""After this long without output a worker is named in a note, even without --hang-after."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to run, and how patient to be.
+class JobSpec:
+    """The job to run, and when to restart it or replace the TPU.
 
-    `hang_after_s` is counted here, while this program is awake; `bad_host_after_s` by the service.
-    `folder` is where the command runs and, with `code`, where that folder is copied to.
+    `hang_after_s` counts seconds in which this program is awake; `bad_host_after_s` those of the
+    service's clock. `folder` is where the command runs and where `code` is copied to.
     """
 
     command: tuple[str, ...]
@@ -33,10 +33,10 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Known:
-    """The TPU that the job runs on, as it was last seen alive.
+class KnownTpu:
+    """The TPU that the job runs on, as last seen usable.
 
-    `made` is whether this watch made it; `proven` is whether every worker was reached once.
+    `made` is whether this watch created it; `proven` whether every worker was reached once.
     """
 
     id: str
@@ -51,14 +51,14 @@ class Known:
 
     @property
     def usd_so_far(self) -> float:
-        """What it has cost until it was last seen; nothing where no price is known."""
+        """Its cost until it was last seen; 0 where no price is known."""
         hours = max(0.0, (self.seen - self.created).total_seconds()) / 3600
         return (self.usd_per_hour or 0.0) * hours
 
 
 @dataclass(frozen=True)
-class Running:
-    """An attempt under way; `launched` is whether the job is known to have begun everywhere."""
+class RunningAttempt:
+    """An attempt in progress; `launched` is whether the job is known to run on every worker."""
 
     number: int
     job: str
@@ -69,8 +69,8 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One run of the job from its launch to its end, and why it ended."""
+class JobAttempt:
+    """One finished run of the job, and why it ended."""
 
     number: int
     cause: Cause
@@ -85,8 +85,8 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Removing:
-    """A TPU that is being deleted by us, and why; on the disk before the request is sent."""
+class PendingDeletion:
+    """A TPU that this watch is deleting, and why; saved before the request is sent."""
 
     id: str
     reason: str
@@ -94,22 +94,23 @@ class Removing:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Everything that must survive this program: on the disk before every act.
+class WatchState:
+    """Everything that must survive this process; saved before every step.
 
-    `recipe` makes another such TPU. `serial` numbers the jobs, so that no name comes twice.
-    `replaced` counts the bad hosts in a row, `spent_usd` what earlier TPUs of this watch have cost.
+    `recipe` creates another such TPU. `open` is the attempt in progress. `serial` numbers the jobs,
+    so that their names are unique. `replaced` counts bad hosts in a row, `spent_usd` is the cost of
+    this watch's earlier TPUs.
     """
 
     watch: str
     name: str
     recipe: CreateOptions
-    tpu: Known | None = None
-    open: Running | None = None
-    removing: Removing | None = None
+    tpu: KnownTpu | None = None
+    open: RunningAttempt | None = None
+    removing: PendingDeletion | None = None
     creating: bool = False
     seen_leaving: bool = False
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[JobAttempt, ...] = ()
     serial: int = 0
     replaced: int = 0
     spent_usd: float = 0.0
@@ -120,8 +121,8 @@ class Memory:
         return sum(attempt.cause == "crash" for attempt in self.attempts)
 
     @property
-    def last(self) -> Attempt | None:
-        """The attempt that ended last."""
+    def last(self) -> JobAttempt | None:
+        """The most recently finished attempt."""
         return self.attempts[-1] if self.attempts else None
 
     def owns(self, job: str) -> bool:
@@ -133,12 +134,12 @@ _JOB = re.compile(r"watch-[0-9a-f]{8}-\d+")
 
 
 def job_prefix(watch: str) -> str:
-    """How the names of a watch's own jobs begin."""
+    """Return the prefix of the names of a watch's jobs."""
     return f"watch-{watch[:8]}-"
 
 
 def is_watched(job: str) -> bool:
-    """Whether a job was started by a watch, whichever."""
+    """Whether a job was started by any watch."""
     return _JOB.fullmatch(job) is not None
 
 
@@ -146,19 +147,19 @@ TpuKind = Literal["unknown", "none", "coming", "usable", "dead", "leaving", "sto
 
 
 @dataclass(frozen=True)
-class TpuSight:
-    """What the service says of the TPU.
+class TpuObservation:
+    """What the service says about the TPU.
 
-    `unknown`: it could not be asked. `leaving`: somebody deletes it. `on_purpose`: one that is
-    gone was deleted by somebody while it lived. `healthy` is whether the service finds nothing
-    wrong with it. `past_s` is for how long it has been so.
+    `unknown`: the service did not answer. `leaving`: it is being deleted, and not by us.
+    `on_purpose`: it is gone because a user deleted it while it was alive. `healthy`: the service
+    reports no problem. `past_s`: for how long it has been coming up or under repair.
     """
 
     kind: TpuKind
     state: str = ""
     id: str = ""
     zone: str = ""
-    known: Known | None = None
+    known: KnownTpu | None = None
     is_ours: bool = False
     in_line: bool = False
     healthy: bool = True
@@ -169,8 +170,8 @@ class TpuSight:
 
 
 @dataclass(frozen=True)
-class JobSight:
-    """The job of the open attempt on one worker; `failure` is set where it ended badly."""
+class JobObservation:
+    """The job of the open attempt on one worker; `failure` is set where it failed."""
 
     state: str
     exit_code: int | None = None
@@ -178,40 +179,40 @@ class JobSight:
 
 
 @dataclass(frozen=True)
-class WorkersSight:
-    """What the workers say: who cannot be asked, who is unfit, and which jobs there are.
+class WorkersObservation:
+    """What the workers say: errors by worker, unfit workers, and jobs.
 
-    `job` is the open attempt's on each worker that has it. `remains` are running jobs of this
-    watch that nobody needs any more, `strangers` those of another watch.
+    `job` is the open attempt's job on each worker that has it. `remains` are obsolete jobs of this
+    watch that still run, `strangers` jobs of another watch.
     """
 
     count: int
     errors: Mapping[int, TpuctlError] = field(default_factory=dict)
     unfit: Mapping[int, TpuctlError] = field(default_factory=dict)
-    job: Mapping[int, JobSight] = field(default_factory=dict)
+    job: Mapping[int, JobObservation] = field(default_factory=dict)
     remains: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Workers that have said nothing for so long, the first to fall silent first."""
+    """Workers without output for some time, the first to fall silent first."""
 
     workers: tuple[int, ...]
     seconds: float
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Everything that was seen since the last act.
+class Observation:
+    """Everything observed since the last step.
 
-    `trouble_s` is for how long the service has called the TPU usable while its workers were not;
-    `failing_s` for how long the job has been seen to have failed. `refused` is what the last act
-    failed with, `refusals` how many have failed in a row.
+    `trouble_s`: for how long the service has called the TPU usable while its workers were not.
+    `failing_s`: for how long the job has been seen as failed. `refused`: the error of the last
+    step. `refusals`: how many steps have failed in a row.
     """
 
-    tpu: TpuSight
-    workers: WorkersSight | None = None
+    tpu: TpuObservation
+    workers: WorkersObservation | None = None
     trouble_s: float = 0.0
     failing_s: float = 0.0
     hung: Silence | None = None
@@ -221,37 +222,37 @@ class Sight:
 
 @dataclass(frozen=True)
 class Wait:
-    """Look again after a while; `why` is said when it is news."""
+    """Wait, then observe again; `why` is shown when it changes."""
 
     seconds: float
     why: str
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Ask the workers what they are like and which jobs they have."""
+class AskWorkers:
+    """Ask the workers about their fitness and their jobs."""
 
 
 @dataclass(frozen=True)
-class Delete:
-    """Delete the TPU that is seen now."""
+class DeleteTpu:
+    """Delete the TPU that was just observed."""
 
     reason: str
     is_bad_host: bool = False
 
 
 @dataclass(frozen=True)
-class Forget:
-    """The TPU that was to be deleted is gone."""
+class ForgetTpu:
+    """Record that the TPU being deleted is gone."""
 
 
 @dataclass(frozen=True)
-class Create:
-    """Make a TPU, or go on with making it."""
+class CreateTpu:
+    """Create a TPU, or resume a create."""
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchJob:
     """Copy the code and start the job on every worker."""
 
     number: int
@@ -260,19 +261,19 @@ class Launch:
 
 @dataclass(frozen=True)
 class StopJobs:
-    """End jobs of ours that nobody needs any more."""
+    """Stop obsolete jobs of this watch."""
 
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Follow:
-    """Show what the job prints until something changes."""
+class FollowJob:
+    """Show the job's output until something changes."""
 
 
 @dataclass(frozen=True)
-class Close:
-    """The open attempt has ended."""
+class CloseAttempt:
+    """Record the end of the open attempt."""
 
     cause: Cause
     reason: str
@@ -281,10 +282,21 @@ class Close:
 
 
 @dataclass(frozen=True)
-class End:
-    """There is nothing more to do: the job is done, or `error` says why it is given up."""
+class EndWatch:
+    """End the watch: the job is done, or `error` says why it is given up."""
 
     error: TpuctlError | None = None
 
 
-Step = Wait | Ask | Delete | Forget | Create | Launch | StopJobs | Follow | Close | End
+Step = (
+    Wait
+    | AskWorkers
+    | DeleteTpu
+    | ForgetTpu
+    | CreateTpu
+    | LaunchJob
+    | StopJobs
+    | FollowJob
+    | CloseAttempt
+    | EndWatch
+)

@@ -1,13 +1,12 @@
-"""From what the service answers to what it means for a watch: pure."""
+"""Turn the answers of the service and of the workers into observations."""
 
 import asyncio
 from collections.abc import Awaitable
 from datetime import datetime
 from typing import TypeVar
 
-from tpuctl.cloud import models
-from tpuctl.cloud.lookup import Thing
-from tpuctl.cloud.models import Node, QueuedResource
+from tpuctl.cloud.lookup import Resource
+from tpuctl.cloud.models import LABEL_CREATE_ID, LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.tpu import describe_node
 from tpuctl.errors import TpuctlError, WorkerUnreachableError
 from tpuctl.remote.access import Access
@@ -19,55 +18,56 @@ from tpuctl.remote.hosts import Host
 from tpuctl.remote.jobs import JobRecord, jobs_of
 from tpuctl.remote.results import CommandResult, command_result
 from tpuctl.supervise.models import (
-    JobSight,
-    Known,
-    Memory,
+    JobObservation,
+    KnownTpu,
     TpuKind,
-    TpuSight,
-    WorkersSight,
+    TpuObservation,
+    WatchState,
+    WorkersObservation,
     is_watched,
 )
 
 _STOPPED = frozenset({"STOPPING", "STOPPED"})
 
 
-def see(
-    thing: Thing | None,
+def observe_tpu(
+    resource: Resource | None,
     queued: QueuedResource | None,
-    memory: Memory,
+    state: WatchState,
     *,
     now: datetime,
     was_deleted: bool | None = None,
-) -> TpuSight:
-    """Say what a node, or what waits in line for one, means; `queued` is what made the node.
+) -> TpuObservation:
+    """Interpret a node or a queued resource; `queued` is the queued resource that made the node.
 
-    `was_deleted` is whether somebody has deleted the TPU of before while it lived, None where that
-    is not known.
+    `was_deleted` is whether a user deleted the previous TPU while it was alive, None if unknown.
     """
-    if thing is None:
-        known = memory.tpu
+    if resource is None:
+        known = state.tpu
         expired = bool(known and known.expires and known.expires <= now)
-        was_meant = memory.seen_leaving if was_deleted is None else was_deleted
+        was_meant = state.seen_leaving if was_deleted is None else was_deleted
         on_purpose = known is not None and was_meant
-        return TpuSight("none", "gone", on_purpose=on_purpose, expired=expired)
-    is_ours = thing.labels.get(models.WATCH) == memory.watch
-    if isinstance(thing, QueuedResource):
-        kind: TpuKind = "dead" if thing.is_dead else "coming"
-        return TpuSight(
-            "leaving" if thing.state == "DELETING" else kind,
-            thing.state,
-            f"queued {thing.created.isoformat()}",
-            thing.zone,
+        return TpuObservation("none", "gone", on_purpose=on_purpose, expired=expired)
+    is_ours = resource.labels.get(LABEL_WATCH) == state.watch
+    if isinstance(resource, QueuedResource):
+        kind: TpuKind = "dead" if resource.is_dead else "coming"
+        return TpuObservation(
+            "leaving" if resource.state == "DELETING" else kind,
+            resource.state,
+            f"queued {resource.created.isoformat()}",
+            resource.zone,
             is_ours=is_ours,
             in_line=True,
         )
-    return _see_node(thing, queued, memory, now, is_ours)
+    return _observe_node(resource, queued, now, is_ours)
 
 
-def _see_node(
-    node: Node, queued: QueuedResource | None, memory: Memory, now: datetime, is_ours: bool
-) -> TpuSight:
+def _observe_node(
+    node: Node, queued: QueuedResource | None, now: datetime, is_ours: bool
+) -> TpuObservation:
     tpu = describe_node(node, now=now, emulated=False)
+    # When the service takes a queued TPU away, the node is DELETING like one that a user deletes;
+    # only its queued resource tells the two apart.
     was_taken = queued is not None and queued.is_dead and queued.stopped_by != "user"
     kind: TpuKind = "coming"
     if node.is_dead or was_taken:
@@ -78,19 +78,17 @@ def _see_node(
         kind = "stopped"
     elif tpu.is_usable:
         kind = "usable"
-    before = memory.tpu if memory.tpu and memory.tpu.id == node.id else None
-    known = Known(
+    known = KnownTpu(
         node.id,
         node.zone,
         node.created,
         now,
-        create_id=node.labels.get(models.CREATE_ID),
+        create_id=node.labels.get(LABEL_CREATE_ID),
         made=is_ours,
-        proven=bool(before and before.proven),
         usd_per_hour=tpu.usd_per_hour,
         expires=tpu.expires,
     )
-    return TpuSight(
+    return TpuObservation(
         kind,
         node.state if not was_taken or queued is None else f"{node.state}, {queued.state}",
         node.id,
@@ -105,28 +103,28 @@ def _see_node(
 T = TypeVar("T")
 
 ANSWER_S = 60.0
-"""How long a worker that lets us in may take to answer: one that hangs is as good as gone."""
+"""How long a worker may take to answer after it accepted the connection."""
 
 
-def ask_workers(
+def observe_workers(
     hosts: tuple[Host, ...],
     access: Access,
-    memory: Memory,
+    state: WatchState,
     *,
     chips_per_worker: int | None,
     answer_s: float = ANSWER_S,
-) -> WorkersSight:
-    """Look at every worker; whether it is fit for a job only where no job of ours runs."""
-    return run_async(_ask(hosts, access, memory, chips_per_worker, answer_s))
+) -> WorkersObservation:
+    """Ask every worker for its jobs, and probe its fitness where none of our jobs runs."""
+    return run_async(_ask(hosts, access, state, chips_per_worker, answer_s))
 
 
 async def _ask(
     hosts: tuple[Host, ...],
     access: Access,
-    memory: Memory,
+    state: WatchState,
     chips_per_worker: int | None,
     answer_s: float,
-) -> WorkersSight:
+) -> WorkersObservation:
     async with open_fleet(hosts, access) as fleet:
 
         async def jobs(connection: Connection) -> tuple[JobRecord, ...]:
@@ -136,13 +134,13 @@ async def _ask(
         errors = {host.index: a for host, a in pairs if isinstance(a, TpuctlError)}
         known = [(host, a) for host, a in pairs if not isinstance(a, TpuctlError)]
         running = {entry.job for _, jobs in known for entry in jobs if entry.state == RUNNING}
-        ours = sorted(job for job in running if memory.owns(job))
-        open_job = memory.open.job if memory.open else None
+        ours = sorted(job for job in running if state.owns(job))
+        open_job = state.open.job if state.open else None
         unfit: dict[int, TpuctlError] = {}
-        if not errors and not ours and memory.open is None:
+        if not errors and not ours and state.open is None:
             probing = probe_fleet(fleet, chips_per_worker)
             unfit = (await _in_time(probing, "One of the workers", 2 * answer_s)).unfit
-    return WorkersSight(
+    return WorkersObservation(
         count=len(hosts),
         errors=errors,
         unfit=unfit,
@@ -153,7 +151,7 @@ async def _ask(
             if entry.job == open_job
         },
         remains=tuple(job for job in ours if job != open_job),
-        strangers=tuple(sorted(job for job in running if is_watched(job) and not memory.owns(job))),
+        strangers=tuple(sorted(job for job in running if is_watched(job) and not state.owns(job))),
     )
 
 
@@ -162,13 +160,13 @@ async def _in_time(work: Awaitable[T], who: str, limit_s: float) -> T:
         return await asyncio.wait_for(work, limit_s)
     except asyncio.TimeoutError:
         raise WorkerUnreachableError(
-            f"{who} lets us in, but did not answer within {limit_s:g} s.",
-            hint="Is its disk full, or its memory? Look yourself: tpuctl ssh",
+            f"{who} accepted the connection, but did not answer within {limit_s:g} s.",
+            hint="Its disk or memory may be full. To check: tpuctl ssh",
         ) from None
 
 
-def _job(host: Host, entry: JobRecord) -> JobSight:
+def _job(host: Host, entry: JobRecord) -> JobObservation:
     if not entry.exit:
-        return JobSight(entry.state)
+        return JobObservation(entry.state)
     end = command_result(CommandResult, host, "The job", entry.exit)
-    return JobSight(entry.state, end.exit_code, end.failure)
+    return JobObservation(entry.state, end.exit_code, end.failure)

@@ -1,87 +1,81 @@
-"""What a TPU was asked for with, read off the TPU itself, so that another like it can be made."""
+"""Plan a watch: the job to run, and the options to create the same TPU again."""
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tpuctl.cloud import models
-from tpuctl.cloud.connect import Cloud
-from tpuctl.cloud.lookup import Thing, find
-from tpuctl.cloud.models import Node, QueuedResource
-from tpuctl.cloud.placement import why_not_in
-from tpuctl.cloud.plan import STARTUP_SCRIPT, CreateOptions, plan_create
+from tpuctl.cloud.connect import Cloud, chosen_zone
+from tpuctl.cloud.lookup import Resource, find
+from tpuctl.cloud.models import LABEL_MAX_USD_CENTS, LABEL_TTL_S, Node, QueuedResource, shared
+from tpuctl.cloud.placement import AUTO
+from tpuctl.cloud.plan import STARTUP_SCRIPT, CreateOptions, plan_create, why_disks_elsewhere
 from tpuctl.cloud.tpu import known_type
-from tpuctl.cloud.ttl import own_script
+from tpuctl.cloud.ttl import user_script
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.types import usd_per_hour
 from tpuctl.outcome import Outcome
 from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
-from tpuctl.supervise.memory import Store, digest
-from tpuctl.supervise.models import Memory, Order
+from tpuctl.supervise.models import JobSpec, WatchState
+from tpuctl.supervise.state import StateFile, job_digest
 
 _OURS = "tpuctl-"
-_MOST_DIGITS = 15
+_MAX_DIGITS = 15
 
 
-def options_like(node: Node) -> CreateOptions:
-    """The options of a create that makes such a TPU, in the same zone.
+def clone_options(node: Node) -> CreateOptions:
+    """Return the options that create another TPU like a node, in the same zone.
 
-    Its limits are those that it was given. A disk can only be had where it is.
+    Its limits are those it was created with. A data disk is only available in its own zone.
     """
     ttl_s, max_usd = _limits(node)
+    metadata = _without_ours(node.metadata)
+    script = metadata.pop(STARTUP_SCRIPT, None)
+    known = {
+        **shared(CreateOptions, node),
+        "labels": _without_ours(node.labels),
+        "metadata": metadata,
+    }
     return CreateOptions(
-        name=node.name,
-        accelerator_type=node.accelerator_type,
+        **known,
         zones=(node.zone,),
-        spot=node.spot,
-        reserved=node.reserved,
         queued=node.queued_resource is not None,
         ttl_s=ttl_s,
         max_usd=max_usd,
-        runtime_version=node.runtime_version,
-        network=node.network,
-        subnetwork=node.subnetwork,
         internal_ip=not node.external_ips,
-        service_account=node.service_account,
-        labels=_foreign(node.labels),
-        tags=node.tags,
-        startup_script=own_script(node.metadata.get(STARTUP_SCRIPT)),
-        metadata={k: v for k, v in _foreign(node.metadata).items() if k != STARTUP_SCRIPT},
-        data_disks=node.data_disks,
+        startup_script=user_script(script),
     )
 
 
 def _limits(node: Node) -> tuple[float | None, float | None]:
-    """The life time (seconds) and the budget (dollars) that it was asked for with.
-
-    A budget was turned into a life time: one that is shorter than that was given besides.
-    """
-    ttl_s, cents = (_number(node.labels.get(key)) for key in (models.TTL_S, models.MAX_USD_CENTS))
+    """Return the time to live in seconds and the budget in dollars that it was created with."""
+    ttl_s, cents = (_number(node.labels.get(key)) for key in (LABEL_TTL_S, LABEL_MAX_USD_CENTS))
     if cents is None:
         return ttl_s, None
     known = known_type(node.accelerator_type) is not None
     price = usd_per_hour(node.accelerator_type, node.zone, spot=node.spot) if known else None
+    # A budget became a time to live. Only one that is shorter than that was given as well.
     is_derived = ttl_s is not None and price and ttl_s >= int(cents / 100 / price * 3600) - 1
     return (None if is_derived else ttl_s), cents / 100
 
 
-def _foreign(known: dict[str, str]) -> dict[str, str]:
+def _without_ours(known: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in known.items() if not key.startswith(_OURS)}
 
 
 def _number(text: str | None) -> float | None:
-    is_number = text and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    is_number = text and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
     return float(text) if text and is_number else None
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What another TPU shall be like, where it is not to be like the one of before.
+class WatchOptions:
+    """Options for the TPUs that a watch creates; None means the same as the TPU has now.
 
-    `zones` are tried in that order; none at all mean: find one. `look_in` is where the TPU is.
+    `zones` are tried in that order; an empty tuple means every zone that has the type. `look_in` is
+    the zone of the existing TPU.
     """
 
     look_in: str | None = None
@@ -95,17 +89,28 @@ class Wishes:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that were given, by the names of CreateOptions."""
-        known = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {k: v for k, v in known.items() if k != "look_in" and v is not None}
+        """The options that were given, by the names of CreateOptions."""
+        return {k: v for k, v in asdict(self).items() if k != "look_in" and v is not None}
+
+
+def resolve_watch_zones(
+    zone: str | Sequence[str] | None,
+) -> tuple[str | None, tuple[str, ...] | None]:
+    """Return the zone to look for the TPU in, and the zones to create it in (None: the same)."""
+    if zone is not None and not isinstance(zone, str):
+        return None, tuple(zone)
+    chosen = chosen_zone(zone)
+    if chosen == AUTO:
+        return None, ()
+    return chosen, (chosen,) if chosen else None
 
 
 @dataclass(frozen=True)
 class WatchPlan(Outcome):
-    """What a watch would look after, and make again at what price.
+    """The TPU and the job that a watch would look after, and the price of a replacement.
 
-    `state` is the TPU's now, None where there is none. `goes_on_with` is the job that an earlier
-    watch has started.
+    `state` is that of the TPU, None where there is none. `goes_on_with` is a running job that an
+    earlier watch started.
     """
 
     name: str
@@ -121,17 +126,22 @@ class WatchPlan(Outcome):
     folder: str | None
     max_crashes: int
     goes_on_with: str | None
-    memory: Memory = field(metadata={"internal": True})
-    order: Order = field(metadata={"internal": True})
+    watch_state: WatchState = field(metadata={"internal": True})
+    spec: JobSpec = field(metadata={"internal": True})
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What stands in the way of another TPU."""
+        """Zones in which a replacement cannot be created."""
         return self.notes
 
+    @property
+    def creates_now(self) -> bool:
+        """Whether there is no TPU yet, so that the watch starts by creating one."""
+        return self.state is None and not self.watch_state.attempts
 
-def plan_order(
+
+def plan_job(
     argv: Sequence[str],
     *,
     env: Sequence[str] = (),
@@ -140,23 +150,23 @@ def plan_order(
     max_crashes: int = 3,
     hang_after_s: float | None = None,
     bad_host_after_s: float = 600.0,
-) -> Order:
-    """Check what is to be run; the code is copied to a folder of its own name, and run there."""
+) -> JobSpec:
+    """Check the job's options; code is copied to a folder of the same name, and run there."""
     command = plan_command(argv, env=env, folder=folder)
-    place = None
+    source = None
     if code is not None:
-        place = code.expanduser().resolve()
-        if not place.is_dir():
+        source = code.expanduser().resolve()
+        if not source.is_dir():
             raise NotFoundError(
-                f"There is no folder {code} to copy.", hint="--code takes the folder of your code."
+                f"{code} is not a folder.", hint="--code takes the folder with your code."
             )
-        folder = folder or place.name or "code"
+        folder = folder or source.name or "code"
     if max_crashes < 1:
         raise UsageError("--max-crashes must be at least 1.")
-    return Order(
+    return JobSpec(
         command.argv,
         command.env,
-        None if place is None else str(place),
+        None if source is None else str(source),
         folder,
         max_crashes,
         hang_after_s,
@@ -165,92 +175,85 @@ def plan_order(
 
 
 def plan_watch(
-    cloud: Cloud, name: str, wishes: Wishes, order: Order, *, store: Store, fresh: bool = False
+    cloud: Cloud,
+    name: str,
+    options: WatchOptions,
+    spec: JobSpec,
+    *,
+    store: StateFile,
+    fresh: bool = False,
 ) -> WatchPlan:
-    """Find out where to begin; only reads.
+    """Decide where the watch starts; only reads.
 
-    Raises NotFoundError where there is no TPU and nothing says what kind to make,
-    AlreadyExistsError where an earlier watch runs another job, and MissingExtraError.
+    Raises NotFoundError where there is no TPU and no type to create, AlreadyExistsError where an
+    earlier watch runs another job, and MissingExtraError.
     """
-    require_extra(for_folders=order.code is not None)
-    memory = _left_over(name, order, store, fresh=fresh)
-    seen = None if memory else _seen(cloud, name, wishes)
-    if memory is None:
-        memory = Memory(uuid.uuid4().hex, name, _recipe(name, seen, wishes))
+    require_extra(for_folders=spec.code is not None)
+    state = _interrupted(name, spec, store, fresh=fresh)
+    resource = None if state else _existing(cloud, name, options)
+    if state is None:
+        state = WatchState(uuid.uuid4().hex, name, _recipe(name, resource, options))
     else:
-        memory = replace(memory, recipe=replace(memory.recipe, **wishes.given))
-    recipe = memory.recipe
+        state = replace(state, recipe=replace(state.recipe, **options.given))
+    recipe = state.recipe
     plan_create(recipe)
-    zones = (memory.tpu.zone,) if memory.tpu else (seen.zone,) if seen else recipe.zones
+    zones = (state.tpu.zone,) if state.tpu else (resource.zone,) if resource else recipe.zones
     price = usd_per_hour(recipe.accelerator_type, zones[0], spot=recipe.spot) if zones else None
+    elsewhere = ((zone, why_disks_elsewhere(zone, recipe.data_disks)) for zone in recipe.zones)
     return WatchPlan(
-        name=name,
+        **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},
         zone=zones[0] if zones else None,
-        state=seen.state if seen else ("READY" if memory.tpu else None),
-        accelerator_type=recipe.accelerator_type,
-        spot=recipe.spot,
-        queued=recipe.queued,
-        zones=recipe.zones,
+        state=resource.state if resource else ("READY" if state.tpu else None),
         usd_per_hour=price,
-        command=order.command,
-        code=order.code,
-        folder=order.folder,
-        max_crashes=order.max_crashes,
-        goes_on_with=memory.open.job if memory.open else None,
-        memory=memory,
-        order=order,
-        notes=_notes(recipe),
+        goes_on_with=state.open.job if state.open else None,
+        watch_state=state,
+        spec=spec,
+        notes=tuple(f"Skipping {zone}: {why}." for zone, why in elsewhere if why),
     )
 
 
-def _left_over(name: str, order: Order, store: Store, *, fresh: bool) -> Memory | None:
-    """The memory of a watch that was interrupted, if it was of the same job."""
+def _interrupted(name: str, spec: JobSpec, store: StateFile, *, fresh: bool) -> WatchState | None:
+    """Return the state of an interrupted watch of the same job."""
     try:
-        kept = store.load()
+        saved = store.load()
     except InvalidInputError:
         if not fresh:
             raise
         return None
-    if kept is None or kept.is_over:
+    if saved is None or saved.is_over:
         return None
     if fresh:
-        # It keeps its id: by that the jobs are known that it has left behind.
-        return replace(kept.memory, open=None, attempts=())
-    if kept.order != digest(order):
+        # The id stays, because the watch knows by it which jobs on the workers are its own.
+        return replace(saved.memory, open=None, attempts=())
+    if saved.order != job_digest(spec):
         raise AlreadyExistsError(
-            f"An earlier watch of {name} was interrupted, and runs another job: {kept.command}",
-            hint="The same command goes on with that; --fresh ends that job and begins this one.",
+            f"An interrupted watch of {name} ran a different job: {saved.command}",
+            hint="Repeat that command to resume it; --fresh ends that job and starts this one.",
         )
-    return kept.memory
+    return saved.memory
 
 
-def _seen(cloud: Cloud, name: str, wishes: Wishes) -> Thing | None:
+def _existing(cloud: Cloud, name: str, options: WatchOptions) -> Resource | None:
     try:
-        return find(cloud.api, name, wishes.look_in)
+        return find(cloud.api, name, options.look_in)
     except NotFoundError as error:
-        if wishes.accelerator_type:
+        if options.accelerator_type:
             return None
         raise NotFoundError(
-            f"{error} And nothing says what kind to make.",
-            hint="Say it: --type v5e-8 --zone auto, and --spot where that will do.",
+            f"{error} To create it, tpuctl needs its type.",
+            hint="Add --accelerator-type v5e-8 --zone auto, and --spot for a spot TPU.",
         ) from error
 
 
-def _recipe(name: str, seen: Thing | None, wishes: Wishes) -> CreateOptions:
-    given = wishes.given
-    if isinstance(seen, Node):
-        return replace(options_like(seen), **given)
-    if isinstance(seen, QueuedResource) and seen.asked:
-        return replace(options_like(seen.asked), name=name, **given)
-    if wishes.zones is None:
+def _recipe(name: str, resource: Resource | None, options: WatchOptions) -> CreateOptions:
+    given = options.given
+    if isinstance(resource, Node):
+        return replace(clone_options(resource), **given)
+    if isinstance(resource, QueuedResource) and resource.requested:
+        return replace(clone_options(resource.requested), name=name, **given)
+    if options.zones is None:
         raise UsageError(
-            f"Where is {name} to be made? There is no --zone, and none is set.",
+            f"No zone to create {name} in: there is no --zone, and none is set.",
             hint="--zone auto tries every zone that has the type.",
         )
     return CreateOptions(name, **given)
-
-
-def _notes(recipe: CreateOptions) -> tuple[str, ...]:
-    """Where another TPU cannot be made, though it was to be tried there."""
-    reasons = ((zone, why_not_in(zone, recipe.data_disks)) for zone in recipe.zones)
-    return tuple(f"Another one is not tried in {zone}: {why}." for zone, why in reasons if why)

@@ -11,13 +11,13 @@ import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
 from tests.waiting import wait_until
-from tpuctl.cloud import models, ttl
+from tpuctl.cloud import ttl
 from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.models import ALL_ZONES
-from tpuctl.cloud.plan import CreateOptions
-from tpuctl.cloud.ttl import GUARD, Guarded, startup_script
-from tpuctl.cloud.zones import plan_with_service
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, LABEL_TTL_S
+from tpuctl.cloud.placement import complete_plan
+from tpuctl.cloud.plan import CreateOptions, plan_create
+from tpuctl.cloud.ttl import GUARD, GuardTarget, startup_script
 from tpuctl.errors import InvalidInputError
 
 A = "us-west4-a"
@@ -26,7 +26,7 @@ NASTY = b'#!/bin/sh\n# \'"$(reboot)`\\ \xff\x00END\nEND\ncp "$0" "$TPUCTL_GUARD_
 
 
 def made(here: CloudWorld, tmp_path: Path, kind: str = "v5e-8", **options: Any) -> Created:
-    plan = plan_with_service(here.api, CreateOptions("t1", kind, zones=(A,), **options))
+    plan = complete_plan(here.api, plan_create(CreateOptions("t1", kind, zones=(A,), **options)))
     result = create(here.api, plan, journal=Journal(tmp_path / "creates"))
     assert isinstance(result, Created)
     return result
@@ -54,7 +54,7 @@ def test_the_guard_waits_while_there_is_time_and_deletes_when_it_is_over(
     world: Worlds, tmp_path: Path
 ) -> None:
     here = world(ONE)
-    create_id = made(here, tmp_path, ttl_s=3600.0).labels[models.CREATE_ID]
+    create_id = made(here, tmp_path, ttl_s=3600.0).labels[LABEL_CREATE_ID]
     early = look_once(here, create_id)
     assert early.returncode == 0
     assert "t1 has 3480 s left; next look in 3480 s" in early.stdout
@@ -72,7 +72,7 @@ def test_the_guard_of_a_queued_tpu_deletes_its_place_in_the_queue_too(
     world: Worlds, tmp_path: Path
 ) -> None:
     here = world(ONE)
-    create_id = made(here, tmp_path, ttl_s=600.0, queued=True).labels[models.CREATE_ID]
+    create_id = made(here, tmp_path, ttl_s=600.0, queued=True).labels[LABEL_CREATE_ID]
     here.clock.sleep(600)
     assert "deletion asked for" in look_once(here, create_id).stdout
     here.clock.sleep(120)
@@ -91,7 +91,7 @@ def test_the_guard_leaves_another_tpu_of_the_name_alone(world: Worlds, tmp_path:
 
 def test_the_guards_of_other_workers_give_the_first_one_time(world: Worlds, tmp_path: Path) -> None:
     here = world(ONE)
-    create_id = made(here, tmp_path, "v5e-16", ttl_s=600.0).labels[models.CREATE_ID]
+    create_id = made(here, tmp_path, "v5e-16", ttl_s=600.0).labels[LABEL_CREATE_ID]
     looks = [look_once(here, create_id, worker=worker).stdout for worker in (0, 1, 3)]
     seconds = [int(text.split(" has ")[1].split()[0]) for text in looks]
     assert [left - seconds[0] for left in seconds] == [0, 30, 90]
@@ -101,12 +101,12 @@ def test_a_budget_is_guarded_as_well(world: Worlds, tmp_path: Path) -> None:
     here = world(ONE)
     tpu = made(here, tmp_path, max_usd=9.6)
     here.clock.sleep(3600)
-    assert "deletion asked for" in look_once(here, tpu.labels[models.CREATE_ID]).stdout
+    assert "deletion asked for" in look_once(here, tpu.labels[LABEL_CREATE_ID]).stdout
 
 
 def test_what_goes_wrong_is_logged_and_tried_again(world: Worlds, tmp_path: Path) -> None:
     here = world(ONE)
-    create_id = made(here, tmp_path, ttl_s=600.0).labels[models.CREATE_ID]
+    create_id = made(here, tmp_path, ttl_s=600.0).labels[LABEL_CREATE_ID]
     looked = look_once(here, create_id, api="http://127.0.0.1:1")
     assert looked.returncode == 1
     assert "could not look: URLError" in looked.stdout
@@ -129,7 +129,7 @@ def test_the_guard_runs_on_the_oldest_python_of_a_tpu_and_without_anything_insta
 
 def test_the_guard_reads_the_labels_that_tpuctl_writes() -> None:
     source = GUARD.read_text(encoding="utf-8")
-    assert f'"{models.TTL_S}", "{models.CREATE_ID}"' in source
+    assert f'"{LABEL_TTL_S}", "{LABEL_CREATE_ID}"' in source
 
 
 @pytest.fixture
@@ -197,4 +197,4 @@ def test_one_without_a_first_line_is_run_by_a_shell(
 
 def test_a_script_that_is_too_large_is_refused_before_it_is_sent() -> None:
     with pytest.raises(InvalidInputError, match="too large"):
-        startup_script(Guarded("p", "z", "n", "i"), b"x" * ttl.MOST_BYTES)
+        startup_script(GuardTarget("p", "z", "n", "i"), b"x" * ttl.MAX_SCRIPT_BYTES)
