@@ -211,7 +211,7 @@ def test_a_worker_whose_chips_are_taken_looks_healthy_from_outside(practice: Any
     world.create("t1")
     world.clock.sleep(120)
     assert world.node("t1").health.name == "HEALTHY"
-    (node,) = world.emulator.state.nodes.values()
+    (node,) = world.emulator.world.nodes.values()
     assert node.busy_workers == {0: None}
 
 

@@ -20,7 +20,7 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 from tests.conftest import Tpuctl
 from tests.emulator_world import RUNTIME
 from tests.waiting import wait_until
-from tpuctl.emulator.process import Place
+from tpuctl.emulator.process import EmulatorFolder
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +42,10 @@ def stopped_at_the_end(folder: Path, tpuctl: Tpuctl) -> Iterator[None]:
 
 def kill(folder: Path) -> None:
     """End the emulator of a folder the hard way, and wait until it has gone."""
-    pid = Place(folder).holder()
+    pid = EmulatorFolder(folder).holder()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: Place(folder).holder() is None)
+    wait_until(lambda: EmulatorFolder(folder).holder() is None)
 
 
 def asked(endpoint: str, ask: Callable[[tpu_v2.TpuClient], Any]) -> tuple[Any, str]:
@@ -118,7 +118,7 @@ def test_in_the_foreground_it_runs_until_it_is_told_to_end(folder: Path, number:
         process.send_signal(number)
         assert process.wait() == 0
     assert lines[1].startswith("export TPUCTL_TPU_ENDPOINT=127.0.0.1:")
-    assert Place(folder).holder() is None
+    assert EmulatorFolder(folder).holder() is None
 
 
 def test_a_wrong_scenario_is_one_error_that_names_the_place(

@@ -42,9 +42,9 @@ def test_a_world_comes_back_as_it_was_the_counts_of_its_faults_included(
 ) -> None:
     world = practice({**SMALL, "faults": FAULTS}, folder=tmp_path)
     live(world)
-    before = snapshot(world.emulator.look())
+    before = snapshot(world.emulator.advance())
     again = practice({}, folder=tmp_path, start=world.clock.now())
-    assert snapshot(again.emulator.look()) == before
+    assert snapshot(again.emulator.advance()) == before
     with pytest.raises(exceptions.InternalServerError):
         again.node("t1")
     repeated = again.queue("q1", request_id="11111111-1111-4111-8111-111111111111")
@@ -113,5 +113,5 @@ def test_what_cannot_be_remembered_is_not_answered_as_done(practice: Any, tmp_pa
         with pytest.raises(exceptions.InternalServerError, match=re.escape(str(log))):
             world.create("t1")
     log.rmdir()
-    with pytest.raises(exceptions.InternalServerError, match="Start it again"):
+    with pytest.raises(exceptions.InternalServerError, match="Restart it"):
         world.node("t1")

@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tpuctl.clock import Clock
+from tpuctl.emulator.http import Face, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import FrontDesk
+from tpuctl.emulator.metadata import metadata_face
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
@@ -18,7 +19,7 @@ from tpuctl.errors import InvalidInputError, MissingExtraError
 
 
 class PortTakenError(InvalidInputError):
-    """Somebody else listens there."""
+    """Another process listens on the port."""
 
 
 @contextmanager
@@ -30,11 +31,10 @@ def serve(
     machines: Path | None = None,
     port: int = 0,
 ) -> Iterator[Emulator]:
-    """Run an emulator on loopback, in threads of this process, for as long as the block lasts.
+    """Run an emulator on loopback, in threads of this process, while the block runs.
 
-    With a folder it goes on from where the last one in that folder ended, however it ended.
-    With a folder for `machines` every worker is one, reached by SSH.
-    Raises MissingExtraError, and PortTakenError.
+    With a `folder` it resumes the last emulator there. With a folder for `machines` every worker
+    is one that SSH reaches. Raises MissingExtraError, PortTakenError.
     """
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
     store = Store(folder) if folder else None
@@ -54,32 +54,32 @@ def serve_world(
     ports: Sequence[tuple[int, int]],
     machines: Path | None = None,
 ) -> Iterator[Emulator]:
-    """Put a world behind the first pair of ports (gRPC, HTTP) that is free; 0 is any."""
+    """Serve a world on the first pair of ports (gRPC, HTTP) that is free; 0 is any port."""
     emulator = Emulator(world, clock, store)
     with ExitStack() as stack:
         folder = store.storage if store else Path(stack.enter_context(TemporaryDirectory()))
         for index, pair in enumerate(ports):
             try:
-                stack.enter_context(_faces(emulator, folder, *pair))
+                stack.enter_context(_listening(emulator, folder, *pair))
                 break
             except PortTakenError:
                 if index == len(ports) - 1:
                     raise
         if machines:
-            stack.enter_context(_switched_on(emulator, machines))
+            stack.enter_context(_running_machines(emulator, machines))
         yield emulator
 
 
 @contextmanager
-def _switched_on(emulator: Emulator, folder: Path) -> Iterator[None]:
-    """Let the workers be machines; without the extra `ssh` they stay what the API says of them."""
+def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
+    """Run a machine for every worker; without the extra `ssh` they exist in the API only."""
     try:
         emulator.machines = machines = Machines(folder, emulator.http)
     except ModuleNotFoundError:
         yield
         return
     try:
-        with ticking(emulator.look):
+        with ticking(emulator.advance):
             yield
     finally:
         emulator.machines = None
@@ -87,43 +87,51 @@ def _switched_on(emulator: Emulator, folder: Path) -> Iterator[None]:
 
 
 def open_world(scenario: Scenario, store: Store | None, clock: Clock) -> World:
-    """Go on with the world of a store, or begin one."""
+    """Resume the world of a store, or create one."""
     if store and store.has_world:
         return store.resume()
     seed, now = secrets.token_hex(8), clock.now()
     if store:
-        return store.begin(scenario, seed=seed, now=now)
+        return store.create(scenario, seed=seed, now=now)
     return World(scenario, seed=seed, now=now)
 
 
 @contextmanager
-def _faces(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
+def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
     try:
         from tpuctl.emulator._grpc import serve_grpc
-        from tpuctl.emulator._rest import serve_rest
-        from tpuctl.emulator.storage.face import StorageFace
+        from tpuctl.emulator._rest import tpu_face
+        from tpuctl.emulator.http_server import serve_http
+        from tpuctl.emulator.storage.api import storage_face
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
-    server, bound = serve_grpc(emulator.answer, emulator.headers, port=port)
+    server, bound = serve_grpc(emulator, port=port)
     if not bound:
         raise _taken(port)
+    status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+    faces = [
+        tpu_face(emulator),
+        metadata_face(emulator),
+        storage_face(emulator, folder),
+        Face(("/emulator/",), [status]),
+    ]
     try:
-        rest = serve_rest(FrontDesk(emulator), StorageFace(emulator, folder), port=http_port)
+        web = serve_http(emulator, faces, port=http_port)
     except OSError as error:
         server.stop(grace=None).wait()
         raise _taken(http_port) from error
     emulator.endpoint = f"127.0.0.1:{bound}"
-    emulator.http = f"http://127.0.0.1:{rest.server_address[1]}"
+    emulator.http = f"http://127.0.0.1:{web.server_address[1]}"
     try:
         yield
     finally:
-        rest.shutdown()
-        rest.server_close()
+        web.shutdown()
+        web.server_close()
         server.stop(grace=None).wait()
 
 
 def _taken(port: int) -> PortTakenError:
     return PortTakenError(
-        f"Could not listen on 127.0.0.1:{port}: the port is taken.",
-        hint="Choose another one, or 0 for any that is free.",
+        f"Could not listen on 127.0.0.1:{port}: the port is in use.",
+        hint="Choose another port, or 0 for any that is free.",
     )

@@ -1,12 +1,12 @@
-"""What the service refuses before it begins: names, labels, types and contradictions."""
+"""Validation of requests: names, labels, types, and fields that exclude each other."""
 
 import re
 from datetime import datetime, timedelta
 from typing import Any
 
+from tpuctl.emulator.errors import api_error, bad_request, load_data
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.records import NodeSpec
-from tpuctl.emulator.refusals import bad_request, load_data, refusal
+from tpuctl.emulator.resources import NodeSpec
 from tpuctl.emulator.scenario import ZonePlan, known_type
 from tpuctl.hardware.types import AcceleratorType
 
@@ -14,21 +14,20 @@ _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUEUED_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,63}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,127}")
 _MOST_LABELS, _MOST_TAGS, _LONGEST_DESCRIPTION = 64, 64, 512
 _LONGEST_WAIT_S = 366 * 86400
 _LARGEST_VALUE, _LARGEST_METADATA = 256 << 10, 512 << 10
 
-# Output only in the API: what a client sends there is ignored.
-_OURS = (
+# Fields that are output only in the API: what a client sends there is ignored.
+_OUTPUT_ONLY = (
     "name", "state", "health", "healthDescription", "createTime", "networkEndpoints", "id",
     "apiVersion", "symptoms", "queuedResource", "multisliceNode",
 )  # fmt: skip
 
 
 def check_node_id(name: str) -> str:
-    """Refuse what cannot be the name of a node."""
+    """Return the id of a node; raises ApiError for one that is not valid."""
     if not _NODE_ID.fullmatch(name):
         raise bad_request(
             f'Invalid node id "{name}": it must start with a lowercase letter, hold only lowercase'
@@ -38,7 +37,7 @@ def check_node_id(name: str) -> str:
 
 
 def check_queued_id(name: str) -> str:
-    """Refuse what cannot be the name of a queued resource."""
+    """Return the id of a queued resource; raises ApiError for one that is not valid."""
     if not _QUEUED_ID.fullmatch(name):
         raise bad_request(
             f'Invalid queued resource id "{name}": it must match ^[A-Za-z0-9_.~+%-]+$.'
@@ -49,8 +48,8 @@ def check_queued_id(name: str) -> str:
 def read_node(
     zone: ZonePlan, document: Document, *, tier: str | None = None, reservation: bool = False
 ) -> NodeSpec:
-    """Understand a node that is asked for; `tier` is that of its queued resource."""
-    spec = {key: value for key, value in document.items() if key not in _OURS}
+    """Read a requested node; `tier` and `reservation` are those of its queued resource."""
+    spec = {key: value for key, value in document.items() if key not in _OUTPUT_ONLY}
     _check_runtime_version(spec.get("runtimeVersion", ""))
     check_fields(spec)
     kind = _type_of(zone, spec)
@@ -70,18 +69,18 @@ def read_node(
 
 
 def check_fields(document: Document) -> None:
-    """Refuse labels, tags, metadata or a description that the service would not store."""
+    """Raise ApiError for labels, tags, metadata or a description that are not valid."""
     _check_labels(document.get("labels", {}))
     _check_metadata(document.get("metadata", {}))
     tags = document.get("tags", [])
-    if len(tags) > _MOST_TAGS or not all(_TAG.fullmatch(tag) for tag in tags):
+    if len(tags) > _MOST_TAGS or not all(_NODE_ID.fullmatch(tag) for tag in tags):
         raise bad_request(f"Invalid tags {tags}: at most {_MOST_TAGS}, each a valid name.")
     if len(document.get("description", "")) > _LONGEST_DESCRIPTION:
         raise bad_request(f"The description has more than {_LONGEST_DESCRIPTION} characters.")
 
 
 def read_window(policy: Document, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """When a queued resource may begin to be provisioned, and when no more."""
+    """Read from when and until when a queued resource may be provisioned."""
     interval = policy.get("validInterval", {})
     opens = _moment(policy, "validAfter", now) or _time(interval.get("startTime"))
     closes = _moment(policy, "validUntil", now) or _time(interval.get("endTime"))
@@ -102,7 +101,7 @@ def _moment(policy: Document, name: str, now: datetime) -> datetime | None:
 def _time(text: str | None) -> datetime | None:
     if not text:
         return None
-    # Google writes nanoseconds where there are any; Python before 3.11 reads 3 or 6 digits.
+    # Google writes up to nine digits; Python 3.10 reads exactly three or six.
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00")
 
@@ -125,7 +124,7 @@ def _type_of(zone: ZonePlan, spec: Document) -> AcceleratorType:
         kind = known_type(known)
         if (known if name else _config_of(kind)) == wanted:
             return kind
-    raise refusal("bad_type", type=wanted, zone=zone.name, types=", ".join(zone.types))
+    raise api_error("bad_type", type=wanted, zone=zone.name, types=", ".join(zone.types))
 
 
 def _config_of(kind: AcceleratorType) -> str:
@@ -140,7 +139,7 @@ def _check_labels(labels: dict[str, str]) -> None:
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
             raise bad_request(
                 f'Invalid label "{key}={value}": keys start with a lowercase letter; keys and'
-                " values hold lowercase letters, digits, _ and -, at most 63 of them."
+                " values have at most 63 lowercase letters, digits, _ and -."
             )
 
 
