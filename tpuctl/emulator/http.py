@@ -135,8 +135,6 @@ class Body:
 class Request:
     """One request; `names` are the variables of its route, unquoted."""
 
-    verb: str
-    path: str
     names: Mapping[str, str]
     query: Mapping[str, str]
     headers: Headers
@@ -231,7 +229,7 @@ class Face:
         try:
             for route in self.routes:
                 if (names := route.match(verb, path)) is not None:
-                    return route.answer(Request(verb, path, names, asked, headers, body))
+                    return route.answer(Request(names, asked, headers, body))
             raise self.error("unimplemented", what=f"{verb} {path}")
         except ServiceError as error:
             return error_reply(error)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,11 @@ class Machines:
         self._running: dict[_Machine, Any] = {}
         self._busy: dict[_Machine, subprocess.Popen[bytes]] = {}
         self._metrics: dict[_Machine, dict[str, str]] = {}
-        self.port = _free_port(folder / "port")
+        # With the port of the last run, known_hosts and SSH configurations stay valid.
+        kept = folder / "port"
+        last = kept.read_text(encoding="ascii") if kept.exists() else ""
+        self.port = _free_port(int(last) if last.isdecimal() else 0)
+        write_atomically(kept, str(self.port))
 
     def match(self, world: World) -> None:
         """Start and stop workers to match the nodes of the world."""
@@ -101,21 +105,15 @@ class Machines:
 
         With a duty cycle it holds all chips and serves metrics as libtpu does.
         """
-        place = self._folder_of(machine)
+        place, command = self._folder_of(machine), ["sleep", "infinity"]
         if duty_cycle_percent is not None:
-            module = [sys.executable, "-m", "tpuctl.emulator.worker_processes"]
-            self._busy[machine] = subprocess.Popen(
-                [*module, "--duty-cycle-percent", str(duty_cycle_percent)],
-                env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            return
+            command = [sys.executable, "-m", "tpuctl.emulator.worker_processes"]
+            command += ["--duty-cycle-percent", str(duty_cycle_percent)]
         with (place / "dev" / "vfio" / "0").open("rb") as chip:
             self._busy[machine] = subprocess.Popen(
-                ["sleep", "infinity"],
+                command,
                 stdin=chip,
-                env={**os.environ, MARK: str(place / "home")},
+                env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},
                 start_new_session=True,
             )
 
@@ -131,7 +129,7 @@ class Machines:
             "TPU_NAME": name,
             "TPU_ACCELERATOR_TYPE": node.spec.type.accelerator_type,
             HBM_BYTES: str(int((node.spec.type.hbm_gib_per_chip or 16) * GIB)),
-            PORTS: str(_any_free_port()),
+            PORTS: str(_free_port()),
             "TPUCTL_METADATA_URL": f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}",
         }
 
@@ -172,23 +170,9 @@ def ticking(tick: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
-def _any_free_port() -> int:
-    """Return a free port of loopback, because all workers share this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _free_port(kept: Path) -> int:
-    """Return the port of the last run if it is free, or another."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    last = kept.read_text(encoding="ascii") if kept.exists() else "0"
-    for wanted in (int(last) if last.isdecimal() else 0, 0):
-        try:
-            with socket.create_server(("127.0.0.1", wanted)) as probe:
-                port: int = probe.getsockname()[1]
-        except OSError:
-            continue
-        write_atomically(kept, str(port))
-        return port
-    raise UnavailableError("Could not find a free port for the SSH servers of the workers.")
+def _free_port(wanted: int = 0) -> int:
+    """Return a port of loopback: `wanted` if it is free, or another; all workers share them."""
+    for port in (wanted, 0):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as probe:
+            return int(probe.getsockname()[1])
+    raise UnavailableError("Could not find a free port for an emulated worker.")

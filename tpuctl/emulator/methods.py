@@ -54,39 +54,45 @@ _NODE = f"{{name={_ZONE}/nodes/*}}"
 _QUEUED = f"{{name={_ZONE}/queuedResources/*}}"
 _PARENT = f"{{parent={_ZONE}}}"
 
+
+def _get_and_list(
+    resource: str, collection: str, permission: str, *, parent: str = "parent", service: str = TPU
+) -> tuple[Method, Method]:
+    one, all_of_them = f"{{name={_ZONE}/{collection}/*}}", f"{{{parent}={_ZONE}}}/{collection}"
+    return (
+        Method(f"Get{resource}", f"{permission}.get", f"GET {one}", service=service),
+        Method(f"List{resource}s", f"{permission}.list", f"GET {all_of_them}", service=service),
+    )
+
+
 _ALL = (
+    *_get_and_list("Node", "nodes", "tpu.nodes"),
     Method("CreateNode", "tpu.nodes.create", f"POST {_PARENT}/nodes", "node"),
-    Method("GetNode", "tpu.nodes.get", f"GET {_NODE}"),
-    Method("ListNodes", "tpu.nodes.list", f"GET {_PARENT}/nodes"),
     Method("DeleteNode", "tpu.nodes.delete", f"DELETE {_NODE}"),
     Method("StopNode", "tpu.nodes.stop", f"POST {_NODE}:stop", "*"),
     Method("StartNode", "tpu.nodes.start", f"POST {_NODE}:start", "*"),
     Method("UpdateNode", "tpu.nodes.update", f"PATCH {{node.name={_ZONE}/nodes/*}}", "node"),
+    Method(
+        "GetGuestAttributes",
+        "tpu.nodes.getGuestAttributes",
+        f"POST {_NODE}:getGuestAttributes",
+        "*",
+    ),
+    *_get_and_list("QueuedResource", "queuedResources", "tpu.queuedResources"),
     Method(
         "CreateQueuedResource",
         "tpu.queuedResources.create",
         f"POST {_PARENT}/queuedResources",
         "queuedResource",
     ),
-    Method("GetQueuedResource", "tpu.queuedResources.get", f"GET {_QUEUED}"),
-    Method("ListQueuedResources", "tpu.queuedResources.list", f"GET {_PARENT}/queuedResources"),
     Method("DeleteQueuedResource", "tpu.queuedResources.delete", f"DELETE {_QUEUED}"),
     Method("ResetQueuedResource", "tpu.queuedResources.reset", f"POST {_QUEUED}:reset", "*"),
-    Method("ListAcceleratorTypes", "tpu.acceleratortypes.list", f"GET {_PARENT}/acceleratorTypes"),
+    *_get_and_list("AcceleratorType", "acceleratorTypes", "tpu.acceleratortypes"),
+    *_get_and_list("RuntimeVersion", "runtimeVersions", "tpu.runtimeversions"),
+    *_get_and_list("Operation", "operations", "tpu.operations", parent="name", service=OPERATIONS),
+    Method("GetLocation", "tpu.locations.get", f"GET {{name={_ZONE}}}", service=LOCATIONS),
     Method(
-        "GetAcceleratorType",
-        "tpu.acceleratortypes.get",
-        f"GET {{name={_ZONE}/acceleratorTypes/*}}",
-    ),
-    Method("ListRuntimeVersions", "tpu.runtimeversions.list", f"GET {_PARENT}/runtimeVersions"),
-    Method(
-        "GetRuntimeVersion", "tpu.runtimeversions.get", f"GET {{name={_ZONE}/runtimeVersions/*}}"
-    ),
-    Method(
-        "GetGuestAttributes",
-        "tpu.nodes.getGuestAttributes",
-        f"POST {_NODE}:getGuestAttributes",
-        "*",
+        "ListLocations", "tpu.locations.list", "GET {name=projects/*}/locations", service=LOCATIONS
     ),
     Method(
         "GenerateServiceIdentity",
@@ -94,22 +100,6 @@ _ALL = (
         f"POST {_PARENT}:generateServiceIdentity",
         "*",
     ),
-    Method(
-        "GetOperation",
-        "tpu.operations.get",
-        f"GET {{name={_ZONE}/operations/*}}",
-        service=OPERATIONS,
-    ),
-    Method(
-        "ListOperations",
-        "tpu.operations.list",
-        f"GET {{name={_ZONE}}}/operations",
-        service=OPERATIONS,
-    ),
-    Method(
-        "ListLocations", "tpu.locations.list", "GET {name=projects/*}/locations", service=LOCATIONS
-    ),
-    Method("GetLocation", "tpu.locations.get", f"GET {{name={_ZONE}}}", service=LOCATIONS),
     Method(
         "ListQuotaInfos",
         "cloudquotas.quotas.get",

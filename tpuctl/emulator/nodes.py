@@ -28,18 +28,16 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
     spec = read_node(zone, call.body.get("node", {}))
     world.require_free_name(key)
     world.require_quota(key, [spec])
-    if failure is None and spec.type.chips > world.free_chips(key.zone, reserved=spec.reserved):
-        kind = "reservation" if spec.reserved else "stockout"
-        failure = Failure(STOCKOUT_S, api_error(kind, zone=key.zone))
+    failure = failure or _stockout(world, key, spec)
     node = add_node(world, key, spec, has_chips=failure is None)
     return operations.start(
         world,
         "create",
         node,
+        failure,
         takes_s=world.scenario.provision_s,
-        on_success=make_ready,
-        on_failure=World.remove_node,
-        failure=failure,
+        then=make_ready,
+        undo=World.remove_node,
     )
 
 
@@ -66,6 +64,14 @@ def add_node(
         for event in world.node_events.due(lambda plan: is_about(plan, key.zone, key.name)):
             world.after(event.at_s, apply_event, node, event)
     return node
+
+
+def _stockout(world: World, key: Key, spec: NodeSpec) -> Failure | None:
+    """Return how the operation fails where the zone has not enough chips left."""
+    if spec.type.chips <= world.free_chips(key.zone, reserved=spec.reserved):
+        return None
+    kind = "reservation" if spec.reserved else "stockout"
+    return Failure(STOCKOUT_S, api_error(kind, zone=key.zone))
 
 
 def make_ready(world: World, node: Node) -> None:
@@ -95,11 +101,10 @@ def delete(world: World, call: Call, failure: Failure | None) -> Document:
         world,
         "delete",
         node,
+        failure,
         takes_s=world.scenario.delete_s,
-        on_success=World.remove_node,
-        on_failure=restore,
-        failure=failure,
-        deletes=True,
+        then=World.remove_node,
+        undo=restore,
     )
 
 
@@ -136,34 +141,19 @@ def stop(world: World, call: Call, failure: Failure | None) -> Document:
         raise bad_request("TPU slices of several hosts cannot be stopped.")
     node.previous_state, node.state, node.health = node.state, "STOPPING", None
     return operations.start(
-        world,
-        "stop",
-        node,
-        takes_s=STOP_S,
-        on_success=_make_stopped,
-        on_failure=_revert,
-        failure=failure,
+        world, "stop", node, failure, takes_s=STOP_S, then=_make_stopped, undo=_revert
     )
 
 
 def start(world: World, call: Call, failure: Failure | None) -> Document:
     """Start a stopped node; the operation fails if its capacity is gone."""
     node = _in_state(world, call, "start", "STOPPED")
-    if failure is None and node.chips > world.free_chips(
-        node.key.zone, reserved=node.spec.reserved
-    ):
-        failure = Failure(STOCKOUT_S, api_error("stockout", zone=node.key.zone))
+    failure = failure or _stockout(world, node.key, node.spec)
     node.previous_state, node.state = node.state, "STARTING"
     if failure is None:
         world.allocate_chips(node)
     return operations.start(
-        world,
-        "start",
-        node,
-        takes_s=START_S,
-        on_success=make_ready,
-        on_failure=_revert,
-        failure=failure,
+        world, "start", node, failure, takes_s=START_S, then=make_ready, undo=_revert
     )
 
 
@@ -181,13 +171,7 @@ def update(world: World, call: Call, failure: Failure | None) -> Document:
             _copy(asked, node.spec.document, path.split("."))
 
     return operations.start(
-        world,
-        "update",
-        node,
-        takes_s=UPDATE_S,
-        on_success=change,
-        on_failure=do_nothing,
-        failure=failure,
+        world, "update", node, failure, takes_s=UPDATE_S, then=change, undo=do_nothing
     )
 
 

@@ -25,17 +25,16 @@ def start(
     world: World,
     verb: str,
     target: T,
+    failure: Failure | None,
     *,
     takes_s: float,
-    on_success: Callable[[World, T], None],
-    on_failure: Callable[[World, T], None],
-    failure: Failure | None = None,
-    deletes: bool = False,
+    then: Callable[[World, T], None],
+    undo: Callable[[World, T], None],
 ) -> Document:
     """Start an operation on a target.
 
-    At its end `on_success(world, target)` makes the change, or `on_failure` takes back what was
-    begun. One that `deletes` its target has an empty response.
+    At its end `then(world, target)` makes the change, or after a failure `undo` takes back what
+    was begun.
     """
     digest = world.digest(f"operation {world.number()}")
     milliseconds = int(world.now.timestamp() * 1000)
@@ -44,9 +43,9 @@ def start(
     operation = Operation(key, verb, target.path, world.now)
     world.operations[key] = target.operation = operation
     if failure:
-        world.after(failure.after_s, _fail, operation, target, on_failure, failure.error)
+        world.after(failure.after_s, _end, operation, target, undo, failure.error)
     else:
-        world.after(takes_s, _succeed, operation, target, on_success, deletes)
+        world.after(takes_s, _end, operation, target, then, None)
     return operation_document(operation)
 
 
@@ -62,27 +61,18 @@ def is_running(target: Target) -> bool:
     return target.operation is not None and target.operation.ended is None
 
 
-def _succeed(
+def _end(
     world: World,
     operation: Operation,
     target: T,
-    on_success: Callable[[World, T], None],
-    deletes: bool,
+    change: Callable[[World, T], None],
+    error: ApiError | None,
 ) -> None:
-    if not operation.ended:
-        on_success(world, target)
-        operation.response = response(None if deletes else target)
-        operation.ended = world.now
-
-
-def _fail(
-    world: World,
-    operation: Operation,
-    target: T,
-    on_failure: Callable[[World, T], None],
-    error: ApiError,
-) -> None:
-    if not operation.ended:
-        operation.failure = error
-        operation.ended = world.now
-        on_failure(world, target)
+    # A deletion, for example, may have aborted it before its time.
+    if operation.ended:
+        return
+    operation.failure = error
+    change(world, target)
+    if error is None:
+        operation.response = response(None if operation.verb == "delete" else target)
+    operation.ended = world.now

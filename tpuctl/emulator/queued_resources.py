@@ -42,13 +42,7 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
     if valid_until:
         world.after((valid_until - world.now).total_seconds(), _expire, queued)
     operation = operations.start(
-        world,
-        "create",
-        queued,
-        takes_s=ACCEPT_S,
-        on_success=_accept,
-        on_failure=_fail_by_operation,
-        failure=failure,
+        world, "create", queued, failure, takes_s=ACCEPT_S, then=_accept, undo=_fail_by_operation
     )
     _remember_request(world, call, queued)
     return operation
@@ -78,11 +72,10 @@ def delete(world: World, call: Call, failure: Failure | None) -> Document:
         world,
         "delete",
         queued,
+        failure,
         takes_s=world.scenario.delete_s,
-        on_success=_remove,
-        on_failure=_restore,
-        failure=failure,
-        deletes=True,
+        then=_remove,
+        undo=_restore,
     )
     _remember_request(world, call, queued)
     return operation
@@ -97,13 +90,7 @@ def reset(world: World, call: Call, failure: Failure | None) -> Document:
         raise api_error("busy")
     world.changes += 1
     return operations.start(
-        world,
-        "reset",
-        queued,
-        takes_s=ACCEPT_S,
-        on_success=_reset,
-        on_failure=nodes.do_nothing,
-        failure=failure,
+        world, "reset", queued, failure, takes_s=ACCEPT_S, then=_reset, undo=nodes.do_nothing
     )
 
 

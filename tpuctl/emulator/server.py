@@ -1,4 +1,4 @@
-"""The emulator as a whole: one world behind a gRPC and an HTTP port on loopback."""
+"""The emulator in this process: one world behind a gRPC and an HTTP port on loopback."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +18,6 @@ from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
 
-class PortTakenError(InvalidInputError):
-    """Another process listens on the port."""
-
-
 @contextmanager
 def serve(
     scenario: Scenario | Mapping[str, Any] | None = None,
@@ -34,11 +30,16 @@ def serve(
     """Run an emulator on loopback, in threads of this process, while the block runs.
 
     With a `folder` it resumes the last emulator there. With a folder for `machines` every worker
-    is one that SSH reaches. Raises MissingExtraError, PortTakenError.
+    is one that SSH reaches. Raises MissingExtraError, InvalidInputError where the port is in use.
     """
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
-    store = Store(folder) if folder else None
-    world = open_world(plan, store, clock)
+    store, seed = Store(folder) if folder else None, secrets.token_hex(8)
+    if store is None:
+        world = World(plan, seed=seed, now=clock.now())
+    elif store.has_world:
+        world = store.resume()
+    else:
+        world = store.create(plan, seed=seed, now=clock.now())
     with serve_world(
         world, clock=clock, store=store, ports=[(port, 0)], machines=machines
     ) as emulator:
@@ -62,7 +63,7 @@ def serve_world(
             try:
                 stack.enter_context(_listening(emulator, folder, *pair))
                 break
-            except PortTakenError:
+            except InvalidInputError:
                 if index == len(ports) - 1:
                     raise
         if machines:
@@ -86,16 +87,6 @@ def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
         machines.close()
 
 
-def open_world(scenario: Scenario, store: Store | None, clock: Clock) -> World:
-    """Resume the world of a store, or create one."""
-    if store and store.has_world:
-        return store.resume()
-    seed, now = secrets.token_hex(8), clock.now()
-    if store:
-        return store.create(scenario, seed=seed, now=now)
-    return World(scenario, seed=seed, now=now)
-
-
 @contextmanager
 def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
     try:
@@ -105,33 +96,31 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         from tpuctl.emulator.storage.api import storage_face
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
-    server, bound = serve_grpc(emulator, port=port)
-    if not bound:
-        raise _taken(port)
-    status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
-    faces = [
-        tpu_face(emulator),
-        metadata_face(emulator),
-        storage_face(emulator, folder),
-        Face(("/emulator/",), [status]),
-    ]
-    try:
-        web = serve_http(emulator, faces, port=http_port)
-    except OSError as error:
-        server.stop(grace=None).wait()
-        raise _taken(http_port) from error
-    emulator.endpoint = f"127.0.0.1:{bound}"
-    emulator.http = f"http://127.0.0.1:{web.server_address[1]}"
-    try:
+    with ExitStack() as stack:
+        server, bound = serve_grpc(emulator, port=port)
+        if not bound:
+            raise _port_in_use(port)
+        stack.callback(lambda: server.stop(grace=None).wait())
+        status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        faces = [
+            tpu_face(emulator),
+            metadata_face(emulator),
+            storage_face(emulator, folder),
+            Face(("/emulator/",), [status]),
+        ]
+        try:
+            web = serve_http(emulator, faces, port=http_port)
+        except OSError as error:
+            raise _port_in_use(http_port) from error
+        stack.callback(web.server_close)
+        stack.callback(web.shutdown)
+        emulator.endpoint = f"127.0.0.1:{bound}"
+        emulator.http = f"http://127.0.0.1:{web.server_address[1]}"
         yield
-    finally:
-        web.shutdown()
-        web.server_close()
-        server.stop(grace=None).wait()
 
 
-def _taken(port: int) -> PortTakenError:
-    return PortTakenError(
+def _port_in_use(port: int) -> InvalidInputError:
+    return InvalidInputError(
         f"Could not listen on 127.0.0.1:{port}: the port is in use.",
         hint="Choose another port, or 0 for any that is free.",
     )
