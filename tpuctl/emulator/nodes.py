@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tpuctl.emulator import operations
-from tpuctl.emulator.documents import node_document
 from tpuctl.emulator.errors import api_error, bad_request, not_found
 from tpuctl.emulator.faults import NodeEvent, is_about
 from tpuctl.emulator.methods import Call, Document
@@ -83,11 +82,6 @@ def make_ready(world: World, node: Node) -> None:
     node.state, node.health = "READY", "HEALTHY"
     world.node_changed(node)
     _release_events(world, node)
-
-
-def get(world: World, call: Call) -> Document:
-    """Return a node."""
-    return node_document(world.node(Key.of(call)))
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> Document:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tpuctl.emulator import nodes, operations
-from tpuctl.emulator.documents import operation_document, queued_document
+from tpuctl.emulator.documents import operation_document
 from tpuctl.emulator.errors import ApiError, api_error, bad_request
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
@@ -46,11 +46,6 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
     )
     _remember_request(world, call, queued)
     return operation
-
-
-def get(world: World, call: Call) -> Document:
-    """Return a queued resource."""
-    return queued_document(world.queued_resource(Key.of(call)))
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> Document:

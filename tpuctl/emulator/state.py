@@ -12,13 +12,13 @@ ACTIVE -> SUSPENDING -> SUSPENDED      when its nodes are lost or deleted
 pending -> FAILED                      not provisioned in time
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
 from tpuctl.emulator import catalog, nodes, queued_resources
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
-from tpuctl.emulator.errors import ApiError, api_error, not_found, planned_error
+from tpuctl.emulator.errors import ApiError, api_error, planned_error
 from tpuctl.emulator.faults import CallFault, is_about
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
@@ -107,23 +107,24 @@ def _check_place(world: World, call: Call) -> None:
         )
 
 
-def _list_nodes(world: World, call: Call) -> Document:
-    return _listing(world, call, "nodes", world.nodes, node_document)
-
-
-def _list_queued(world: World, call: Call) -> Document:
-    return _listing(world, call, "queuedResources", world.queued, queued_document)
-
-
-def _listing(
+def _list(
     world: World, call: Call, field: str, known: Mapping[Key, T], show: Callable[[T], Document]
 ) -> Document:
     """List one page of the resources of a zone, or of all zones that can be reached."""
     lost = _unreachable_zones(world, call) if call.zone == ALL_ZONES else set()
-    reached = ((key, item) for key, item in known.items() if key.zone not in lost)
-    answer = page(field, _sorted(reached, call), call, show)
-    places = (f"projects/{call.project}/locations/{zone}" for zone in sorted(lost))
-    return {**answer, "unreachable": list(places)}
+    listed = [
+        (f"{key.zone}/{key.name}", item)
+        for key, item in known.items()
+        if key.project == call.project
+        and call.zone in (key.zone, ALL_ZONES)
+        and key.zone not in lost
+    ]
+    answer = page(field, sorted(listed, key=lambda item: item[0]), call, show)
+    if lost:
+        answer["unreachable"] = [
+            f"projects/{call.project}/locations/{zone}" for zone in sorted(lost)
+        ]
+    return answer
 
 
 def _unreachable_zones(world: World, call: Call) -> set[str]:
@@ -141,35 +142,17 @@ def _unreachable_zones(world: World, call: Call) -> set[str]:
     return {zone for plan in due for zone in hit(plan)}
 
 
-def _get_operation(world: World, call: Call) -> Document:
-    key = Key.of(call)
-    if operation := world.operations.get(key):
-        return operation_document(operation)
-    raise not_found(key.path("operations"))
-
-
-def _list_operations(world: World, call: Call) -> Document:
-    found = _sorted(world.operations.items(), call)
-    return page("operations", found, call, operation_document)
-
-
-def _sorted(found: Iterable[tuple[Key, T]], call: Call) -> list[tuple[str, T]]:
-    """Select the resources that a call lists, sorted by zone and name."""
-    listed = (
-        (f"{key.zone}/{key.name}", item)
-        for key, item in found
-        if key.project == call.project and call.zone in (key.zone, ALL_ZONES)
-    )
-    return sorted(listed, key=lambda item: item[0])
-
-
 _READS: dict[str, Callable[[World, Call], Document]] = {
-    "get_node": nodes.get,
-    "list_nodes": _list_nodes,
-    "get_queued_resource": queued_resources.get,
-    "list_queued_resources": _list_queued,
-    "get_operation": _get_operation,
-    "list_operations": _list_operations,
+    "get_node": lambda world, call: node_document(world.node(Key.of(call))),
+    "list_nodes": lambda world, call: _list(world, call, "nodes", world.nodes, node_document),
+    "get_queued_resource": lambda world, call: queued_document(world.queued_resource(Key.of(call))),
+    "list_queued_resources": lambda world, call: _list(
+        world, call, "queuedResources", world.queued, queued_document
+    ),
+    "get_operation": lambda world, call: operation_document(world.operation(Key.of(call))),
+    "list_operations": lambda world, call: _list(
+        world, call, "operations", world.operations, operation_document
+    ),
     "list_locations": catalog.list_locations,
     "get_location": catalog.get_location,
     "list_accelerator_types": catalog.list_types,

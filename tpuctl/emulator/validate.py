@@ -2,8 +2,8 @@
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
+from tpuctl.emulator.documents import accelerator_config
 from tpuctl.emulator.errors import api_error, bad_request, load_data
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import NodeSpec
@@ -50,7 +50,11 @@ def read_node(
 ) -> NodeSpec:
     """Read a requested node; `tier` and `reservation` are those of its queued resource."""
     spec = {key: value for key, value in document.items() if key not in _OUTPUT_ONLY}
-    _check_runtime_version(spec.get("runtimeVersion", ""))
+    version = spec.get("runtimeVersion")
+    if not version:
+        raise bad_request("The field runtime_version is required.")
+    if version not in load_data("service")["runtime_versions"]:
+        raise bad_request(f'The runtime version "{version}" does not exist.')
     check_fields(spec)
     kind = _type_of(zone, spec)
     if spec.get("networkConfig") and spec.get("networkConfigs"):
@@ -70,8 +74,20 @@ def read_node(
 
 def check_fields(document: Document) -> None:
     """Raise ApiError for labels, tags, metadata or a description that are not valid."""
-    _check_labels(document.get("labels", {}))
-    _check_metadata(document.get("metadata", {}))
+    labels, metadata = document.get("labels", {}), document.get("metadata", {})
+    if len(labels) > _MOST_LABELS:
+        raise bad_request(f"A node has at most {_MOST_LABELS} labels.")
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise bad_request(
+                f'Invalid label "{key}={value}": keys start with a lowercase letter; keys and'
+                " values have at most 63 lowercase letters, digits, _ and -."
+            )
+    if not all(_METADATA_KEY.fullmatch(key) for key in metadata):
+        raise bad_request(f"Invalid metadata key in {sorted(metadata)}.")
+    sizes = [len(str(value).encode()) for value in metadata.values()]
+    if any(size > _LARGEST_VALUE for size in sizes) or sum(sizes) > _LARGEST_METADATA:
+        raise bad_request("The metadata is too large: at most 256 KiB a value, 512 KiB in all.")
     tags = document.get("tags", [])
     if len(tags) > _MOST_TAGS or not all(_NODE_ID.fullmatch(tag) for tag in tags):
         raise bad_request(f"Invalid tags {tags}: at most {_MOST_TAGS}, each a valid name.")
@@ -106,46 +122,15 @@ def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00")
 
 
-def _check_runtime_version(version: str) -> None:
-    if not version:
-        raise bad_request("The field runtime_version is required.")
-    if version not in load_data("service")["runtime_versions"]:
-        raise bad_request(f'The runtime version "{version}" does not exist.')
-
-
 def _type_of(zone: ZonePlan, spec: Document) -> AcceleratorType:
     name, config = spec.get("acceleratorType", ""), spec.get("acceleratorConfig", {})
     if name and config:
         raise bad_request("accelerator_type and accelerator_config are mutually exclusive.")
     if not name and not config:
         raise bad_request("One of accelerator_type and accelerator_config is required.")
-    wanted = name or f"{config.get('type')} {config.get('topology')}"
     for known in zone.types:
         kind = known_type(known)
-        if (known if name else _config_of(kind)) == wanted:
+        if known == name or (config and config == accelerator_config(kind)):
             return kind
+    wanted = name or f"{config.get('type')} {config.get('topology')}"
     raise api_error("bad_type", type=wanted, zone=zone.name, types=", ".join(zone.types))
-
-
-def _config_of(kind: AcceleratorType) -> str:
-    config = load_data("service")["generations"][kind.generation]["config"]
-    return f"{config} {kind.topology}"
-
-
-def _check_labels(labels: dict[str, str]) -> None:
-    if len(labels) > _MOST_LABELS:
-        raise bad_request(f"A node has at most {_MOST_LABELS} labels.")
-    for key, value in labels.items():
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise bad_request(
-                f'Invalid label "{key}={value}": keys start with a lowercase letter; keys and'
-                " values have at most 63 lowercase letters, digits, _ and -."
-            )
-
-
-def _check_metadata(metadata: dict[str, Any]) -> None:
-    sizes = [len(str(value).encode()) for value in metadata.values()]
-    if not all(_METADATA_KEY.fullmatch(key) for key in metadata):
-        raise bad_request(f"Invalid metadata key in {sorted(metadata)}.")
-    if any(size > _LARGEST_VALUE for size in sizes) or sum(sizes) > _LARGEST_METADATA:
-        raise bad_request("Metadata is too large: 256 KiB a value, 512 KiB together.")

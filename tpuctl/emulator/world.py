@@ -95,6 +95,12 @@ class World:
             return queued
         raise not_found(key.path("queuedResources"))
 
+    def operation(self, key: Key) -> Operation:
+        """Return an operation; raises ApiError where it does not exist."""
+        if operation := self.operations.get(key):
+            return operation
+        raise not_found(key.path("operations"))
+
     def nodes_of(self, queued: QueuedResource) -> list[Node]:
         """Return the nodes that a queued resource has now."""
         nodes = (self.nodes.get(key) for key in queued.node_specs)
