@@ -6,12 +6,13 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 from tpuctl.emulator.errors import StorageError, storage_error
 from tpuctl.emulator.faults import STORAGE_METHODS, FaultCounts, StorageFault
@@ -27,15 +28,16 @@ from tpuctl.emulator.http import (
 )
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.storage._checksums import Checksums
-from tpuctl.emulator.storage.objects import Buckets, Upload, list_objects
+from tpuctl.emulator.storage.objects import Buckets, list_objects
 from tpuctl.emulator.storage.resources import StoredObject, check_object_name, read_conditions
 from tpuctl.emulator.storage.uploads import (
+    Declared,
     cancel,
     insert,
     name_of_upload,
     read_document,
     resume,
+    store_object,
     writable,
 )
 from tpuctl.errors import WriteError
@@ -253,10 +255,11 @@ def _delete(buckets: Buckets, request: Request) -> Reply:
 def _patch(buckets: Buckets, request: Request) -> Reply:
     bucket, name = request.names.values()
     changes = read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}")
-    stored = buckets.get(bucket, name, request.query)
-    removed = {key: None for key, value in changes.items() if value is None}
-    changed = buckets.patch(stored, read_conditions(request.query), writable(changes) | removed)
-    return Reply(document=changed.resource())
+    changes = writable(changes) | {key: None for key, value in changes.items() if value is None}
+    conditions = read_conditions(request.query)
+    return Reply(
+        document=buckets.patch(bucket, name, request.query, conditions, changes).resource()
+    )
 
 
 def _list(buckets: Buckets, request: Request) -> Reply:
@@ -266,7 +269,7 @@ def _list(buckets: Buckets, request: Request) -> Reply:
 
 
 def _compose(buckets: Buckets, request: Request) -> Reply:
-    """Concatenate objects to a new one."""
+    """Concatenate objects, each with its own preconditions, to a new one."""
     bucket, name = request.names.values()
     body = read_document(request.body.read(_LARGEST_BODY_BYTES))
     sources = body.get("sourceObjects") or []
@@ -274,36 +277,19 @@ def _compose(buckets: Buckets, request: Request) -> Reply:
         raise storage_error("no_sources")
     if len(sources) > _MOST_SOURCES:
         raise storage_error("many_sources", count=len(sources))
-    file, sums = buckets.new_file(), Checksums()
-    try:
-        with file.open("wb") as target:
-            parts = [_append(buckets, bucket, source, target, sums) for source in sources]
-        upload = Upload(
-            bucket,
-            check_object_name(name),
-            file,
-            sums,
-            writable(body.get("destination") or {}),
-            sum(max(1, part.components) for part in parts),
-        )
-        return Reply(document=buckets.put(upload, read_conditions(request.query)).resource())
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def _append(
-    buckets: Buckets, bucket: str, source: Document, target: BinaryIO, sums: Checksums
-) -> StoredObject:
-    """Append the bytes of one source of a composition whose own preconditions hold."""
-    with buckets.lock:
-        stored = buckets.get(bucket, str(source.get("name") or ""), source)
-        read_conditions(source.get("objectPreconditions") or {}).check(stored)
-        file = buckets.path(stored).open("rb")
-    with file:
-        while piece := file.read(PIECE_BYTES):
-            target.write(piece)
-            sums.add(piece)
-    return stored
+    parts: list[StoredObject] = []
+    with ExitStack() as stack:
+        files = []
+        for source in sources:
+            with buckets.lock:
+                stored = buckets.get(bucket, str(source.get("name") or ""), source)
+                read_conditions(source.get("objectPreconditions") or {}).check(stored)
+                files.append(stack.enter_context(buckets.path(stored).open("rb")))
+            parts.append(stored)
+        declared = Declared(check_object_name(name), writable(body.get("destination") or {}))
+        pieces = (piece for file in files for piece in iter(partial(file.read, PIECE_BYTES), b""))
+        components = sum(max(1, part.components) for part in parts)
+        return store_object(buckets, request, declared, pieces, components=components)
 
 
 def _get_bucket(buckets: Buckets, request: Request) -> Reply:

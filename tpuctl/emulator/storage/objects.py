@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.emulator.errors import storage_error
@@ -47,10 +46,10 @@ class Bucket:
             insort(self.names, stored.name)
         self.objects[stored.name] = stored
 
-    def remove(self, name: str) -> None:
-        """Remove an object."""
-        del self.objects[name]
+    def remove(self, name: str) -> StoredObject:
+        """Remove an object and return it."""
         del self.names[bisect_left(self.names, name)]
+        return self.objects.pop(name)
 
     def resource(self) -> Document:
         """The bucket as the API shows it."""
@@ -181,16 +180,20 @@ class Buckets:
             return stored
 
     def patch(
-        self, stored: StoredObject, conditions: Conditions, changes: Document
+        self,
+        bucket: str,
+        name: str,
+        query: Mapping[str, object],
+        conditions: Conditions,
+        changes: Document,
     ) -> StoredObject:
         """Change the metadata of an object; None removes a field."""
         with self.lock:
-            current = self.get(stored.bucket, stored.name, {"generation": stored.generation})
+            current = self.get(bucket, name, query)
             conditions.check(current)
-            fields = {key: value for key, value in (current.fields | changes).items() if value}
             changed = replace(
                 current,
-                fields=fields,
+                fields={key: text for key, text in (current.fields | changes).items() if text},
                 metageneration=current.metageneration + 1,
                 updated_us=self._next_us(),
             )
@@ -243,36 +246,28 @@ class Buckets:
         self._apply(line)
 
     def _apply(self, line: Document) -> None:
-        ((kind, value),) = line.items()
-        _LINES[kind](self, value)
+        match line:
+            case {"object": value}:
+                self._put_object(StoredObject(**value))
+            case {"no_object": [bucket, name]}:
+                self.path(self.buckets[bucket].remove(name)).unlink(missing_ok=True)
+            case {"bucket": value}:
+                self.buckets[value["name"]] = Bucket(value["name"], value["location"])
+            case {"no_bucket": name}:
+                del self.buckets[name]
+            case {"session": value}:
+                self.sessions[value["id"]] = from_plain(Session, value)
+            case {"faults": counts}:
+                self.fault_counts = counts
 
-    def _put_object(self, value: dict[str, Any]) -> None:
-        stored = StoredObject(**value)
+    def _put_object(self, stored: StoredObject) -> None:
         bucket = self.buckets[stored.bucket]
         before = bucket.objects.get(stored.name)
         bucket.put(stored)
         self._last_us = max(self._last_us, stored.updated_us)
+        # A change of the metadata keeps the file.
         if before and before.file != stored.file:
             self.path(before).unlink(missing_ok=True)
-
-    def _drop_object(self, value: list[str]) -> None:
-        bucket, name = value
-        before = self.buckets[bucket].objects[name]
-        self.buckets[bucket].remove(name)
-        self.path(before).unlink(missing_ok=True)
-
-    def _put_bucket(self, value: dict[str, str]) -> None:
-        self.buckets[value["name"]] = Bucket(value["name"], value["location"])
-
-    def _drop_bucket(self, name: str) -> None:
-        del self.buckets[name]
-
-    def _put_session(self, value: dict[str, Any]) -> None:
-        session = from_plain(Session, value)
-        self.sessions[session.id] = session
-
-    def _put_faults(self, counts: list[int]) -> None:
-        self.fault_counts = counts
 
     def _load(self) -> None:
         """Apply the whole journal, then rewrite it without what is no longer there."""
@@ -298,16 +293,6 @@ class Buckets:
             yield {"bucket": {"name": bucket.name, "location": bucket.location}}
             yield from ({"object": to_plain(stored)} for stored in bucket.objects.values())
         yield from ({"session": to_plain(session)} for session in self.sessions.values())
-
-
-_LINES: dict[str, Callable[[Buckets, Any], None]] = {
-    "object": Buckets._put_object,
-    "no_object": Buckets._drop_object,
-    "bucket": Buckets._put_bucket,
-    "no_bucket": Buckets._drop_bucket,
-    "session": Buckets._put_session,
-    "faults": Buckets._put_faults,
-}
 
 
 def list_objects(bucket: Bucket, query: Mapping[str, str]) -> Document:

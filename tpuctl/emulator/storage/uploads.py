@@ -29,13 +29,13 @@ _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?:(?P<total>\d+
 
 
 @dataclass(frozen=True)
-class _Declared:
+class Declared:
     """What a request declares about the object that it uploads."""
 
     name: str
     fields: Document
-    crc32c: str | None
-    md5: str | None
+    crc32c: str | None = None
+    md5: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def name_of_upload(buckets: Buckets, request: Request) -> str:
 def _media(buckets: Buckets, request: Request) -> Reply:
     content_type = request.headers.get("Content-Type")
     declared = _declared(request, {"contentType": content_type} if content_type else {})
-    return _store(buckets, request, declared, request.body.pieces())
+    return store_object(buckets, request, declared, request.body.pieces())
 
 
 def _multipart(buckets: Buckets, request: Request) -> Reply:
@@ -103,13 +103,18 @@ def _multipart(buckets: Buckets, request: Request) -> Reply:
     content_type = metadata.setdefault("contentType", media_type)
     if media_type and content_type != media_type:
         raise storage_error("types_differ", media=media_type, declared=content_type)
-    return _store(buckets, request, _declared(request, metadata), [data])
+    return store_object(buckets, request, _declared(request, metadata), [data])
 
 
-def _store(
-    buckets: Buckets, request: Request, declared: _Declared, pieces: Iterable[bytes]
+def store_object(
+    buckets: Buckets,
+    request: Request,
+    declared: Declared,
+    pieces: Iterable[bytes],
+    *,
+    components: int = 0,
 ) -> Reply:
-    """Make an object of the bytes of one request."""
+    """Write bytes to a new file and make an object of it."""
     file, sums = buckets.new_file(), Checksums()
     try:
         with file.open("wb") as target:
@@ -117,7 +122,8 @@ def _store(
                 target.write(piece)
                 sums.add(piece)
         _check_sums(sums, declared.crc32c, declared.md5)
-        upload = Upload(request.names["bucket"], declared.name, file, sums, declared.fields)
+        bucket = request.names["bucket"]
+        upload = Upload(bucket, declared.name, file, sums, declared.fields, components)
         return Reply(document=buckets.put(upload, read_conditions(request.query)).resource())
     finally:
         file.unlink(missing_ok=True)
@@ -250,12 +256,12 @@ def _check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
         raise storage_error("md5", declared=md5, actual=sums.md5)
 
 
-def _declared(request: Request, metadata: Document) -> _Declared:
+def _declared(request: Request, metadata: Document) -> Declared:
     in_query, in_body = request.query.get("name"), metadata.get("name")
     if in_query and in_body and in_query != in_body:
         raise storage_error("names_differ", body=in_body, query=in_query)
     hashes = _hashes(request.headers)
-    return _Declared(
+    return Declared(
         check_object_name(str(in_query or in_body or "")),
         writable(metadata),
         metadata.get("crc32c") or hashes.get("crc32c"),
