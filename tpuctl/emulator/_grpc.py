@@ -19,7 +19,16 @@ from google.rpc import error_details_pb2, status_pb2  # noqa: F401 - so that Any
 
 from tpuctl.emulator.errors import CODES, ApiError, api_error, bad_request
 from tpuctl.emulator.http import path_pattern
-from tpuctl.emulator.methods import LOCATIONS, METHODS, OPERATIONS, QUOTAS, Call, Document, Method
+from tpuctl.emulator.methods import (
+    LOCATIONS,
+    METHODS,
+    OPERATIONS,
+    QUOTAS,
+    TPU,
+    Call,
+    Document,
+    Method,
+)
 from tpuctl.emulator.service import Emulator
 
 M = TypeVar("M", bound=Message)
@@ -73,11 +82,11 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-_REPLY_OF_TPU = {
-    "GetNode": "Node",
-    "GetQueuedResource": "QueuedResource",
-    "GetAcceleratorType": "AcceleratorType",
-    "GetRuntimeVersion": "RuntimeVersion",
+_MODULES: dict[str, Any] = {
+    TPU: tpu_v2,
+    OPERATIONS: operations_pb2,
+    LOCATIONS: locations_pb2,
+    QUOTAS: cloudquotas_v1,
 }
 
 
@@ -119,20 +128,18 @@ def message_types() -> dict[str, MessageTypes]:
 
 
 def _messages(method: Method) -> tuple[type[Message], type[Message]]:
-    if method.service == OPERATIONS:
-        reply = "Operation" if method.rpc == "GetOperation" else "ListOperationsResponse"
-        return _of(operations_pb2, f"{method.rpc}Request"), _of(operations_pb2, reply)
-    if method.service == LOCATIONS:
-        reply = "Location" if method.rpc == "GetLocation" else "ListLocationsResponse"
-        return _of(locations_pb2, f"{method.rpc}Request"), _of(locations_pb2, reply)
-    module = cloudquotas_v1 if method.service == QUOTAS else tpu_v2
-    request = _of(module, f"{method.rpc}Request").pb()
+    """Return the request and the reply of a method, which Google's libraries name alike."""
+    module, reply = _MODULES[method.service], f"{method.rpc}Response"
     if method.starts_operation:
-        return request, operations_pb2.Operation
-    return request, _of(module, _REPLY_OF_TPU.get(method.rpc, f"{method.rpc}Response")).pb()
+        module_of_reply, reply = operations_pb2, "Operation"
+    else:
+        module_of_reply = module
+        reply = reply if hasattr(module, reply) else method.rpc.removeprefix("Get")
+    found = getattr(module, f"{method.rpc}Request"), getattr(module_of_reply, reply)
+    # The classes of proto-plus wrap the messages of protobuf.
+    request_type, reply_type = (each.pb() if hasattr(each, "pb") else each for each in found)
+    return request_type, reply_type
 
-
-_of: Callable[[Any, str], Any] = getattr
 
 # Clients poll with one thread for each TPU; a call may wait for the emulated latency.
 _THREADS = 128

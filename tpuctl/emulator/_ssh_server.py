@@ -62,13 +62,9 @@ async def serve_worker(
     keys of a user at the time of a login. Port 0 takes a free one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {
-        "HOME": str(folder),
-        "PATH": _path(),
-        "LANG": "C.UTF-8",
-        MARK: str(folder),
-        **env,
-    }
+    # Our Python comes first: it has what training scripts need.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    own = {"HOME": str(folder), "PATH": path, "LANG": "C.UTF-8", MARK: str(folder), **env}
     key = _host_key(host_key)
     public = " ".join(key.export_public_key().decode().split()[:2])
     worker = EmulatedWorker(addresses, port, folder, None, public)
@@ -86,11 +82,6 @@ async def serve_worker(
     )
     worker.port = worker.acceptor.get_port()
     return worker
-
-
-def _path() -> str:
-    """Return our PATH with our Python first: it has what training scripts need."""
-    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
 def _host_key(path: Path) -> Any:
@@ -111,16 +102,16 @@ class WorkerServers:
         self._thread.start()
         self._workers: list[EmulatedWorker] = []
 
-    def start(self, addresses: Sequence[str], port: int, **what: Any) -> EmulatedWorker:
+    def start(self, addresses: Sequence[str], port: int, **options: Any) -> EmulatedWorker:
         """Start a worker as `serve_worker` does; raises OSError when an address is taken."""
-        worker = self._do(serve_worker(addresses, port, **what))
+        worker = self._run_on_loop(serve_worker(addresses, port, **options))
         self._workers.append(worker)
         return worker
 
     def stop(self, worker: EmulatedWorker) -> None:
         """Stop a worker."""
         self._workers.remove(worker)
-        self._do(worker.close())
+        self._run_on_loop(worker.close())
 
     def drop(self, worker: EmulatedWorker) -> None:
         """Break the connections of a worker that keeps running."""
@@ -138,7 +129,7 @@ class WorkerServers:
         self._loop.run_forever()
         self._loop.close()
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 

@@ -148,15 +148,18 @@ def accelerator_config(kind: AcceleratorType) -> Document:
     return {"type": config, "topology": kind.topology}
 
 
-def _service_account(asked: Document, project: str) -> Document:
+def _service_account(requested: Document, project: str) -> Document:
     default = f"{project_number(project)}-compute@developer.gserviceaccount.com"
-    return {"email": asked.get("email", default), "scope": asked.get("scope") or [CLOUD_SCOPE]}
+    return {
+        "email": requested.get("email", default),
+        "scope": requested.get("scope") or [CLOUD_SCOPE],
+    }
 
 
-def _network(asked: Document, project: str) -> Document:
-    network = asked.get("network", "default")
+def _network(requested: Document, project: str) -> Document:
+    network = requested.get("network", "default")
     full = network if "/" in network else f"projects/{project}/global/networks/{network}"
-    return {**asked, "network": full}
+    return {**requested, "network": full}
 
 
 def _endpoint(internal: str, external: str) -> Document:

@@ -225,11 +225,11 @@ class Face:
 
     def answer(self, verb: str, path: str, query: str, headers: Headers, body: Body) -> Reply:
         """Answer one request, with an error of this API where it cannot be done."""
-        asked = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
+        parameters = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
         try:
             for route in self.routes:
                 if (names := route.match(verb, path)) is not None:
-                    return route.answer(Request(names, asked, headers, body))
+                    return route.answer(Request(names, parameters, headers, body))
             raise self.error("unimplemented", what=f"{verb} {path}")
         except ServiceError as error:
             return error_reply(error)

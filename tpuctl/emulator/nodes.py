@@ -156,13 +156,13 @@ def update(world: World, call: Call, failure: Failure | None) -> Document:
     paths = [path for path in str(call.body.get("updateMask", "")).split(",") if path]
     if not paths or any(path not in _MUTABLE for path in paths):
         raise bad_request(f"update_mask must name some of {', '.join(_MUTABLE)}, not {paths}.")
-    asked = call.body.get("node", {})
-    check_fields(asked)
+    requested = call.body.get("node", {})
+    check_fields(requested)
     node = _in_state(world, call, "update", "READY", "STOPPED")
 
     def change(world: World, node: Node) -> None:
         for path in paths:
-            _copy(asked, node.spec.document, path.split("."))
+            _copy(requested, node.spec.document, path.split("."))
 
     return operations.start(
         world, "update", node, failure, takes_s=UPDATE_S, then=change, undo=do_nothing

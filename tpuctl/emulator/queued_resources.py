@@ -12,6 +12,7 @@ from tpuctl.emulator.scenario import ZonePlan
 from tpuctl.emulator.validate import check_node_id, check_queued_id, read_node, read_window
 from tpuctl.emulator.world import World
 
+# How long the steps take that the service does not document.
 ACCEPT_S = 5.0
 SUSPENSION_S = 10.0
 RETRY_S = 30.0
@@ -142,9 +143,9 @@ def _provision(world: World, queued: QueuedResource) -> None:
         return
     queued.state, queued.initiator = "PROVISIONING", None
     for key, spec in queued.node_specs.items():
-        several = len(queued.node_specs) > 1
+        is_multislice = len(queued.node_specs) > 1
         node = nodes.add_node(
-            world, key, spec, has_chips=True, queued=queued.key, multislice=several
+            world, key, spec, has_chips=True, queued=queued.key, multislice=is_multislice
         )
         world.after(world.scenario.provision_s, nodes.make_ready, node)
 
@@ -240,28 +241,28 @@ def _node_specs(zone: ZonePlan, call: Call, document: Document) -> dict[Key, Nod
     specs = document.get("tpu", {}).get("nodeSpec", [])
     if len(specs) != 1:
         raise bad_request(f"A queued resource has exactly one node_spec, not {len(specs)}.")
-    (asked,) = specs
-    if asked.get("parent") != call.place:
+    (requested,) = specs
+    if requested.get("parent") != call.place:
         raise bad_request(f'The parent of node_spec must be "{call.place}".')
     spec = read_node(
         zone,
-        asked.get("node", {}),
+        requested.get("node", {}),
         tier="spot" if "spot" in document else None,
         reservation=bool(document.get("reservationName")),
     )
-    return {Key(call.project, call.zone, name): spec for name in _names(asked, call.name)}
+    return {Key(call.project, call.zone, name): spec for name in _names(requested, call.name)}
 
 
-def _names(asked: Document, queued_name: str) -> list[str]:
-    several = asked.get("multisliceParams")
-    if several and asked.get("nodeId"):
+def _names(requested: Document, queued_name: str) -> list[str]:
+    multislice = requested.get("multisliceParams")
+    if multislice and requested.get("nodeId"):
         raise bad_request("node_id and multislice_params are mutually exclusive.")
-    if not several:
-        return [check_node_id(asked.get("nodeId", ""))]
-    count = int(several.get("nodeCount", 0))
+    if not multislice:
+        return [check_node_id(requested.get("nodeId", ""))]
+    count = int(multislice.get("nodeCount", 0))
     if not 1 < count <= _MOST_SLICES:
         raise bad_request(f"node_count of multislice_params must be from 2 to {_MOST_SLICES}.")
-    prefix = several.get("nodeIdPrefix") or queued_name
+    prefix = multislice.get("nodeIdPrefix") or queued_name
     return [check_node_id(f"{prefix}-{index}") for index in range(count)]
 
 

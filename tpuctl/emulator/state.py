@@ -87,8 +87,8 @@ def _planned(world: World, call: Call, fault: CallFault) -> ApiError:
     node: Document = call.body.get("node") or specs[0].get("node", {})
     zone = world.scenario.zones.get(call.zone)
     types = zone.types if zone else ()
-    asked = str(node.get("acceleratorType", ""))
-    kind = known_type(asked if asked in types else next(iter(types), "v5litepod-8"))
+    requested = str(node.get("acceleratorType", ""))
+    kind = known_type(requested if requested in types else next(iter(types), "v5litepod-8"))
     spot = bool(node.get("schedulingConfig", {}).get("spot") or "spot" in queued)
     chips = (zone.spot_quota_chips if spot else zone.quota_chips) if zone else 0
     quota = quota_id(kind.generation, spot=spot)

@@ -61,8 +61,8 @@ class Store:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {FORMAT}")
             scenario = parse_scenario(header["scenario"], source=str(self._log))
-            began = datetime.fromisoformat(header["began"])
-            world = World(scenario, seed=header["seed"], now=began)
+            start = datetime.fromisoformat(header["began"])
+            world = World(scenario, seed=header["seed"], now=start)
             for line in lines:
                 at = datetime.fromisoformat(line["at"])
                 # A request that failed is stored because it counted for a planned fault.
@@ -79,10 +79,10 @@ class Store:
     def last_time(self, world: World) -> datetime:
         """Return the last time that a client was told, or that of the world if it is later."""
         try:
-            told = datetime.fromisoformat(self._clock.read_text(encoding="ascii").strip())
+            stored = datetime.fromisoformat(self._clock.read_text(encoding="ascii").strip())
         except (OSError, ValueError):
             return world.now
-        return max(told, world.now)
+        return max(stored, world.now)
 
     def record(self, call: Call, at: datetime) -> None:
         """Store a request before it is answered; raises WriteError."""

@@ -38,7 +38,9 @@ def main() -> None:
     parser.add_argument("--duty-cycle-percent", type=float, default=75.0)
     parser.add_argument("--hbm-used-bytes", type=int, default=4 << 30)
     options = parser.parse_args()
-    chips = [path for path in sorted(_devices()) if _CHIP.fullmatch(path.name)]
+    devices = Path(os.environ[DEVICES])
+    files = (path for path in (*devices.iterdir(), *(devices / "vfio").glob("*")) if path.is_file())
+    chips = sorted(path for path in files if _CHIP.fullmatch(path.name))
     opened = [os.open(path, os.O_RDONLY) for path in chips]
     hbm_bytes = int(os.environ.get(HBM_BYTES, 16 << 30))
     metrics = {
@@ -53,12 +55,6 @@ def main() -> None:
     servers = [serve_metrics(lambda: metrics, port) for port in ports]
     signal.pause()
     del servers
-
-
-def _devices() -> list[Path]:
-    """The files in the folder that stands for /dev; raises KeyError where there is none."""
-    root = Path(os.environ[DEVICES])
-    return [path for path in (*root.iterdir(), *(root / "vfio").glob("*")) if path.is_file()]
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def _planned_error(fault: StorageFault, about: str) -> StorageError:
 
 
 def _get_media(buckets: Buckets, request: Request) -> Reply:
-    """Return the bytes of an object, or the range of them that is asked for."""
+    """Return the bytes of an object, or the range of them that is requested."""
     with buckets.lock:
         stored = _object(buckets, request)
         file = buckets.path(stored).open("rb")
@@ -177,10 +177,10 @@ def _get_media(buckets: Buckets, request: Request) -> Reply:
         del headers["Content-Encoding"]
         headers["Warning"] = "214 UploadServer gunzipped"
         return Reply(content=Content(io.BytesIO(data), len(data)), headers=headers)
-    asked = _range(request.headers.get("Range", ""), stored.size_bytes)
-    if asked is None:
+    wanted = _range(request.headers.get("Range", ""), stored.size_bytes)
+    if wanted is None:
         return Reply(content=Content(file, stored.size_bytes), headers=headers)
-    first, count = asked
+    first, count = wanted
     if not count:
         file.close()
         error = storage_error("range")

@@ -150,8 +150,8 @@ class Buckets:
     def get(self, bucket: str, name: str, query: Mapping[str, object]) -> StoredObject:
         """Return an object, of the generation that the query names; raises StorageError."""
         found = self.bucket(bucket).objects.get(name)
-        asked = str(query.get("generation") or "")
-        if found is None or (asked and asked != str(found.generation)):
+        generation = str(query.get("generation") or "")
+        if found is None or generation not in ("", str(found.generation)):
             raise storage_error("no_object", bucket=bucket, name=name)
         return found
 

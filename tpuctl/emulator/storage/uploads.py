@@ -74,7 +74,7 @@ def insert(buckets: Buckets, request: Request) -> Reply:
 
 
 def name_of_upload(buckets: Buckets, request: Request) -> str:
-    """Return the name of the object that a request uploads, "" where it cannot be told."""
+    """Return the name of the object that a request uploads, "" where that is not known."""
     if session := buckets.sessions.get(request.query.get("upload_id", "")):
         return session.name
     if name := request.query.get("name"):
@@ -96,7 +96,7 @@ def _media(buckets: Buckets, request: Request) -> Reply:
 def _multipart(buckets: Buckets, request: Request) -> Reply:
     boundary = _BOUNDARY.search(request.headers.get("Content-Type", ""))
     if not boundary:
-        raise storage_error("multipart", why="there is no boundary")
+        raise storage_error("multipart", why="the boundary is missing")
     body = request.body.read(_LARGEST_MULTIPART_BYTES)
     (_, text), (media_type, data) = _parts(body, boundary[1].encode())
     metadata = read_document(text)
