@@ -1,4 +1,4 @@
-"""Documents become the very messages that Google's own translation makes of them."""
+"""Documents become the messages that json_format makes of them."""
 
 from typing import Any
 
@@ -62,6 +62,6 @@ def test_a_long_number_and_a_moment_keep_every_digit() -> None:
     assert (node.id, node.create_time.nanos) == (2**63 - 1, 123456789)
 
 
-def test_a_field_that_there_is_not_is_refused() -> None:
+def test_an_unknown_field_is_an_error() -> None:
     with pytest.raises(KeyError, match="colour"):
         to_message(tpu_v2.Node.pb(), {"colour": "blue"})

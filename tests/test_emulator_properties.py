@@ -1,4 +1,4 @@
-"""What must hold whatever is asked, whatever goes wrong, whenever somebody looks."""
+"""Invariants of the service, whatever is requested and whenever it is looked at."""
 
 import json
 from collections.abc import Callable
@@ -70,7 +70,7 @@ FAULTS = st.one_of(
 
 
 def snapshot(world: World) -> Any:
-    """Everything that can be seen of a world, and who holds what."""
+    """Return everything that can be seen of a world, and who holds chips."""
     return (
         {key: node_document(node) for key, node in world.nodes.items()},
         {key: (node.holds_chips, node.previous_state) for key, node in world.nodes.items()},
@@ -125,7 +125,7 @@ def broken_rules(world: World) -> list[str]:
 
 
 class Service(RuleBasedStateMachine):
-    """One world that is asked all sorts of things, a twin that is looked at in between as well."""
+    """A world that gets random requests, and a twin that is advanced in between as well."""
 
     @initialize(faults=st.lists(FAULTS, max_size=4))
     def begin(self, faults: list[dict[str, Any]]) -> None:
@@ -270,7 +270,7 @@ def test_the_rules_can_be_broken(break_it: Callable[[World], None], rule_name: s
     assert broken_rules(world) == [rule_name]
 
 
-def test_a_look_that_changes_something_would_be_noticed() -> None:
+def test_a_change_by_looking_would_be_noticed() -> None:
     world, twin = _one_ready_node(), _one_ready_node()
     assert snapshot(world) == snapshot(twin)
     nodes.mark_deleting(twin, next(iter(twin.nodes.values())))

@@ -48,7 +48,7 @@ def test_a_worker_deletes_its_own_node_with_the_token_of_its_metadata_server(
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer made-up", "Basic Zm9v"])
-def test_the_api_over_http_wants_a_token_of_ours(practice: Any, authorization: str) -> None:
+def test_the_api_over_http_needs_a_token_of_the_emulator(practice: Any, authorization: str) -> None:
     status, answer, _ = practice().http("GET", f"/v2/{ZONE}/nodes", Authorization=authorization)
     assert (status, answer["error"]["status"]) == (401, "UNAUTHENTICATED")
 
@@ -63,7 +63,7 @@ def test_a_token_without_the_scope_may_not_delete(practice: Any) -> None:
     assert answer["error"]["details"][0]["reason"] == "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
 
-def test_the_metadata_server_tells_a_worker_who_it_is(practice: Any) -> None:
+def test_the_metadata_server_identifies_a_worker(practice: Any) -> None:
     world = practice()
     world.create("t1", "v5litepod-16", metadata={"startup-script": "echo 'hi'\n"})
     world.clock.sleep(120)

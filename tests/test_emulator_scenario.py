@@ -75,7 +75,7 @@ def test_without_a_scenario_there_is_every_known_zone_with_plenty() -> None:
         ({"on": "create_node", "after_accept": True}, "rpc"),
     ],
 )
-def test_where_a_fault_strikes_when_it_does_not_say(fault: dict[str, Any], where: str) -> None:
+def test_the_default_of_where_depends_on_the_error(fault: dict[str, Any], where: str) -> None:
     (found,) = parse_scenario({"faults": [fault]}).call_faults
     assert found.where == where
 
@@ -133,7 +133,7 @@ def test_where_a_fault_strikes_when_it_does_not_say(fault: dict[str, Any], where
         ({"buckets": {"b": {"place": "us"}}}, "buckets.b.place is not a known key"),
     ],
 )
-def test_what_is_not_understood_is_refused_with_its_place(document: Any, problem: str) -> None:
+def test_an_invalid_scenario_is_refused_with_the_place(document: Any, problem: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         parse_scenario(document, source="bad.json")
     assert str(refused.value).startswith("bad.json")
@@ -150,14 +150,14 @@ def test_what_is_not_understood_is_refused_with_its_place(document: Any, problem
         ("\xff", "Could not read the scenario"),
     ],
 )
-def test_a_file_that_is_no_json_is_one_error(text: str, problem: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_one_error(text: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(InvalidInputError, match=re.escape(problem)):
         load_scenario(path)
 
 
-def test_a_file_that_is_not_there_or_no_file_is_one_error(tmp_path: Path, tpuctl: Tpuctl) -> None:
+def test_a_missing_or_special_file_is_one_error(tmp_path: Path, tpuctl: Tpuctl) -> None:
     with pytest.raises(NotFoundError):
         load_scenario(tmp_path / "none.json")
     with pytest.raises(InvalidInputError):

@@ -91,7 +91,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         provision_s=top.number("provision_s", 120.0),
         delete_s=top.number("delete_s", 30.0),
         latency_ms=top.number("latency_ms", 0.0, most=60_000),
-        zones=_default_zones() if zones is None else _zones(zones),
+        zones=_default_zones(source) if zones is None else _zones(zones),
         call_faults=tuple(fault for fault in faults if isinstance(fault, CallFault)),
         node_events=tuple(fault for fault in faults if isinstance(fault, NodeEvent)),
         storage_faults=tuple(fault for fault in faults if isinstance(fault, StorageFault)),
@@ -157,13 +157,9 @@ def _known_types(zone: str) -> tuple[str, ...]:
     return tuple(name for name in names if known_type(name).generation in generations)
 
 
-def _default_zones() -> dict[str, ZonePlan]:
-    names = {zone: _known_types(zone) for zone in types_by_zone()}
-    return {
-        zone: ZonePlan(zone, types, DEFAULT_CHIPS, DEFAULT_CHIPS, DEFAULT_CHIPS, 0)
-        for zone, types in names.items()
-        if types
-    }
+def _default_zones(source: str) -> dict[str, ZonePlan]:
+    plans = _zones(ObjectReader({zone: {} for zone in types_by_zone()}, source))
+    return {name: plan for name, plan in plans.items() if plan.types}
 
 
 def _rates(rates: ObjectReader) -> dict[str, int]:
