@@ -1,4 +1,4 @@
-"""The HTTP face: the API as REST, metadata servers, buckets."""
+"""The HTTP APIs: the API as REST, metadata servers, buckets."""
 
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -14,6 +14,7 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuRestTransport
 from google.oauth2.credentials import Credentials
 
 from tests.emulator_world import RUNTIME, SMALL, ZONE
+from tpuctl.emulator.http import Reply, Route
 
 VM = "/vm/p/us-central1-a/t1/0"
 NODE = {"acceleratorType": "v5litepod-8", "runtimeVersion": RUNTIME}
@@ -162,3 +163,22 @@ def test_googles_storage_client_learns_where_a_bucket_is(
     assert client.get_bucket("photos").location == "US-CENTRAL1"
     with pytest.raises(exceptions.NotFound):
         client.get_bucket("others")
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "names"),
+    [
+        ("GET /b/{bucket}/o/{object}", "/b/x/o/a%2Fb", {"bucket": "x", "object": "a/b"}),
+        ("GET /b/{bucket}/o/{object}", "/b/x/o/a/b", None),
+        ("GET /b/{bucket}", "/b/", None),
+        ("GET /{name=p/*/n/*}:stop", "/p/a:b/n/c:stop", {"name": "p/a:b/n/c"}),
+        ("GET /{node.name=p/*}", "/p/a", {"node_name": "p/a"}),
+        ("GET /v1{path=**}", "/v1", {"path": ""}),
+        ("GET /v1{path=**}", "/v1/a/b", {"path": "/a/b"}),
+        ("POST /v1{path=**}", "/v1/a", None),
+    ],
+)
+def test_a_route_matches_paths_as_googles_reference_writes_them(
+    rule: str, path: str, names: dict[str, str] | None
+) -> None:
+    assert Route(rule, lambda _: Reply()).match("GET", path) == names

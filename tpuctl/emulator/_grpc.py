@@ -141,7 +141,7 @@ def _messages(method: Method) -> tuple[type[Message], type[Message]]:
     return request_type, reply_type
 
 
-# Clients poll with one thread for each TPU; a call may wait for the emulated latency.
+# A call keeps its thread while it waits for the emulated latency.
 _THREADS = 128
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # With a shared port, a second emulator would get every other request of the first.

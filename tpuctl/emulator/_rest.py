@@ -8,21 +8,21 @@ from google.protobuf import json_format
 from tpuctl.emulator._grpc import message_types
 from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import api_error, bad_request
-from tpuctl.emulator.http import Face, Reply, Request, Route
+from tpuctl.emulator.http import HttpApi, Reply, Request, Route
 from tpuctl.emulator.methods import METHODS, QUOTAS, Document, Method
 from tpuctl.emulator.service import Emulator
 
 _LARGEST_BODY = 16 << 20
 
 
-def tpu_face(emulator: Emulator) -> Face:
+def tpu_api(emulator: Emulator) -> HttpApi:
     """Serve version 2 of the API; the Cloud Quotas API is another host, and gRPC only."""
     routes = []
     for method in METHODS.values():
         verb, path = method.http.split()
         if method.service != QUOTAS:
             routes.append(Route(f"{verb} /v2/{path}", partial(_answer, emulator, method)))
-    return Face(("/v2/",), routes)
+    return HttpApi(("/v2/",), routes)
 
 
 def _answer(emulator: Emulator, method: Method, request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""What the HTTP faces of the emulator share: routes, requests, replies and byte-level faults."""
+"""What the HTTP APIs of the emulator share: routes, requests, replies and byte-level faults."""
 
 import io
 import re
@@ -51,7 +51,7 @@ class ByteFault:
 class Body:
     """The body of a request, read from the connection as it is needed.
 
-    `fault` happens to the bytes as they arrive. `error` makes the errors of the face.
+    `fault` happens to the bytes as they arrive. `error` makes the errors of the API.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Body:
         return self._peeked
 
     def read(self, most: int) -> bytes:
-        """Read all of it into memory; raises the face's error for more than `most` bytes."""
+        """Read all of it into memory; raises the API's error for more than `most` bytes."""
         found = bytearray()
         for piece in self.pieces():
             found += piece
@@ -216,7 +216,7 @@ def path_pattern(template: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True)
-class Face:
+class HttpApi:
     """One API over HTTP: the prefixes of its paths, its routes, and how it makes its errors."""
 
     prefixes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The HTTP server: reads requests, has their face answer them, sends the replies."""
+"""The HTTP server: reads requests, passes them to their API, sends the replies."""
 
 import json
 import threading
@@ -8,12 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tpuctl.emulator.errors import ServiceError, api_error
-from tpuctl.emulator.http import Body, ConnectionCut, Face, Reply, error_reply
+from tpuctl.emulator.http import Body, ConnectionCut, HttpApi, Reply, error_reply
 from tpuctl.emulator.service import Emulator
 
 _HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")
 _NO_BODY = (204, 304)
-_UNKNOWN = Face((), ())
+_UNKNOWN = HttpApi((), ())
 
 
 class _Server(ThreadingHTTPServer):
@@ -32,24 +32,23 @@ class _Handler(BaseHTTPRequestHandler):
     # delayed ACK, 44 ms for every reply.
     disable_nagle_algorithm = True
 
-    def __init__(self, emulator: Emulator, faces: Sequence[Face], *arguments: Any) -> None:
-        self._emulator, self._faces = emulator, faces
+    def __init__(self, emulator: Emulator, apis: Sequence[HttpApi], *arguments: Any) -> None:
+        self._emulator, self._apis = emulator, apis
         super().__init__(*arguments)
 
     def _handle(self) -> None:
         path, _, query = self.path.partition("?")
-        faces = (face for face in self._faces if path.startswith(face.prefixes))
-        face = next(faces, _UNKNOWN)
+        api = next((api for api in self._apis if path.startswith(api.prefixes)), _UNKNOWN)
         try:
             self._check_host()
-            body = Body(self.rfile, self.headers, face.error)
+            body = Body(self.rfile, self.headers, api.error)
         except ServiceError as error:
             # Its body was not read, so nobody knows where the next request begins.
             self.close_connection = True
             self._send(error_reply(error))
             return
         try:
-            self._send(face.answer(self.command, path, query, self.headers, body))
+            self._send(api.answer(self.command, path, query, self.headers, body))
             body.drain()
         except ConnectionCut:
             self.close_connection = True
@@ -95,8 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: `Emulator.requests` has them all."""
 
 
-def serve_http(emulator: Emulator, faces: Sequence[Face], *, port: int) -> ThreadingHTTPServer:
+def serve_http(emulator: Emulator, apis: Sequence[HttpApi], *, port: int) -> ThreadingHTTPServer:
     """Start to listen on loopback; raises OSError where the port is taken."""
-    server = _Server(("127.0.0.1", port), partial(_Handler, emulator, faces))
+    server = _Server(("127.0.0.1", port), partial(_Handler, emulator, apis))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server

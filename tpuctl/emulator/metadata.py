@@ -6,7 +6,7 @@ from typing import Any
 
 from tpuctl.emulator.documents import CLOUD_SCOPE, node_document
 from tpuctl.emulator.errors import api_error, not_found, project_number
-from tpuctl.emulator.http import Face, Reply, Request, Route, text_reply
+from tpuctl.emulator.http import HttpApi, Reply, Request, Route, text_reply
 from tpuctl.emulator.methods import Call
 from tpuctl.emulator.resources import Key, Node
 from tpuctl.emulator.service import Emulator
@@ -21,11 +21,11 @@ _LARGEST_GUEST_VALUE = 256 << 10
 _FROM_SERVER = {"Metadata-Flavor": "Google"}
 
 
-def metadata_face(emulator: Emulator) -> Face:
+def metadata_api(emulator: Emulator) -> HttpApi:
     """Serve the metadata of every worker below `/vm/PROJECT/ZONE/NODE/WORKER`."""
     server = MetadataServer(emulator)
     workers = "/vm/{project}/{zone}/{node}/{worker}"
-    return Face(
+    return HttpApi(
         ("/vm/", "/computeMetadata/"),
         [
             Route(f"{verb} {machine}/computeMetadata/v1{{path=**}}", answer)

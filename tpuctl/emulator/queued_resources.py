@@ -12,7 +12,6 @@ from tpuctl.emulator.scenario import ZonePlan
 from tpuctl.emulator.validate import check_node_id, check_queued_id, read_node, read_window
 from tpuctl.emulator.world import World
 
-# How long the steps take that the service does not document.
 ACCEPT_S = 5.0
 SUSPENSION_S = 10.0
 RETRY_S = 30.0

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tpuctl.clock import Clock
-from tpuctl.emulator.http import Face, Reply, Route
+from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import metadata_face
+from tpuctl.emulator.metadata import metadata_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
@@ -91,9 +91,9 @@ def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
 def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
     try:
         from tpuctl.emulator._grpc import serve_grpc
-        from tpuctl.emulator._rest import tpu_face
+        from tpuctl.emulator._rest import tpu_api
         from tpuctl.emulator.http_server import serve_http
-        from tpuctl.emulator.storage.api import storage_face
+        from tpuctl.emulator.storage.api import storage_api
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
     with ExitStack() as stack:
@@ -102,14 +102,14 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
-        faces = [
-            tpu_face(emulator),
-            metadata_face(emulator),
-            storage_face(emulator, folder),
-            Face(("/emulator/",), [status]),
+        apis = [
+            tpu_api(emulator),
+            metadata_api(emulator),
+            storage_api(emulator, folder),
+            HttpApi(("/emulator/",), [status]),
         ]
         try:
-            web = serve_http(emulator, faces, port=http_port)
+            web = serve_http(emulator, apis, port=http_port)
         except OSError as error:
             raise _port_in_use(http_port) from error
         stack.callback(web.server_close)

@@ -20,7 +20,7 @@ from tpuctl.emulator.http import (
     PIECE_BYTES,
     ConnectionCut,
     Content,
-    Face,
+    HttpApi,
     Reply,
     Request,
     Route,
@@ -51,7 +51,7 @@ _MICROSECONDS = 10**6
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
-def storage_face(emulator: Emulator, folder: Path) -> Face:
+def storage_api(emulator: Emulator, folder: Path) -> HttpApi:
     """Serve the JSON API of Cloud Storage; the objects are kept in `folder`."""
     api = StorageApi(emulator, folder)
     buckets, uploads = "/storage/v1/b", "/upload/storage/v1/b/{bucket}/o"
@@ -72,7 +72,7 @@ def storage_face(emulator: Emulator, folder: Path) -> Face:
         Route(f"POST {buckets}", api.method("storage_insert_bucket", _insert_bucket)),
     ]
     prefixes = ("/storage/v1/", "/upload/storage/v1/", "/download/storage/v1/")
-    return Face(prefixes, routes, storage_error)
+    return HttpApi(prefixes, routes, storage_error)
 
 
 class StorageApi:

@@ -240,7 +240,7 @@ class Buckets:
 
     def _record(self, line: Document) -> None:
         """Write a line to the journal, then apply it."""
-        # Without fsync: it must survive the end of this process, not of the machine.
+        # Not synced to the disk: it survives a kill of this process, not a power cut.
         with translated_write_errors(self._journal), self._journal.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
         self._apply(line)
