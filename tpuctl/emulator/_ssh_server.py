@@ -208,6 +208,7 @@ async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -
         preexec_fn=_take_terminal,
     )
     os.close(slave)
+    # Each direction closes its own descriptor.
     feeding = asyncio.create_task(_feed(process.stdin, os.dup(master)))
     await _drain(master, process.stdout)
     returncode = await child.wait()
@@ -224,6 +225,7 @@ def _take_terminal() -> None:
     import fcntl
     import termios
 
+    # Only the leader of a session can have a controlling terminal, which Ctrl-C needs.
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

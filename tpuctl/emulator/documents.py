@@ -83,6 +83,7 @@ def node_document(node: Node) -> Document:
         "symptoms": list(node.symptoms),
         "multisliceNode": node.multislice,
     }
+    # Clients learn the port from the metadata, because the API has no field for it.
     if node.ssh_port:
         document["metadata"] = {**spec.get("metadata", {}), SSH_PORT: str(node.ssh_port)}
     if node.health:

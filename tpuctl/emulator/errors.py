@@ -75,6 +75,7 @@ def load_data(name: str) -> dict[str, Any]:
 def api_error(kind: str, **facts: object) -> ApiError:
     """Make an error from the table in errors.json."""
     entry = load_data("errors")["errors"][kind]
+    # Repeated runs give the same id: the state is rebuilt by repeating the requests.
     digest = hashlib.sha256(f"{kind} {sorted(facts.items())}".encode()).hexdigest()
     facts = {"eid": f"0x{digest[:16]}", **facts}
     details = [_fill(detail, facts) for detail in entry.get("details", ())]

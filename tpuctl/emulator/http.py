@@ -110,10 +110,12 @@ class Body:
             if not self._left and not self._next_chunk():
                 return
             piece = self._file.read(min(self._left, PIECE_BYTES))
+            # The client has closed the connection before the end of its body.
             if not piece:
                 raise ConnectionCut
             self._left -= len(piece)
             yield piece
+            # A line break ends each chunk.
             if self._chunked and not self._left:
                 self._file.readline(_LONGEST_LINE)
 

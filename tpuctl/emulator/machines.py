@@ -66,6 +66,7 @@ class Machines:
             if holder := self._busy.pop(machine, None):
                 holder.wait()
         for holder in self._busy.values():
+            # A process that a user killed stays a zombie until it is waited for.
             holder.poll()
         for machine in sorted(wanted.keys() - self._running.keys()):
             self._start(machine, wanted[machine], world.scenario.os_login)

@@ -55,6 +55,7 @@ def add_node(
     """
     world.changes += 1
     identity = int(world.digest(f"node {world.number()}")[:15], 16)
+    # Slices of one queued resource share a spec; an update of one must not change the others.
     own = replace(spec, document=copy.deepcopy(spec.document))
     node = Node(key, identity, world.now, own, queued, multislice)
     world.add_node(node)
@@ -117,6 +118,7 @@ def restore(world: World, node: Node) -> None:
     if node.previous_state == "CREATING" and not node.holds_chips:
         world.remove_node(node)
         return
+    # The deletion aborted whatever was running, so a state on the way to another one has no end.
     node.state = node.previous_state
     if node.state in ("STOPPING", "REPAIRING"):
         node.state = "READY"

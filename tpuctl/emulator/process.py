@@ -135,6 +135,7 @@ def run(
             lock = stack.enter_context(locked(here.lock, wait_s=1, busy="busy"))
         except TryAgainError as error:
             raise _runs_already(here) from error
+        # Padded, so that it overwrites a longer number of the last process.
         os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
         world, clock, resumed = _open(here, scenario, fresh=fresh)
         # With the ports of the last run, if they are free, its exported variables stay valid.

@@ -130,6 +130,7 @@ def _provision_waiting(world: World, zone: str) -> None:
     }
     for queued in sorted(waiting, key=lambda queued: queued.number):
         is_early = queued.not_before is not None and queued.not_before > world.now
+        # A small request may overtake a large one that does not fit yet.
         if not is_early and queued.chips <= free[queued.reserved]:
             free[queued.reserved] -= queued.chips
             _provision(world, queued)

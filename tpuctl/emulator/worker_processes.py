@@ -29,6 +29,7 @@ def kill_everything(folder: Path) -> None:
             if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 os.kill(int(name), signal.SIGKILL)
         except OSError:
+            # It has ended meanwhile, or belongs to another user.
             continue
 
 

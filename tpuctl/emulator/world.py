@@ -65,6 +65,7 @@ class World:
 
     def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
         """Schedule `action(world, *arguments)`."""
+        # The number keeps events of the same moment in the order in which they were scheduled.
         at = self.now + timedelta(seconds=seconds)
         heapq.heappush(self._events, Event(at, self.number(), action, arguments))
 

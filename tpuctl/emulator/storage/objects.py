@@ -235,6 +235,7 @@ class Buckets:
             self._record({"faults": counts})
 
     def _next_us(self) -> int:
+        # Generations must grow even where emulated time stands still.
         self._last_us = max(self._now_us(), self._last_us + 1)
         return self._last_us
 
@@ -281,6 +282,7 @@ class Buckets:
         objects = (bucket.objects.values() for bucket in self.buckets.values())
         named = {stored.file for some in objects for stored in some}
         named |= {self.session_file(session).name for session in self.sessions.values()}
+        # A file that the journal does not name is of an upload that was never answered.
         for file in self._data.iterdir():
             if file.name not in named:
                 file.unlink()
