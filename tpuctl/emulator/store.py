@@ -102,7 +102,7 @@ class Store:
             return
         with self._log.open("rb") as file:
             for line in file:
-                # The last line may be incomplete: it was being written when the emulator was killed.
+                # The last line is incomplete if the emulator was killed while it wrote it.
                 if line.endswith(b"\n"):
                     yield json.loads(line)
 
