@@ -193,7 +193,7 @@ def test_a_node_goes_with_its_queued_resource(world: Worlds, journal: Journal) -
     assert "with its queued resource q1" in report.question(plan)
     (removal,) = delete(here.api, plan, journal=journal).tpus
     assert removal.outcome == "deleted"
-    world_now = here.emulator.look()
+    world_now = here.emulator.advance()
     assert (world_now.nodes, world_now.queued) == ({}, {})
     assert sent(here, "delete_node") == []
 
@@ -205,7 +205,7 @@ def test_a_queued_resource_that_waits_is_deleted(world: Worlds, journal: Journal
     removal = deleted(here, journal, "q1")
     ended = (removal.kind, removal.outcome, removal.usd_per_hour)
     assert ended == ("queued_resource", "deleted", 0)
-    assert here.emulator.look().queued == {}
+    assert here.emulator.advance().queued == {}
 
 
 def test_a_request_that_is_fulfilled_between_the_question_and_yes_goes_too(
@@ -221,7 +221,7 @@ def test_a_request_that_is_fulfilled_between_the_question_and_yes_goes_too(
     here.clock.sleep(300)
     assert nodes_of(here) == {"q1": "READY"}
     delete(here.api, plan, journal=journal)
-    world_now = here.emulator.look()
+    world_now = here.emulator.advance()
     assert (world_now.nodes, world_now.queued) == ({}, {})
 
 

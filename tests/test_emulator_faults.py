@@ -54,13 +54,13 @@ def test_every_error_can_end_the_operation(practice: Any, error: str) -> None:
         world.node("t1")
 
 
-def test_a_planned_quota_error_names_the_quota_of_what_was_asked(practice: Any) -> None:
+def test_a_planned_quota_error_names_the_quota_of_the_request(practice: Any) -> None:
     world = practice(planned({"on": "create_queued_resource", "error": "quota"}))
     with pytest.raises(exceptions.ResourceExhausted, match=r"PreemptibleLitepod.* Limit: 32 in"):
         world.queue("q1", spot={})
 
 
-def test_the_api_that_is_disabled_says_so_in_its_details(practice: Any) -> None:
+def test_a_disabled_api_is_named_in_the_details(practice: Any) -> None:
     world = practice(planned({"on": "list_nodes", "error": "api_disabled"}))
     with pytest.raises(exceptions.PermissionDenied) as refused:
         world.client.list_nodes(parent=ZONE)
@@ -74,7 +74,7 @@ def test_a_lost_reply_leaves_the_work_done(practice: Any) -> None:
     assert world.node("t1").state.name == "CREATING"
 
 
-def test_a_call_that_is_refused_anyway_is_refused_for_its_own_reason(practice: Any) -> None:
+def test_an_invalid_call_fails_for_its_own_reason_before_a_planned_one(practice: Any) -> None:
     world = practice(planned({"on": "create_node", "after_accept": True}))
     with pytest.raises(exceptions.InvalidArgument):
         world.create("Not Valid")
@@ -120,7 +120,7 @@ def test_a_fault_for_every_zone_fails_the_whole_list(practice: Any) -> None:
         world.client.list_nodes(parent=f"{PROJECT}/locations/-")
 
 
-def test_a_deletion_that_fails_leaves_what_there_was(practice: Any) -> None:
+def test_a_deletion_that_fails_leaves_the_node(practice: Any) -> None:
     fault = {"on": "delete_node", "error": "internal", "where": "operation"}
     world = practice(planned(fault))
     world.create("t1")
@@ -152,7 +152,7 @@ def test_a_node_preempted_while_being_created_is_gone_and_its_operation_failed(
         world.node("t1")
 
 
-def test_the_scenario_of_the_contract_is_played_as_it_is_written(practice: Any) -> None:
+def test_the_scenario_of_the_contract_happens_as_written(practice: Any) -> None:
     world = practice(
         planned(
             {"on": "create_node", "error": "stockout", "where": "operation", "after_s": 20},
@@ -211,7 +211,7 @@ def test_a_worker_whose_chips_are_taken_looks_healthy_from_outside(practice: Any
     world.create("t1")
     world.clock.sleep(120)
     assert world.node("t1").health.name == "HEALTHY"
-    (node,) = world.emulator.state.nodes.values()
+    (node,) = world.emulator.world.nodes.values()
     assert node.busy_workers == {0: None}
 
 
@@ -231,7 +231,7 @@ def test_suspended_without_a_queued_resource_a_node_is_terminated(practice: Any)
     assert world.node("t1").state.name == "TERMINATED"
 
 
-def test_too_many_requests_a_minute_are_told_when_to_come_back(practice: Any) -> None:
+def test_too_many_requests_a_minute_get_a_retry_delay(practice: Any) -> None:
     world = practice(planned(rate_limits_per_minute={"get_node": 2}))
     world.create("t1")
     world.node("t1")
@@ -245,7 +245,7 @@ def test_too_many_requests_a_minute_are_told_when_to_come_back(practice: Any) ->
     world.node("t1")
 
 
-def test_every_request_is_on_the_list(practice: Any) -> None:
+def test_every_request_is_listed(practice: Any) -> None:
     world = practice()
     world.create("t1")
     with pytest.raises(exceptions.NotFound):
@@ -284,7 +284,7 @@ def test_a_start_without_chips_ends_stopped_although_the_deletion_failed(practic
     assert world.node("t1").state.name == "STOPPED"
 
 
-def test_a_node_whose_deletion_failed_while_it_was_created_is_ready_in_the_end(
+def test_a_node_whose_deletion_failed_while_it_was_created_becomes_ready(
     practice: Any,
 ) -> None:
     world = practice(planned(FAILING_DELETE))

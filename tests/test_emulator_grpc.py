@@ -1,4 +1,4 @@
-"""The gRPC face, through Google's own unmodified clients."""
+"""The API over gRPC, through Google's own unmodified clients."""
 
 from typing import Any, cast
 

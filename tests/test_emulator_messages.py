@@ -1,4 +1,4 @@
-"""Documents become the very messages that Google's own translation makes of them."""
+"""Documents become the messages that json_format makes of them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
-from tpuctl.emulator._grpc import to_message, wires
+from tpuctl.emulator._grpc import message_types, to_message
 
 
 def fill(message: Message) -> Message:
@@ -46,9 +46,9 @@ def fill_plain(message: Message, field: Any, value: Any) -> None:
         setattr(message, field.name, new)
 
 
-@pytest.mark.parametrize("method", sorted(wires()))
+@pytest.mark.parametrize("method", sorted(message_types()))
 def test_a_full_reply_is_the_message_it_was_written_from(method: str) -> None:
-    kind = wires()[method].reply
+    kind = message_types()[method].reply
     whole = fill(kind())
     document = json_format.MessageToDict(whole)
     assert to_message(kind, document) == whole
@@ -62,6 +62,6 @@ def test_a_long_number_and_a_moment_keep_every_digit() -> None:
     assert (node.id, node.create_time.nanos) == (2**63 - 1, 123456789)
 
 
-def test_a_field_that_there_is_not_is_refused() -> None:
+def test_an_unknown_field_is_an_error() -> None:
     with pytest.raises(KeyError, match="colour"):
         to_message(tpu_v2.Node.pb(), {"colour": "blue"})

@@ -31,7 +31,7 @@ def test_a_deleted_node_holds_its_name_until_it_is_gone(practice: Any) -> None:
     assert world.create("t1").operation.name != first
 
 
-def test_a_node_made_again_under_its_name_has_another_id(practice: Any) -> None:
+def test_a_recreated_node_has_a_new_id(practice: Any) -> None:
     world = practice()
     world.create("t1")
     before = world.node("t1")
@@ -65,7 +65,7 @@ def test_a_quota_error_says_which_limit_and_carries_the_details(practice: Any) -
     assert "exhausted. Limit 8" in detail.violations[0].description
 
 
-def test_spot_has_a_quota_of_its_own(practice: Any) -> None:
+def test_spot_has_its_own_quota(practice: Any) -> None:
     zone = {"types": ["v5e-8"], "quota_chips": 8, "spot_quota_chips": 0}
     world = practice({"zones": {"us-central1-a": zone}})
     with pytest.raises(exceptions.ResourceExhausted, match="TPUV5sPreemptibleLitepod"):
@@ -91,7 +91,7 @@ def test_a_preempted_node_holds_its_name_and_its_quota_but_no_chips(practice: An
     assert second.result().state.name == "READY"
 
 
-def test_reserved_nodes_draw_from_the_reservation_alone(practice: Any) -> None:
+def test_reserved_nodes_use_only_the_reservation(practice: Any) -> None:
     zone = {"types": ["v5e-8"], "capacity_chips": 0, "reserved_chips": 8}
     world = practice({"zones": {"us-central1-a": zone}})
     first = world.create("t1", scheduling_config={"reserved": True})
@@ -200,14 +200,14 @@ def test_a_node_that_the_real_service_refuses_is_refused(
     assert list(world.client.list_nodes(parent=ZONE)) == []
 
 
-def test_a_type_can_be_asked_for_by_its_topology(practice: Any) -> None:
+def test_a_type_can_be_requested_by_its_topology(practice: Any) -> None:
     world = practice()
     world.create("t1", "", accelerator_config={"type_": "V5LITE_POD", "topology": "4x4"})
     assert world.node("t1").accelerator_type == "v5litepod-16"
 
 
 @pytest.mark.parametrize("name", ["projects/p", f"{ZONE}/nodes/", "nodes/t1", f"{ZONE}/nodes/a/b"])
-def test_a_name_that_names_nothing_is_refused(practice: Any, name: str) -> None:
+def test_an_invalid_resource_name_is_refused(practice: Any, name: str) -> None:
     with pytest.raises((exceptions.InvalidArgument, exceptions.NotFound)):
         practice().client.get_node(name=name)
 
@@ -235,13 +235,13 @@ def test_projects_do_not_see_each_other(practice: Any) -> None:
         world.client.get_node(name=f"{other}/nodes/t1")
 
 
-def test_only_the_project_of_the_scenario_may_ask(practice: Any) -> None:
+def test_only_the_project_of_the_scenario_has_access(practice: Any) -> None:
     world = practice({**SMALL, "project": "mine"})
     with pytest.raises(exceptions.PermissionDenied, match=r"Permission 'tpu\.nodes\.list' denied"):
         world.client.list_nodes(parent=ZONE)
 
 
-def test_pages_are_whole_and_in_order_while_things_come_and_go(practice: Any) -> None:
+def test_pages_stay_complete_and_in_order_while_nodes_come_and_go(practice: Any) -> None:
     world = practice(LARGE)
     for name in ("a", "c", "e", "g"):
         world.create(name)
@@ -254,7 +254,7 @@ def test_pages_are_whole_and_in_order_while_things_come_and_go(practice: Any) ->
     assert seen == ["a", "c", "e", "f", "g"]
 
 
-def test_a_page_never_outgrows_what_a_client_takes(practice: Any) -> None:
+def test_a_page_never_exceeds_the_message_limit_of_a_client(practice: Any) -> None:
     world = practice(LARGE)
     for index in range(24):
         world.create(f"t{index}", metadata={"startup-script": "x" * 256 * 1024})
@@ -292,7 +292,7 @@ def test_types_versions_places_and_the_service_identity_are_shown(practice: Any)
         client.get_runtime_version(name=f"{ZONE}/runtimeVersions/none")
 
 
-def test_what_the_emulator_has_not_is_unimplemented(practice: Any) -> None:
+def test_other_methods_are_unimplemented(practice: Any) -> None:
     world = practice()
     with pytest.raises(exceptions.MethodNotImplemented):
         world.client.cancel_operation({"name": f"{ZONE}/operations/o"})

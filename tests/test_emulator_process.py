@@ -20,7 +20,7 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 from tests.conftest import Tpuctl
 from tests.emulator_world import RUNTIME
 from tests.waiting import wait_until
-from tpuctl.emulator.process import Place
+from tpuctl.emulator.process import EmulatorFolder
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +42,10 @@ def stopped_at_the_end(folder: Path, tpuctl: Tpuctl) -> Iterator[None]:
 
 def kill(folder: Path) -> None:
     """End the emulator of a folder the hard way, and wait until it has gone."""
-    pid = Place(folder).holder()
+    pid = EmulatorFolder(folder).holder()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: Place(folder).holder() is None)
+    wait_until(lambda: EmulatorFolder(folder).holder() is None)
 
 
 def asked(endpoint: str, ask: Callable[[tpu_v2.TpuClient], Any]) -> tuple[Any, str]:
@@ -58,9 +58,7 @@ def asked(endpoint: str, ask: Callable[[tpu_v2.TpuClient], Any]) -> tuple[Any, s
 
 
 @pytest.mark.usefixtures("stopped_at_the_end")
-def test_killed_in_the_middle_of_a_create_it_goes_on_where_it_was(
-    folder: Path, tpuctl: Tpuctl, tmp_path: Path
-) -> None:
+def test_killed_during_a_create_it_resumes(folder: Path, tpuctl: Tpuctl, tmp_path: Path) -> None:
     scenario = tmp_path / "slow.json"
     scenario.write_text('{"provision_s": 500000, "time_scale": 1000}')
     start = ("emulator", "start", "--detach", "--json")
@@ -110,7 +108,7 @@ def test_what_start_prints_can_be_evaluated_by_a_shell(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_the_foreground_it_runs_until_it_is_told_to_end(folder: Path, number: int) -> None:
+def test_in_the_foreground_it_runs_until_a_signal(folder: Path, number: int) -> None:
     command = [sys.executable, "-m", "tpuctl", "emulator", "start", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -118,10 +116,10 @@ def test_in_the_foreground_it_runs_until_it_is_told_to_end(folder: Path, number:
         process.send_signal(number)
         assert process.wait() == 0
     assert lines[1].startswith("export TPUCTL_TPU_ENDPOINT=127.0.0.1:")
-    assert Place(folder).holder() is None
+    assert EmulatorFolder(folder).holder() is None
 
 
-def test_a_wrong_scenario_is_one_error_that_names_the_place(
+def test_an_invalid_scenario_is_one_error_that_names_the_place(
     folder: Path, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "bad.json"
@@ -133,7 +131,7 @@ def test_a_wrong_scenario_is_one_error_that_names_the_place(
 
 
 @pytest.mark.usefixtures("stopped_at_the_end")
-def test_another_scenario_begins_anew_where_no_tpus_are_left(
+def test_another_scenario_starts_over_where_no_tpus_are_left(
     folder: Path, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "other.json"
@@ -148,7 +146,7 @@ def test_another_scenario_begins_anew_where_no_tpus_are_left(
 
 
 @pytest.mark.usefixtures("stopped_at_the_end")
-def test_another_scenario_wants_a_fresh_start_while_there_are_tpus(
+def test_another_scenario_needs_fresh_while_there_are_tpus(
     folder: Path, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "other.json"
@@ -164,7 +162,7 @@ def test_another_scenario_wants_a_fresh_start_while_there_are_tpus(
     assert tpuctl("emulator", "start", "--detach", *options).data["resumed"] is False
 
 
-def test_a_damaged_state_is_an_error_that_says_how_to_begin_anew(
+def test_a_damaged_state_is_an_error_that_says_how_to_start_over(
     folder: Path, tpuctl: Tpuctl
 ) -> None:
     (folder / "state").mkdir(parents=True)

@@ -102,7 +102,7 @@ def test_preempted_it_is_suspended_with_its_dead_node_inside(practice: Any) -> N
     assert list(world.client.list_queued_resources(parent=ZONE)) == []
 
 
-def test_preempted_while_provisioning_it_goes_back_in_line(practice: Any) -> None:
+def test_preempted_while_provisioning_it_waits_again(practice: Any) -> None:
     world = practice({**SMALL, "faults": [{"on": "node", "event": "preempt", "at_s": 50}]})
     world.queue("q1")
     world.clock.sleep(55)
@@ -123,7 +123,7 @@ def test_when_its_node_is_deleted_by_the_user_it_is_suspended_by_the_user(practi
     assert list(world.client.list_nodes(parent=ZONE)) == []
 
 
-def test_with_nodes_it_is_deleted_only_by_force(practice: Any) -> None:
+def test_with_nodes_it_is_deleted_only_with_force(practice: Any) -> None:
     world = practice()
     world.queue("q1")
     world.clock.sleep(125)

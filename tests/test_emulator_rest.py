@@ -1,4 +1,4 @@
-"""The HTTP face: the API as REST, metadata servers, buckets."""
+"""The HTTP APIs: the API as REST, metadata servers, buckets."""
 
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -14,6 +14,7 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuRestTransport
 from google.oauth2.credentials import Credentials
 
 from tests.emulator_world import RUNTIME, SMALL, ZONE
+from tpuctl.emulator.http import Reply, Route
 
 VM = "/vm/p/us-central1-a/t1/0"
 NODE = {"acceleratorType": "v5litepod-8", "runtimeVersion": RUNTIME}
@@ -48,7 +49,7 @@ def test_a_worker_deletes_its_own_node_with_the_token_of_its_metadata_server(
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer made-up", "Basic Zm9v"])
-def test_the_api_over_http_wants_a_token_of_ours(practice: Any, authorization: str) -> None:
+def test_the_api_over_http_needs_a_token_of_the_emulator(practice: Any, authorization: str) -> None:
     status, answer, _ = practice().http("GET", f"/v2/{ZONE}/nodes", Authorization=authorization)
     assert (status, answer["error"]["status"]) == (401, "UNAUTHENTICATED")
 
@@ -63,7 +64,7 @@ def test_a_token_without_the_scope_may_not_delete(practice: Any) -> None:
     assert answer["error"]["details"][0]["reason"] == "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
 
-def test_the_metadata_server_tells_a_worker_who_it_is(practice: Any) -> None:
+def test_the_metadata_server_identifies_a_worker(practice: Any) -> None:
     world = practice()
     world.create("t1", "v5litepod-16", metadata={"startup-script": "echo 'hi'\n"})
     world.clock.sleep(120)
@@ -162,3 +163,22 @@ def test_googles_storage_client_learns_where_a_bucket_is(
     assert client.get_bucket("photos").location == "US-CENTRAL1"
     with pytest.raises(exceptions.NotFound):
         client.get_bucket("others")
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "names"),
+    [
+        ("GET /b/{bucket}/o/{object}", "/b/x/o/a%2Fb", {"bucket": "x", "object": "a/b"}),
+        ("GET /b/{bucket}/o/{object}", "/b/x/o/a/b", None),
+        ("GET /b/{bucket}", "/b/", None),
+        ("GET /{name=p/*/n/*}:stop", "/p/a:b/n/c:stop", {"name": "p/a:b/n/c"}),
+        ("GET /{node.name=p/*}", "/p/a", {"node_name": "p/a"}),
+        ("GET /v1{path=**}", "/v1", {"path": ""}),
+        ("GET /v1{path=**}", "/v1/a/b", {"path": "/a/b"}),
+        ("POST /v1{path=**}", "/v1/a", None),
+    ],
+)
+def test_a_route_matches_paths_as_googles_reference_writes_them(
+    rule: str, path: str, names: dict[str, str] | None
+) -> None:
+    assert Route(rule, lambda _: Reply()).match("GET", path) == names

@@ -1,4 +1,4 @@
-"""Many at once, and many altogether."""
+"""Many requests at once, and many resources."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

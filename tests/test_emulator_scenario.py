@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import Tpuctl
-from tpuctl.emulator.methods import METHODS
-from tpuctl.emulator.refusals import load_data
-from tpuctl.emulator.scenario import (
+from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.faults import (
+    BYTE_FAULTS,
     ERRORS,
     EVENTS,
+    STORAGE_ERRORS,
+    STORAGE_METHODS,
     CallFault,
     NodeEvent,
-    load_scenario,
-    parse_scenario,
 )
-from tpuctl.emulator.storage.faults import DISTURBANCES, REFUSALS, STORAGE_METHODS
+from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.scenario import load_scenario, parse_scenario
 from tpuctl.errors import InvalidInputError, NotFoundError
 
 PAGE = Path(__file__).parents[1] / "docs" / "emulator.md"
@@ -40,7 +41,7 @@ def test_every_key_error_and_event_is_on_the_page_and_in_an_example() -> None:
         " reserved_chips on error zone name nth every where after_s after_accept event at_s"
         " worker for_s after_bytes"
     )
-    for word in (*keys.split(), *ERRORS, *EVENTS, *STORAGE_METHODS, *REFUSALS, *DISTURBANCES):
+    for word in (*keys.split(), *ERRORS, *EVENTS, *STORAGE_METHODS, *STORAGE_ERRORS, *BYTE_FAULTS):
         assert f"`{word}`" in page, word
     for word in (*keys.split(), *EVENTS):
         assert f'"{word}"' in examples, word
@@ -50,10 +51,10 @@ def test_the_scenario_of_the_contract_means_what_it_says() -> None:
     scenario = parse_scenario(json.loads(EXAMPLES[0]))
     assert scenario.time_scale == 100
     assert scenario.zones["us-central1-a"].types == ("v5litepod-8",)
-    assert scenario.faults == (
+    assert scenario.call_faults == (
         CallFault("create_node", "*", "*", 1, False, "stockout", "operation", 20.0, False),
-        NodeEvent("*", "t1", "preempt", 300.0, 1, False, 0, 600.0),
     )
+    assert scenario.node_events == (NodeEvent("*", "t1", "preempt", 300.0, 1, False, 0, 600.0),)
 
 
 def test_without_a_scenario_there_is_every_known_zone_with_plenty() -> None:
@@ -74,9 +75,8 @@ def test_without_a_scenario_there_is_every_known_zone_with_plenty() -> None:
         ({"on": "create_node", "after_accept": True}, "rpc"),
     ],
 )
-def test_where_a_fault_strikes_when_it_does_not_say(fault: dict[str, Any], where: str) -> None:
-    found = parse_scenario({"faults": [fault]}).faults[0]
-    assert isinstance(found, CallFault)
+def test_the_default_of_where_depends_on_the_error(fault: dict[str, Any], where: str) -> None:
+    (found,) = parse_scenario({"faults": [fault]}).call_faults
     assert found.where == where
 
 
@@ -85,31 +85,31 @@ def test_where_a_fault_strikes_when_it_does_not_say(fault: dict[str, Any], where
     [
         ([], "must be an object"),
         (None, "must be an object"),
-        ({"zone": {}}, "zone is no key here"),
+        ({"zone": {}}, "zone is not a known key"),
         ({"time_scale": 0}, "time_scale must be larger than 0"),
         ({"time_scale": "fast"}, "time_scale must be a number"),
         ({"time_scale": True}, "time_scale must be a number"),
         ({"provision_s": -1}, "provision_s must be at least 0"),
         ({"provision_s": 1e300}, "provision_s must be at least 0 and at most 1e+09"),
         ({"time_scale": 1e7}, "time_scale must be larger than 0 and at most 1e+06"),
-        ({"epoch": "0001-01-01"}, "epoch is too far away"),
-        ({"epoch": "yesterday"}, "epoch is no date"),
-        ({"project": 7}, "project must be text"),
+        ({"epoch": "0001-01-01"}, "epoch must be between"),
+        ({"epoch": "yesterday"}, "epoch is not a date"),
+        ({"project": 7}, "project must be a non-empty string"),
         ({"zones": []}, "zones must be an object"),
         ({"zones": {}}, "zones must name at least one zone"),
-        ({"zones": {"US": {}}}, "zones.US is no name of a zone"),
-        ({"zones": {"a": {"chips": 1}}}, "zones.a.chips is no key here"),
-        ({"zones": {"a": {"types": ["v9-8"]}}}, "zones.a.types[0] is no accelerator type"),
-        ({"zones": {"a": {"types": ["tpu7x-8"]}}}, "zones.a.types[0] names tpu7x-8"),
-        ({"zones": {"a": {"types": "v5e-8"}}}, "zones.a.types must be a list of texts"),
+        ({"zones": {"US": {}}}, "zones.US is not a valid zone name"),
+        ({"zones": {"a": {"chips": 1}}}, "zones.a.chips is not a known key"),
+        ({"zones": {"a": {"types": ["v9-8"]}}}, "zones.a.types[0] is not an accelerator type"),
+        ({"zones": {"a": {"types": ["tpu7x-8"]}}}, "zones.a.types[0] is tpu7x-8"),
+        ({"zones": {"a": {"types": "v5e-8"}}}, "zones.a.types must be a list of strings"),
         ({"zones": {"a": {"capacity_chips": 1.5}}}, "zones.a.capacity_chips must be a whole"),
         ({"zones": {"a": {"quota_chips": -1}}}, "zones.a.quota_chips must be a whole"),
         ({"faults": {}}, "faults must be a list"),
         ({"faults": [{}]}, "faults[0].on is missing"),
-        ({"faults": [{"on": "createNode", "error": "quota"}]}, "faults[0].on is one of"),
-        ({"faults": [{"on": ["node"]}]}, "faults[0].on is one of"),
+        ({"faults": [{"on": "createNode", "error": "quota"}]}, "faults[0].on must be one of"),
+        ({"faults": [{"on": ["node"]}]}, "faults[0].on must be one of"),
         ({"faults": [{"on": "get_node"}]}, "faults[0].error is missing"),
-        ({"faults": [{"on": "get_node", "error": "bad"}]}, "faults[0].error is one of"),
+        ({"faults": [{"on": "get_node", "error": "bad"}]}, "faults[0].error must be one of"),
         ({"faults": [{"on": "get_node", "error": "quota", "nth": 0}]}, "faults[0].nth must be"),
         (
             {"faults": [{"on": "get_node", "error": "quota", "where": "operation"}]},
@@ -120,14 +120,20 @@ def test_where_a_fault_strikes_when_it_does_not_say(fault: dict[str, Any], where
             "faults[0].after_accept loses the reply",
         ),
         ({"faults": [{"on": "node"}]}, "faults[0].event is missing"),
-        ({"faults": [{"on": "node", "event": "die"}]}, "faults[0].event is one of"),
-        ({"faults": [{"on": "node", "event": "vanish", "error": "x"}]}, "faults[0].error is no"),
+        ({"faults": [{"on": "node", "event": "die"}]}, "faults[0].event must be one of"),
+        (
+            {"faults": [{"on": "node", "event": "vanish", "error": "x"}]},
+            "faults[0].error is not a known",
+        ),
         ({"faults": [{"on": "node", "event": "vanish", "every": 1}]}, "faults[0].every must be"),
-        ({"rate_limits_per_minute": {"create": 1}}, "rate_limits_per_minute.create is no method"),
-        ({"buckets": {"b": {"place": "us"}}}, "buckets.b.place is no key here"),
+        (
+            {"rate_limits_per_minute": {"create": 1}},
+            "rate_limits_per_minute.create is not a",
+        ),
+        ({"buckets": {"b": {"place": "us"}}}, "buckets.b.place is not a known key"),
     ],
 )
-def test_what_is_not_understood_is_refused_with_its_place(document: Any, problem: str) -> None:
+def test_an_invalid_scenario_is_refused_with_the_place(document: Any, problem: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         parse_scenario(document, source="bad.json")
     assert str(refused.value).startswith("bad.json")
@@ -138,20 +144,20 @@ def test_what_is_not_understood_is_refused_with_its_place(document: Any, problem
     ("text", "problem"),
     [
         ("{", "Expecting property name"),
-        ('{"provision_s": NaN}', "NaN is no JSON"),
-        ('{"provision_s": 1, "provision_s": 2}', "'provision_s' is there twice"),
+        ('{"provision_s": NaN}', "NaN is not valid JSON"),
+        ('{"provision_s": 1, "provision_s": 2}', "'provision_s' appears twice"),
         ("[" * 100_000, "Could not read the scenario"),
         ("\xff", "Could not read the scenario"),
     ],
 )
-def test_a_file_that_is_no_json_is_one_error(text: str, problem: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_one_error(text: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(InvalidInputError, match=re.escape(problem)):
         load_scenario(path)
 
 
-def test_a_file_that_is_not_there_or_no_file_is_one_error(tmp_path: Path, tpuctl: Tpuctl) -> None:
+def test_a_missing_or_special_file_is_one_error(tmp_path: Path, tpuctl: Tpuctl) -> None:
     with pytest.raises(NotFoundError):
         load_scenario(tmp_path / "none.json")
     with pytest.raises(InvalidInputError):
@@ -172,6 +178,6 @@ def test_a_method_is_named_once() -> None:
 def test_the_python_of_the_page_runs() -> None:
     pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    script = f"{example}\nassert clock.now() >= emulator.state.now"
+    script = f"{example}\nassert clock.now() >= emulator.world.now"
     output = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert output.startswith("127.0.0.1:")

@@ -29,7 +29,7 @@ def crc32c(data: bytes) -> str:
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 
-class Shelf:
+class Storage:
     """An emulator with a bucket, and Google's client that talks to it."""
 
     def __init__(self, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,17 +52,17 @@ class Shelf:
         return answer
 
     def begin(self, name: str, **headers: str) -> str:
-        """Start a resumable upload; gives the path of its session."""
+        """Start a resumable upload and return the path of its session."""
         path = f"/upload/storage/v1/b/photos/o?uploadType=resumable&name={name}"
         place = str(self.ask("POST", path, "{}", **headers)[2]["Location"])
         return place.removeprefix(self.world.emulator.http)
 
 
 @pytest.fixture
-def shelf(practice: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shelf]:
-    def start(*faults: dict[str, Any], **options: Any) -> Shelf:
+def start_storage(practice: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Storage]:
+    def start(*faults: dict[str, Any], **options: Any) -> Storage:
         scenario = {**BUCKETS, "faults": list(faults)} if faults else BUCKETS
-        return Shelf(practice(options.pop("scenario", scenario), **options), monkeypatch)
+        return Storage(practice(options.pop("scenario", scenario), **options), monkeypatch)
 
     return start
 
@@ -80,8 +80,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
-def test_an_object_of_any_name_comes_back_whole(shelf: Any, name: str) -> None:
-    here = shelf()
+def test_an_object_of_any_name_comes_back_whole(start_storage: Any, name: str) -> None:
+    here = start_storage()
     blob = here.put(name, b"abc")
     assert here.bytes_of(name) == b"abc"
     assert [item.name for item in here.client.list_blobs("photos")] == [name]
@@ -93,14 +93,14 @@ def test_an_object_of_any_name_comes_back_whole(shelf: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\rb", ".", "..", "x" * 1025, "ß" * 513])
-def test_a_name_that_the_service_refuses_is_refused(shelf: Any, name: str) -> None:
+def test_a_name_that_the_service_refuses_is_refused(start_storage: Any, name: str) -> None:
     with pytest.raises(exceptions.BadRequest, match="Disallowed object name"):
-        shelf().put(name, b"abc")
+        start_storage().put(name, b"abc")
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, 9 * MIB, 9 * MIB + 1])
-def test_uploads_of_every_size_arrive_whole(shelf: Any, size: int) -> None:
-    here = shelf()
+def test_uploads_of_every_size_arrive_whole(start_storage: Any, size: int) -> None:
+    here = start_storage()
     data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     blob = here.bucket.blob("big", chunk_size=4 * CHUNK)
     blob.upload_from_file(io.BytesIO(data), size=size, crc32c_checksum_value=crc32c(data))
@@ -111,8 +111,8 @@ def test_uploads_of_every_size_arrive_whole(shelf: Any, size: int) -> None:
     assert here.bytes_of("streamed") == data
 
 
-def test_ranges_are_served_as_asked(shelf: Any) -> None:
-    here = shelf()
+def test_ranges_are_served_as_requested(start_storage: Any) -> None:
+    here = start_storage()
     here.put("digits", b"0123456789")
     path = "/storage/v1/b/photos/o/digits?alt=media"
     wanted = {
@@ -136,8 +136,10 @@ def test_ranges_are_served_as_asked(shelf: Any) -> None:
     )
 
 
-def test_a_stored_gzip_is_unpacked_for_those_who_do_not_take_it(shelf: Any) -> None:
-    here = shelf()
+def test_a_stored_gzip_is_decompressed_for_clients_without_gzip(
+    start_storage: Any,
+) -> None:
+    here = start_storage()
     blob = here.bucket.blob("packed")
     blob.content_encoding = "gzip"
     packed = gzip.compress(b"hello")
@@ -149,8 +151,8 @@ def test_a_stored_gzip_is_unpacked_for_those_who_do_not_take_it(shelf: Any) -> N
     assert "Content-Encoding" not in answer[2]
 
 
-def test_generations_guard_every_change(shelf: Any) -> None:
-    here = shelf()
+def test_generations_guard_every_change(start_storage: Any) -> None:
+    here = start_storage()
     first = here.put("guarded", b"1", if_generation_match=0)
     with pytest.raises(exceptions.PreconditionFailed, match="pre-conditions"):
         here.put("guarded", b"2", if_generation_match=0)
@@ -181,8 +183,8 @@ def test_generations_guard_every_change(shelf: Any) -> None:
     assert list(here.client.list_blobs("photos")) == []
 
 
-def test_a_resumable_upload_meets_its_condition_at_the_end(shelf: Any) -> None:
-    here = shelf()
+def test_a_resumable_upload_meets_its_condition_at_the_end(start_storage: Any) -> None:
+    here = start_storage()
     blob = here.bucket.blob("late", chunk_size=CHUNK)
     session = blob.create_resumable_upload_session(size=3, if_generation_match=0)
     path = session.removeprefix(here.world.emulator.http)
@@ -192,8 +194,8 @@ def test_a_resumable_upload_meets_its_condition_at_the_end(shelf: Any) -> None:
     assert here.bytes_of("late") == b"early bird"
 
 
-def test_metadata_changes_with_its_own_generation(shelf: Any) -> None:
-    here = shelf()
+def test_metadata_changes_with_its_own_generation(start_storage: Any) -> None:
+    here = start_storage()
     blob = here.put("tagged", b"1")
     blob.metadata = {"label": "cat"}
     blob.patch(if_metageneration_match=1)
@@ -204,8 +206,8 @@ def test_metadata_changes_with_its_own_generation(shelf: Any) -> None:
         blob.patch(if_metageneration_match=1)
 
 
-def test_bytes_that_are_not_what_was_declared_are_refused(shelf: Any) -> None:
-    here = shelf()
+def test_bytes_that_are_not_what_was_declared_are_refused(start_storage: Any) -> None:
+    here = start_storage()
     size = 9 * MIB
     blob = here.bucket.blob("wrong", chunk_size=4 * CHUNK)
     with pytest.raises(exceptions.BadRequest, match="doesn't match calculated CRC32C"):
@@ -222,15 +224,15 @@ def test_bytes_that_are_not_what_was_declared_are_refused(shelf: Any) -> None:
     assert list(here.client.list_blobs("photos")) == []
 
 
-def test_a_checksum_in_a_header_counts_as_one_in_the_metadata(shelf: Any) -> None:
-    here = shelf()
+def test_a_checksum_in_a_header_counts_as_one_in_the_metadata(start_storage: Any) -> None:
+    here = start_storage()
     path = "/upload/storage/v1/b/photos/o?uploadType=media&name=a"
     for declared, status in ((crc32c(b"abc"), 200), (crc32c(b"abd"), 400)):
         assert here.ask("POST", path, "abc", X_Goog_Hash=f"crc32c={declared}")[0] == status
 
 
-def test_compose_joins_what_is_there_under_its_conditions(shelf: Any) -> None:
-    here = shelf()
+def test_compose_concatenates_objects_under_preconditions(start_storage: Any) -> None:
+    here = start_storage()
     parts = [here.put(f"part{number}", bytes([number]) * 1000) for number in range(32)]
     whole = here.bucket.blob("whole")
     whole.content_type = "application/x-shard"
@@ -250,8 +252,8 @@ def test_compose_joins_what_is_there_under_its_conditions(shelf: Any) -> None:
         whole.compose([here.bucket.blob("missing")])
 
 
-def test_lists_have_prefixes_folders_and_pages(shelf: Any) -> None:
-    here = shelf()
+def test_lists_have_prefixes_delimiters_and_pages(start_storage: Any) -> None:
+    here = start_storage()
     names = ["a", "a/", "a/1", "a/2/x", "a/2/y", "b/1", "c", "ü/1", "☃"]
     for name in reversed(names):
         here.put(name, b"")
@@ -274,8 +276,8 @@ def test_lists_have_prefixes_folders_and_pages(shelf: Any) -> None:
         list(listed("elsewhere"))
 
 
-def test_buckets_are_made_listed_and_deleted(shelf: Any) -> None:
-    here = shelf()
+def test_buckets_are_created_listed_and_deleted(start_storage: Any) -> None:
+    here = start_storage()
     made = here.client.create_bucket("shards", location="europe-west4")
     assert made.location == "EUROPE-WEST4"
     assert [bucket.name for bucket in here.client.list_buckets()] == ["photos", "shards"]
@@ -307,17 +309,17 @@ def test_buckets_are_made_listed_and_deleted(shelf: Any) -> None:
         ("bytes */*", 0, 308, ""),
     ],
 )
-def test_a_piece_of_an_upload_has_to_fit(
-    shelf: Any, content_range: str, size: int, status: int, says: str
+def test_a_chunk_of_an_upload_must_fit(
+    start_storage: Any, content_range: str, size: int, status: int, says: str
 ) -> None:
-    here = shelf()
+    here = start_storage()
     answer = here.ask("PUT", here.begin("piece"), "x" * size, Content_Range=content_range)
     assert answer[0] == status
     assert says in str(answer[1])
 
 
-def test_an_upload_goes_on_where_it_was(shelf: Any) -> None:
-    here = shelf()
+def test_an_interrupted_upload_resumes(start_storage: Any) -> None:
+    here = start_storage()
     path = here.begin("resumed", X_Upload_Content_Length=str(2 * CHUNK + 5))
     status, _, headers = here.ask(
         "PUT", path, "a" * (CHUNK + 7), Content_Range=f"bytes 0-{CHUNK + 6}/*"
@@ -336,8 +338,8 @@ def test_an_upload_goes_on_where_it_was(shelf: Any) -> None:
     assert (again[0], again[1]["generation"]) == (200, answer["generation"])
 
 
-def test_a_cancelled_upload_is_over(shelf: Any) -> None:
-    here = shelf()
+def test_a_cancelled_upload_cannot_resume(start_storage: Any) -> None:
+    here = start_storage()
     path = here.begin("cancelled")
     assert here.ask("DELETE", path)[0] == 499
     assert here.ask("PUT", path, "abc")[0] == 499
@@ -371,14 +373,14 @@ def test_a_cancelled_upload_is_over(shelf: Any) -> None:
         ("GET", "/storage/v1/b/photos/o/a?alt=media", None, 404),
     ],
 )
-def test_what_cannot_be_done_is_refused(
-    shelf: Any, verb: str, path: str, body: Any, status: int
+def test_invalid_and_unsupported_requests_are_refused(
+    start_storage: Any, verb: str, path: str, body: Any, status: int
 ) -> None:
-    assert shelf().ask(verb, path, body)[0] == status
+    assert start_storage().ask(verb, path, body)[0] == status
 
 
-def test_objects_and_uploads_survive_the_emulator(shelf: Any, tmp_path: Path) -> None:
-    here = shelf(folder=tmp_path)
+def test_objects_and_uploads_survive_the_emulator(start_storage: Any, tmp_path: Path) -> None:
+    here = start_storage(folder=tmp_path)
     here.put("old", b"1")
     kept = here.put("kept", b"2")
     here.put("gone", b"3").delete()
@@ -389,7 +391,7 @@ def test_objects_and_uploads_survive_the_emulator(shelf: Any, tmp_path: Path) ->
     with (tmp_path / "storage" / "objects.jsonl").open("ab") as journal:
         journal.write(b'{"no_object": ["photos", "ke')
     (tmp_path / "storage" / "objects" / "orphan").write_bytes(b"torn")
-    again = shelf(scenario={}, folder=tmp_path, start=here.world.clock.now())
+    again = start_storage(scenario={}, folder=tmp_path, start=here.world.clock.now())
     assert [blob.name for blob in again.client.list_blobs("photos")] == ["kept", "old"]
     assert again.bytes_of("old") == b"new"
     assert again.bucket.get_blob("kept").generation == kept.generation
@@ -412,8 +414,8 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("error", REFUSALS)
-def test_a_planned_refusal_comes_once_and_when_it_was_planned(shelf: Any, error: str) -> None:
-    here = shelf(
+def test_a_planned_error_comes_once_and_when_it_was_planned(start_storage: Any, error: str) -> None:
+    here = start_storage(
         {"on": "storage_insert", "name": "photos/a*", "nth": 2, "error": error},
         {"on": "storage_get", "error": error},
         {"on": "storage_stat", "error": error},
@@ -439,8 +441,8 @@ def test_a_planned_refusal_comes_once_and_when_it_was_planned(shelf: Any, error:
     assert ("storage_insert", "", "photos/a1") in here.world.emulator.requests
 
 
-def test_a_lost_reply_leaves_the_object_there(shelf: Any) -> None:
-    here = shelf(
+def test_a_lost_reply_leaves_the_object_there(start_storage: Any) -> None:
+    here = start_storage(
         {"on": "storage_insert", "after_accept": True},
         {"on": "storage_delete", "after_accept": True, "error": "cut"},
     )
@@ -452,8 +454,10 @@ def test_a_lost_reply_leaves_the_object_there(shelf: Any) -> None:
     assert list(here.client.list_blobs("photos")) == []
 
 
-def test_googles_client_gets_over_a_cut_a_stall_and_a_busy_service(shelf: Any) -> None:
-    here = shelf(
+def test_googles_client_recovers_from_cut_stall_and_unavailable(
+    start_storage: Any,
+) -> None:
+    here = start_storage(
         {"on": "storage_upload_chunk", "nth": 2, "error": "cut", "after_bytes": CHUNK + 10},
         {"on": "storage_upload_chunk", "nth": 5, "error": "unavailable", "after_accept": True},
         {"on": "storage_upload_chunk", "nth": 7, "error": "stall", "for_s": 0.01},
@@ -467,8 +471,8 @@ def test_googles_client_gets_over_a_cut_a_stall_and_a_busy_service(shelf: Any) -
     assert blob.download_as_bytes() == data
 
 
-def test_corrupted_bytes_are_noticed_by_their_checksum(shelf: Any) -> None:
-    here = shelf(
+def test_corrupted_bytes_are_noticed_by_their_checksum(start_storage: Any) -> None:
+    here = start_storage(
         {"on": "storage_insert", "error": "corrupt", "after_bytes": 900},
         {"on": "storage_get", "error": "corrupt", "after_bytes": 3},
     )
@@ -481,11 +485,11 @@ def test_corrupted_bytes_are_noticed_by_their_checksum(shelf: Any) -> None:
     assert here.bytes_of("noisy", checksum="crc32c") == bytes(2000)
 
 
-def test_faults_are_counted_beyond_the_end_of_the_emulator(shelf: Any, tmp_path: Path) -> None:
+def test_fault_counts_survive_a_restart(start_storage: Any, tmp_path: Path) -> None:
     fault = {"on": "storage_get", "nth": 2, "error": "unavailable"}
-    here = shelf(fault, folder=tmp_path)
+    here = start_storage(fault, folder=tmp_path)
     here.put("a", b"1")
     assert here.bytes_of("a") == b"1"
-    again = shelf(scenario={}, folder=tmp_path, start=START)
+    again = start_storage(scenario={}, folder=tmp_path, start=START)
     with pytest.raises(exceptions.ServiceUnavailable):
         again.bytes_of("a")

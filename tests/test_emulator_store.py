@@ -1,4 +1,4 @@
-"""What survives: requests that were answered, and the time."""
+"""The state on disk: answered requests, and the time."""
 
 import re
 from datetime import datetime, timedelta
@@ -37,14 +37,12 @@ def live(world: Any) -> None:
     world.clock.sleep(110)
 
 
-def test_a_world_comes_back_as_it_was_the_counts_of_its_faults_included(
-    practice: Any, tmp_path: Path
-) -> None:
+def test_a_world_is_restored_with_its_fault_counts(practice: Any, tmp_path: Path) -> None:
     world = practice({**SMALL, "faults": FAULTS}, folder=tmp_path)
     live(world)
-    before = snapshot(world.emulator.look())
+    before = snapshot(world.emulator.advance())
     again = practice({}, folder=tmp_path, start=world.clock.now())
-    assert snapshot(again.emulator.look()) == before
+    assert snapshot(again.emulator.advance()) == before
     with pytest.raises(exceptions.InternalServerError):
         again.node("t1")
     repeated = again.queue("q1", request_id="11111111-1111-4111-8111-111111111111")
@@ -53,7 +51,7 @@ def test_a_world_comes_back_as_it_was_the_counts_of_its_faults_included(
 
 
 @pytest.mark.parametrize("cut", [1, 40])
-def test_a_line_that_was_torn_is_dropped_and_the_next_one_is_whole(
+def test_an_incomplete_line_is_dropped_and_the_next_one_is_whole(
     practice: Any, tmp_path: Path, cut: int
 ) -> None:
     world = practice(folder=tmp_path)
@@ -68,7 +66,7 @@ def test_a_line_that_was_torn_is_dropped_and_the_next_one_is_whole(
         assert names == {"t1", "t3"}
 
 
-def test_the_time_that_was_told_is_never_told_again(tmp_path: Path) -> None:
+def test_a_restart_does_not_turn_the_time_back(tmp_path: Path) -> None:
     clock = ManualClock(START)
     with serve(SMALL, clock=clock, folder=tmp_path) as emulator:
         clock.sleep(500)
@@ -104,7 +102,7 @@ def test_a_damaged_log_is_one_error_that_names_the_file(
         practice({}, folder=tmp_path)
 
 
-def test_what_cannot_be_remembered_is_not_answered_as_done(practice: Any, tmp_path: Path) -> None:
+def test_a_request_that_cannot_be_stored_fails(practice: Any, tmp_path: Path) -> None:
     world = practice(folder=tmp_path)
     log = tmp_path / "requests.jsonl"
     log.unlink()
@@ -113,5 +111,5 @@ def test_what_cannot_be_remembered_is_not_answered_as_done(practice: Any, tmp_pa
         with pytest.raises(exceptions.InternalServerError, match=re.escape(str(log))):
             world.create("t1")
     log.rmdir()
-    with pytest.raises(exceptions.InternalServerError, match="Start it again"):
+    with pytest.raises(exceptions.InternalServerError, match="Restart it"):
         world.node("t1")

@@ -86,7 +86,7 @@ def test_a_dead_node_in_a_suspended_queued_resource_is_one_find(
     assert "PREEMPTED" in find.reason
     assert "SUSPENDED" in find.reason
     collect(here, journal)
-    after = here.emulator.look()
+    after = here.emulator.advance()
     assert (after.nodes, after.queued) == ({}, {})
 
 
@@ -102,7 +102,7 @@ def test_a_queued_resource_that_failed_is_found_with_its_reason(
     assert set(reasons) == {"q1"}
     assert "FAILED" in reasons["q1"]
     collect(here, journal)
-    assert {key.name for key in here.emulator.look().queued} == {"q2"}
+    assert {key.name for key in here.emulator.advance().queued} == {"q2"}
 
 
 def test_one_failure_among_many_stops_no_other(world: Worlds, journal: Journal) -> None:
@@ -141,7 +141,7 @@ def test_a_life_time_that_was_prolonged_since_is_respected(world: Worlds, journa
     request = ask(here, "t1", labels={LABEL_TTL_S: "3600"})
     here.clock.sleep(7200)
     leftovers = find_orphans(here.api, journal=journal)
-    for key, node in here.emulator.look().nodes.items():
+    for key, node in here.emulator.advance().nodes.items():
         assert key.name == request.name
         node.spec.document["labels"][LABEL_TTL_S] = "36000"
     ended = delete_orphans(here.api, leftovers, journal=journal)
@@ -211,7 +211,7 @@ def test_when_queued_resources_cannot_be_listed_a_node_still_goes_with_its_own(
     ended = collect(here, journal)
     assert [find.action for find in ended.found] == ["deleted"]
     assert ended.exit_code == 1
-    after = here.emulator.look()
+    after = here.emulator.advance()
     assert (after.nodes, after.queued) == ({}, {})
 
 

@@ -68,7 +68,7 @@ def test_preempted_while_it_is_made(tmp_path: Path, queued: bool) -> None:
         world.script(COUNT)
         ended = world.watch(options=replace(OPTIONS, queued=queued))
         assert (ended.exit_code, world.causes(ended)) == (0, ["done"])
-        assert (len(world.emulator.look().queued) == 1) == queued
+        assert (len(world.emulator.advance().queued) == 1) == queued
     assert "attempt 1 resume 0 worker 0" in said(world)
 
 
@@ -78,7 +78,7 @@ def test_preempted_out_of_a_queue_it_waits_in_line_again(tmp_path: Path) -> None
         world.strikes["before follow"] = LATER_S
         ended = world.watch(options=replace(OPTIONS, queued=True), delete_at_end=True)
         assert (ended.exit_code, world.causes(ended)) == (0, ["preempted", "done"])
-        assert (world.emulator.look().queued, world.emulator.look().nodes) == ({}, {})
+        assert (world.emulator.advance().queued, world.emulator.advance().nodes) == ({}, {})
 
 
 def test_a_deletion_whose_reply_is_lost_or_that_fails_is_carried_out_all_the_same(
@@ -199,7 +199,7 @@ def test_what_somebody_deletes_is_not_made_again(tmp_path: Path) -> None:
         world.script(STAY)
         with at_the_same_time(lambda: delete_it(world)):
             ended = world.watch()
-        assert world.emulator.look().nodes == {}
+        assert world.emulator.advance().nodes == {}
         assert world.acts["create"] == 1
     assert (ended.exit_code, world.causes(ended)) == (1, ["stopped"])
 
@@ -323,7 +323,7 @@ def test_the_command_line_says_first_what_it_would_do_and_what_it_costs(
         plan = tpuctl(*words, *code, "--dry-run", *job)
         assert "Would look after t1, which is not there yet" in plan.words
         assert "v5e-8, spot is made again in us-central1-a, for $1.96 an hour" in plan.words
-        assert not world.emulator.look().nodes
+        assert not world.emulator.advance().nodes
         done = tpuctl(*words, *code, "--yes", "--json", *job)
         assert contract.problems(done.document, "watch", contract.WATCHED) == []
         assert [attempt["cause"] for attempt in done.data["attempts"]] == ["done"]
@@ -343,7 +343,7 @@ def test_the_same_from_python(tmp_path: Path) -> None:
         assert heard.out == b"you\n"
         assert ended.error
         assert "deleted with the TPU" in (ended.error.hint or "")
-        assert not world.emulator.look().nodes
+        assert not world.emulator.advance().nodes
         with pytest.raises(NotFoundError, match="needs its type"):
             watch("t1", ["true"], zone=ZONE)
     assert "Deleting t1 in us-central1-a." in notes
@@ -376,7 +376,7 @@ def test_a_wrong_command_line_is_refused_before_anything_is_made(
     refused = tpuctl("watch", *words)
     assert refused.exit_code in (1, 2)
     assert said in " ".join(refused.stderr.split())
-    assert not empty.emulator.look().nodes
+    assert not empty.emulator.advance().nodes
 
 
 @pytest.mark.parametrize("module", ["asyncssh", "pathspec"])
@@ -395,7 +395,7 @@ def test_without_its_libraries_nothing_is_made(
     )
     assert refused.returncode == 1, refused.stderr
     assert "pip install 'tpuctl[ssh]'" in refused.stderr
-    assert not empty.emulator.look().nodes
+    assert not empty.emulator.advance().nodes
 
 
 # ---- The program itself --------------------------------------------------------------------------
@@ -446,10 +446,10 @@ def test_ctrl_c_while_it_is_made_cancels_that_and_ends(tmp_path: Path) -> None:
     with watching(tmp_path, time_scale=300, provision_s=1e6) as world:
         world.script(STAY)
         with program(world, log) as making:
-            wait_until(lambda: bool(world.emulator.look().nodes))
+            wait_until(lambda: bool(world.emulator.advance().nodes))
             os.kill(making.pid, signal.SIGINT)
             assert making.wait(120) == 130
-        assert not [n for n in world.emulator.look().nodes.values() if n.state != "DELETING"]
+        assert not [n for n in world.emulator.advance().nodes.values() if n.state != "DELETING"]
     assert "was cancelled" in log.read_text()
 
 

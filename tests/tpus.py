@@ -84,7 +84,7 @@ def sent(world: CloudWorld, method: str) -> list[str]:
 
 def nodes_of(world: CloudWorld) -> dict[str, str]:
     """The state of every node there is, as the service itself knows it."""
-    return {key.name: node.state for key, node in world.emulator.look().nodes.items()}
+    return {key.name: node.state for key, node in world.emulator.advance().nodes.items()}
 
 
 def printed(report: Any) -> str:

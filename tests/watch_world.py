@@ -118,7 +118,7 @@ class WatchWorld:
     def _meet(self, moment: str) -> None:
         if moment in self.strikes:
             self.clock.jump(self.strikes.pop(moment))
-            self.emulator.look()
+            self.emulator.advance()
         if moment in self.kills:
             self.kills.remove(moment)
             raise Killed(moment)
@@ -128,7 +128,7 @@ class WatchWorld:
 
     def home(self, worker: int = 0) -> Path:
         """The home of a worker of the TPU that there is."""
-        (node,) = self.emulator.look().nodes.values()
+        (node,) = self.emulator.advance().nodes.values()
         return self.folder / "machines" / str(node.id) / str(worker) / "home"
 
     def watch(

@@ -35,9 +35,9 @@ def start(
         output.show(process.detach(folder, scenario, port=port, fresh=fresh), report.started)
         return
     run = process.run(folder, scenario, port=port, fresh=fresh)
-    with process.told_to_end() as told, run as started:
+    with process.stop_requested() as requested, run as started:
         output.show(started, report.started)
-        told.wait()
+        requested.wait()
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""libtpu's metric service as libtpu serves it: real gRPC and protobuf, made-up numbers.
+"""libtpu's metrics service: real gRPC and protobuf, made-up numbers.
 
 The messages are those of `tpu_metric_service.proto` as far as gauges go
 (AI-Hypercomputer/cloud-accelerator-diagnostics, 2026-08-14).
@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 SERVICE = "tpu.monitoring.runtime.RuntimeMetricService"
 _PACKAGE = "tpu.monitoring.runtime"
 _F = FieldDescriptorProto
-# Field, number, type; a message by its name, "*" in front of a repeated one, "/" of a oneof.
+# Field: number and type, a message by its name; "*" is a repeated field, "/" one of a oneof.
 _MESSAGES: dict[str, dict[str, tuple[int, int | str]]] = {
     "Gauge": {"/as_double": (1, _F.TYPE_DOUBLE), "/as_int": (2, _F.TYPE_INT64)},
     "AttrValue": {"/string_attr": (1, _F.TYPE_STRING), "/int_attr": (3, _F.TYPE_INT64)},
@@ -39,7 +39,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, int | str]]] = {
 }
 
 Metrics = Mapping[str, list[float | int]]
-"""The values of each metric, one for each device."""
+"""The values of each metric, one per device."""
 
 
 def _messages() -> dict[str, Any]:
@@ -84,7 +84,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def _answer(self, request: Any, context: grpc.ServicerContext) -> Any:
         values = self._read().get(request.metric_name)
         if values is None:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no metric {request.metric_name}")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"unknown metric {request.metric_name}")
         response = self._messages["MetricResponse"]()
         response.metric.name = request.metric_name
         for device, value in enumerate(values or ()):
@@ -96,7 +96,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 def serve_metrics(read: Callable[[], Metrics], port: int) -> grpc.Server:
-    """Serve metrics on a port of localhost; raises RuntimeError for one that is taken."""
+    """Serve metrics on a port of localhost; raises RuntimeError where it is taken."""
     server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
     server.add_generic_rpc_handlers((_Service(read),))
     server.add_secure_port(f"localhost:{port}", grpc.local_server_credentials())

@@ -1,4 +1,4 @@
-"""A worker's SSH server: real commands, in a folder and an environment of the worker's own."""
+"""The SSH server of an emulated worker: real commands, in its own folder and environment."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 16
 
 @dataclass
 class EmulatedWorker:
-    """An SSH server that listens, and what it can be told to do."""
+    """A running SSH server."""
 
     addresses: Sequence[str]
     port: int
@@ -33,12 +33,12 @@ class EmulatedWorker:
     sessions: "set[asyncio.Task[Any]]" = field(default_factory=set, repr=False)
 
     def drop(self) -> None:
-        """Break every connection at once; what runs goes on running."""
+        """Break every connection at once; its commands keep running."""
         for connection in list(self.connections):
             connection.abort()
 
     async def close(self) -> None:
-        """Be a machine that is switched off: no connection is left, and no process."""
+        """Stop as a machine that is switched off: end its connections and its processes."""
         self.acceptor.close()
         self.drop()
         kill_everything(self.folder)
@@ -58,17 +58,13 @@ async def serve_worker(
     """Start a worker's SSH server on addresses of this machine.
 
     `folder` is its home; commands run there as the user of this process, with `env` and little
-    else. `host_key` is a file that is made when it is missing. `authorized_keys` names the public
-    keys of a user at the moment of a login. Port 0 takes a free one.
+    else. The file `host_key` is created if it is missing. `authorized_keys` returns the public
+    keys of a user at the time of a login. Port 0 takes a free one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {
-        "HOME": str(folder),
-        "PATH": _path(),
-        "LANG": "C.UTF-8",
-        MARK: str(folder),
-        **env,
-    }
+    # Our Python comes first: it has what training scripts need.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    own = {"HOME": str(folder), "PATH": path, "LANG": "C.UTF-8", MARK: str(folder), **env}
     key = _host_key(host_key)
     public = " ".join(key.export_public_key().decode().split()[:2])
     worker = EmulatedWorker(addresses, port, folder, None, public)
@@ -88,11 +84,6 @@ async def serve_worker(
     return worker
 
 
-def _path() -> str:
-    """Ours, with the Python first that runs us: it has what training scripts need."""
-    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-
-
 def _host_key(path: Path) -> Any:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519")
@@ -103,7 +94,7 @@ def _host_key(path: Path) -> Any:
 
 
 class WorkerServers:
-    """The SSH servers of many workers, on one thread of their own."""
+    """The SSH servers of many workers, on one thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -111,23 +102,23 @@ class WorkerServers:
         self._thread.start()
         self._workers: list[EmulatedWorker] = []
 
-    def start(self, addresses: Sequence[str], port: int, **what: Any) -> EmulatedWorker:
+    def start(self, addresses: Sequence[str], port: int, **options: Any) -> EmulatedWorker:
         """Start a worker as `serve_worker` does; raises OSError when an address is taken."""
-        worker = self._do(serve_worker(addresses, port, **what))
+        worker = self._run_on_loop(serve_worker(addresses, port, **options))
         self._workers.append(worker)
         return worker
 
     def stop(self, worker: EmulatedWorker) -> None:
-        """Switch a worker off."""
+        """Stop a worker."""
         self._workers.remove(worker)
-        self._do(worker.close())
+        self._run_on_loop(worker.close())
 
     def drop(self, worker: EmulatedWorker) -> None:
-        """Break the connections of a worker that stays."""
+        """Break the connections of a worker that keeps running."""
         self._loop.call_soon_threadsafe(worker.drop)
 
     def close(self) -> None:
-        """Switch every worker off and end the thread."""
+        """Stop every worker and end the thread."""
         for worker in list(self._workers):
             self.stop(worker)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -138,7 +129,7 @@ class WorkerServers:
         self._loop.run_forever()
         self._loop.close()
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
@@ -164,12 +155,12 @@ class _Server(asyncssh.SSHServer):
         return any(line.split()[:2] == shown for line in self._authorized_keys(username))
 
     def connection_requested(self, *_: Any) -> bool:
-        """Let it be a machine to jump over."""
+        """Allow its use as a jump host."""
         return True
 
 
 async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str, str]) -> None:
-    """Run a command or a shell and report how it ended."""
+    """Run a command or a shell and report its exit status."""
     task = asyncio.current_task()
     assert task
     worker.sessions.add(task)
@@ -185,7 +176,7 @@ async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str,
 
 
 async def _run_on_pipes(process: Any, folder: Path, env: Mapping[str, str]) -> int:
-    """Run without a terminal: the command outlives a broken connection, but its pipes do not."""
+    """Run without a terminal; the command survives a broken connection, its pipes do not."""
     (in_read, in_write), (out_read, out_write), (err_read, err_write) = (os.pipe() for _ in "123")
     child = await asyncio.create_subprocess_exec(
         *_argv(process),
@@ -217,6 +208,7 @@ async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -
         preexec_fn=_take_terminal,
     )
     os.close(slave)
+    # Each direction closes its own descriptor.
     feeding = asyncio.create_task(_feed(process.stdin, os.dup(master)))
     await _drain(master, process.stdout)
     returncode = await child.wait()
@@ -233,12 +225,13 @@ def _take_terminal() -> None:
     import fcntl
     import termios
 
+    # Only the leader of a session can have a controlling terminal, which Ctrl-C needs.
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 async def _feed(source: Any, descriptor: int) -> None:
-    """Carry what the other side types to a command, until either ends."""
+    """Copy the client's input to a command until either ends."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)
@@ -255,7 +248,7 @@ async def _feed(source: Any, descriptor: int) -> None:
 
 
 async def _drain(descriptor: int, target: Any) -> None:
-    """Carry what a command says to the other side, until either ends."""
+    """Copy the output of a command to the client until either ends."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)

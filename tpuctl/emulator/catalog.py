@@ -1,16 +1,16 @@
-"""What the service lists without having made it: zones, types, versions, quotas."""
+"""What the service only lists: zones, accelerator types, runtime versions, quotas."""
 
 from tpuctl.emulator.documents import accelerator_config, page
+from tpuctl.emulator.errors import load_data, not_found, project_number
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.refusals import load_data, not_found, project_number
 from tpuctl.emulator.scenario import ZonePlan, known_type, quota_id
-from tpuctl.emulator.world import World, per_chip
+from tpuctl.emulator.world import World, quota_per_chip
 
 _SERVICE = "tpu.googleapis.com"
 
 
 def list_locations(world: World, call: Call) -> Document:
-    """List the zones that a project can see: all of the scenario's."""
+    """List all zones of the scenario."""
     found = [(zone, zone) for zone in sorted(world.scenario.zones)]
     return page("locations", found, call, lambda zone: _location(call.project, zone))
 
@@ -30,27 +30,27 @@ def list_types(world: World, call: Call) -> Document:
 def get_type(world: World, call: Call) -> Document:
     """Show one accelerator type."""
     if call.name not in world.zone(call.project, call.zone).types:
-        raise not_found(f"{_place(call)}/acceleratorTypes/{call.name}")
+        raise not_found(f"{call.place}/acceleratorTypes/{call.name}")
     return _type(call, call.name)
 
 
 def list_versions(world: World, call: Call) -> Document:
-    """List the runtime versions, which are the same everywhere."""
+    """List the runtime versions, which are the same in every zone."""
     world.zone(call.project, call.zone)
-    found = [(name, name) for name in sorted(_versions())]
+    found = [(name, name) for name in sorted(load_data("service")["runtime_versions"])]
     return page("runtimeVersions", found, call, lambda name: _version(call, name))
 
 
 def get_version(world: World, call: Call) -> Document:
     """Show one runtime version."""
     world.zone(call.project, call.zone)
-    if call.name not in _versions():
-        raise not_found(f"{_place(call)}/runtimeVersions/{call.name}")
+    if call.name not in load_data("service")["runtime_versions"]:
+        raise not_found(f"{call.place}/runtimeVersions/{call.name}")
     return _version(call, call.name)
 
 
 def list_quotas(world: World, call: Call) -> Document:
-    """List the quotas of Cloud TPUs, as the Cloud Quotas API does; none of other services."""
+    """List the quotas of Cloud TPU as the Cloud Quotas API does; other services have none."""
     zones = world.scenario.zones.values() if call.name == _SERVICE else ()
     found: dict[str, Document] = {}
     for zone in zones:
@@ -65,7 +65,7 @@ def list_quotas(world: World, call: Call) -> Document:
 
 
 def service_identity(world: World, call: Call) -> Document:
-    """Name the service's own account in the project."""
+    """Return the service account of Cloud TPU in a project."""
     world.zone(call.project, call.zone)
     number = project_number(call.project)
     return {"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}}
@@ -93,7 +93,7 @@ def _limit(zone: ZonePlan, generation: str, *, spot: bool) -> Document:
     chips = zone.spot_quota_chips if spot else zone.quota_chips
     return {
         "dimensions": {"zone": zone.name},
-        "details": {"value": str(chips * per_chip(kind))} if chips else {},
+        "details": {"value": str(chips * quota_per_chip(kind))} if chips else {},
         "applicableLocations": [zone.name],
     }
 
@@ -106,20 +106,11 @@ def _location(project: str, zone: str) -> Document:
 def _type(call: Call, name: str) -> Document:
     config = accelerator_config(known_type(name))
     return {
-        "name": f"{_place(call)}/acceleratorTypes/{name}",
+        "name": f"{call.place}/acceleratorTypes/{name}",
         "type": name,
         "acceleratorConfigs": [config] if config else [],
     }
 
 
 def _version(call: Call, name: str) -> Document:
-    return {"name": f"{_place(call)}/runtimeVersions/{name}", "version": name}
-
-
-def _versions() -> list[str]:
-    versions: list[str] = load_data("service")["runtime_versions"]
-    return versions
-
-
-def _place(call: Call) -> str:
-    return f"projects/{call.project}/locations/{call.zone}"
+    return {"name": f"{call.place}/runtimeVersions/{name}", "version": name}

@@ -1,31 +1,40 @@
-"""Lists in pages, whose tokens stay good while things come and go."""
+"""Resources as the API shows them, and lists of them in pages."""
 
 import base64
 import binascii
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tpuctl.emulator.errors import bad_request, load_data, project_number
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.records import Node, Operation, Queued
-from tpuctl.emulator.refusals import bad_request, load_data, project_number
-from tpuctl.emulator.world import timestamp
+from tpuctl.emulator.resources import Node, Operation, QueuedResource, timestamp
 from tpuctl.hardware.types import AcceleratorType
 
 T = TypeVar("T")
 
 DEFAULT_ITEMS = 500
 MOST_ITEMS = 1000
-# A gRPC client takes 4 MiB at most, and the metadata of one more node can be half a MiB.
+# A gRPC client accepts messages of 4 MiB, and the metadata of one more node can be 0.5 MiB.
 MOST_BYTES = 2 << 20
+
+TPU_PORT = 8470
+SSH_PORT = "tpuctl-emulator-ssh-port"
+"""The metadata key for the port of an emulated worker's SSH server, which cannot be 22."""
+
+CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_TYPES = "type.googleapis.com/google.cloud.tpu.v2"
 
 
 def page(
     field: str, items: Sequence[tuple[str, T]], call: Call, show: Callable[[T], Document]
 ) -> Document:
-    """Cut the page that a call asks for out of all items, which come sorted by their key."""
+    """Return the page that a call asks for, of items that are sorted by their key.
+
+    A page token is the key of the last item shown, so it stays valid while items come and go.
+    """
     size = int(call.body.get("pageSize", 0))
     if size < 0:
-        raise bad_request(f"page_size must not be negative, and is {size}.")
+        raise bad_request(f"page_size must not be negative: {size}.")
     after = _key_of(str(call.body.get("pageToken", "")))
     rest = [item for item in items if item[0] > after] if after else items
     shown: list[Document] = []
@@ -37,20 +46,17 @@ def page(
             break
     document: Document = {field: shown}
     if len(shown) < len(rest):
-        document["nextPageToken"] = _token_of(rest[len(shown) - 1][0])
+        last = rest[len(shown) - 1][0]
+        document["nextPageToken"] = base64.urlsafe_b64encode(last.encode()).decode()
     return document
 
 
 def _size_bytes(document: Document) -> int:
-    """About how large a message is: what users can make large is their metadata."""
+    """Estimate the size of a message: metadata is the only part that users can make large."""
     specs = document.get("tpu", {}).get("nodeSpec", [])
     holders = (document, *(spec.get("node", {}) for spec in specs))
     texts = (str(value) for holder in holders for value in holder.get("metadata", {}).values())
     return 2048 + sum(map(len, texts))
-
-
-def _token_of(key: str) -> str:
-    return base64.urlsafe_b64encode(key.encode()).decode()
 
 
 def _key_of(token: str) -> str:
@@ -60,26 +66,8 @@ def _key_of(token: str) -> str:
         raise bad_request(f'The page token "{token}" is not valid.') from error
 
 
-_TYPES = "type.googleapis.com/google.cloud.tpu.v2"
-_DATA_OF_STATE = {
-    "CREATING": "creatingData",
-    "ACCEPTED": "acceptedData",
-    "PROVISIONING": "provisioningData",
-    "FAILED": "failedData",
-    "DELETING": "deletingData",
-    "ACTIVE": "activeData",
-    "SUSPENDING": "suspendingData",
-    "SUSPENDED": "suspendedData",
-}
-TPU_PORT = 8470
-SSH_PORT = "tpuctl-emulator-ssh-port"
-"""The metadata that tells on which port an emulated worker listens: 22 is not ours to take."""
-
-CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-
-
 def node_document(node: Node) -> Document:
-    """A node as it is shown."""
+    """Write a node as the API shows it."""
     project, spec = node.key.project, node.spec.document
     document = {
         **spec,
@@ -95,6 +83,7 @@ def node_document(node: Node) -> Document:
         "symptoms": list(node.symptoms),
         "multisliceNode": node.multislice,
     }
+    # Clients learn the port from the metadata, because the API has no field for it.
     if node.ssh_port:
         document["metadata"] = {**spec.get("metadata", {}), SSH_PORT: str(node.ssh_port)}
     if node.health:
@@ -106,11 +95,11 @@ def node_document(node: Node) -> Document:
     return document
 
 
-def queued_document(queued: Queued) -> Document:
-    """A queued resource as it is shown."""
+def queued_document(queued: QueuedResource) -> Document:
+    """Write a queued resource as the API shows it."""
     state: Document = {"state": queued.state}
-    if data := _DATA_OF_STATE.get(queued.state):
-        state[data] = {}
+    if queued.state != "WAITING_FOR_RESOURCES":
+        state[f"{queued.state.lower()}Data"] = {}
     if queued.state == "FAILED" and queued.failure:
         state["failedData"] = {"error": queued.failure.document}
     if queued.initiator:
@@ -124,7 +113,7 @@ def queued_document(queued: Queued) -> Document:
 
 
 def operation_document(operation: Operation) -> Document:
-    """An operation as it is shown."""
+    """Write an operation as the API shows it."""
     metadata = {
         "@type": f"{_TYPES}.OperationMetadata",
         "createTime": timestamp(operation.created),
@@ -143,8 +132,8 @@ def operation_document(operation: Operation) -> Document:
     return document
 
 
-def response(target: Node | Queued | None) -> Document:
-    """What a finished operation answers with: the resource as it is now, or nothing."""
+def response(target: Node | QueuedResource | None) -> Document:
+    """Write the response of a finished operation: its target as it is now, or nothing."""
     if target is None:
         return {"@type": "type.googleapis.com/google.protobuf.Empty"}
     if isinstance(target, Node):
@@ -153,22 +142,25 @@ def response(target: Node | Queued | None) -> Document:
 
 
 def accelerator_config(kind: AcceleratorType) -> Document:
-    """A type as generation and topology; empty where the topology is not known."""
+    """Write a type as generation and topology; empty where the topology is unknown."""
     if kind.topology is None:
         return {}
     config = load_data("service")["generations"][kind.generation]["config"]
     return {"type": config, "topology": kind.topology}
 
 
-def _service_account(asked: Document, project: str) -> Document:
+def _service_account(requested: Document, project: str) -> Document:
     default = f"{project_number(project)}-compute@developer.gserviceaccount.com"
-    return {"email": asked.get("email", default), "scope": asked.get("scope") or [CLOUD_SCOPE]}
+    return {
+        "email": requested.get("email", default),
+        "scope": requested.get("scope") or [CLOUD_SCOPE],
+    }
 
 
-def _network(asked: Document, project: str) -> Document:
-    network = asked.get("network", "default")
+def _network(requested: Document, project: str) -> Document:
+    network = requested.get("network", "default")
     full = network if "/" in network else f"projects/{project}/global/networks/{network}"
-    return {**asked, "network": full}
+    return {**requested, "network": full}
 
 
 def _endpoint(internal: str, external: str) -> Document:

@@ -1,4 +1,4 @@
-"""The workers of emulated nodes: each a machine that runs while its node does, reached by SSH."""
+"""The workers of emulated nodes: while a node runs, each of its workers has an SSH server."""
 
 import os
 import shutil
@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tpuctl.emulator.records import Node
+from tpuctl.emulator.resources import Node
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.emulator.world import World
 from tpuctl.errors import UnavailableError
@@ -20,7 +20,6 @@ from tpuctl.units import GIB
 
 RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
-
 
 OsLogin = Mapping[str, Sequence[str]]
 """The public keys that users have registered with OS Login."""
@@ -34,10 +33,9 @@ class _Machine(NamedTuple):
 
 
 class Machines:
-    """Keeps an SSH server for every worker of every node that runs, all on one port.
+    """Runs an SSH server for every worker of every running node, all on one port.
 
-    A worker's home lives as long as its node: a node of the same name that comes later finds
-    nothing of it.
+    The home of a worker is removed with its node; a later node of the same name has a new one.
     """
 
     def __init__(self, folder: Path, metadata_url: str) -> None:
@@ -48,10 +46,14 @@ class Machines:
         self._running: dict[_Machine, Any] = {}
         self._busy: dict[_Machine, subprocess.Popen[bytes]] = {}
         self._metrics: dict[_Machine, dict[str, str]] = {}
-        self.port = _free_port(folder / "port")
+        # With the port of the last run, known_hosts and SSH configurations stay valid.
+        kept = folder / "port"
+        last = kept.read_text(encoding="ascii") if kept.exists() else ""
+        self.port = _free_port(int(last) if last.isdecimal() else 0)
+        write_atomically(kept, str(self.port))
 
     def match(self, world: World) -> None:
-        """Switch machines on and off so that there are those that the world has."""
+        """Start and stop workers to match the nodes of the world."""
         wanted = {
             _Machine(node.id, worker): node
             for node in world.nodes.values()
@@ -64,6 +66,7 @@ class Machines:
             if holder := self._busy.pop(machine, None):
                 holder.wait()
         for holder in self._busy.values():
+            # A process that a user killed stays a zombie until it is waited for.
             holder.poll()
         for machine in sorted(wanted.keys() - self._running.keys()):
             self._start(machine, wanted[machine], world.scenario.os_login)
@@ -72,16 +75,16 @@ class Machines:
                 self._keep_busy(machine, wanted[machine].busy_workers[machine.worker])
         for node in world.nodes.values():
             node.ssh_port = self.port
-        self._forget({str(node.id) for node in world.nodes.values()})
+        self._remove_others({str(node.id) for node in world.nodes.values()})
 
     def close(self) -> None:
-        """Switch all machines off; what is on their disks stays."""
+        """Stop all workers; their files are kept."""
         self._servers.close()
         for holder in self._busy.values():
             holder.wait()
 
     def _start(self, machine: _Machine, node: Node, os_login: OsLogin) -> None:
-        place = self._place(machine)
+        place = self._folder_of(machine)
         devices = place / "dev" / "vfio"
         devices.mkdir(parents=True, exist_ok=True)
         for chip in range(node.spec.type.chips_per_worker):
@@ -99,29 +102,23 @@ class Machines:
         node.host_keys[machine.worker] = self._running[machine].host_key
 
     def _keep_busy(self, machine: _Machine, duty_cycle_percent: float | None) -> None:
-        """Let a process hold the first chip of a machine, as somebody's forgotten one does.
+        """Start a process that holds the first chip of a worker, as a forgotten one would.
 
-        With a duty cycle it holds them all, and serves metrics as libtpu does.
+        With a duty cycle it holds all chips and serves metrics as libtpu does.
         """
-        place = self._place(machine)
+        place, command = self._folder_of(machine), ["sleep", "infinity"]
         if duty_cycle_percent is not None:
-            module = [sys.executable, "-m", "tpuctl.emulator.worker_processes"]
-            self._busy[machine] = subprocess.Popen(
-                [*module, "--duty-cycle-percent", str(duty_cycle_percent)],
-                env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            return
+            command = [sys.executable, "-m", "tpuctl.emulator.worker_processes"]
+            command += ["--duty-cycle-percent", str(duty_cycle_percent)]
         with (place / "dev" / "vfio" / "0").open("rb") as chip:
             self._busy[machine] = subprocess.Popen(
-                ["sleep", "infinity"],
+                command,
                 stdin=chip,
-                env={**os.environ, MARK: str(place / "home")},
+                env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},
                 start_new_session=True,
             )
 
-    def _place(self, machine: _Machine) -> Path:
+    def _folder_of(self, machine: _Machine) -> Path:
         return self._folder / str(machine.node) / str(machine.worker)
 
     def _environment(self, node: Node, worker: int) -> dict[str, str]:
@@ -133,12 +130,12 @@ class Machines:
             "TPU_NAME": name,
             "TPU_ACCELERATOR_TYPE": node.spec.type.accelerator_type,
             HBM_BYTES: str(int((node.spec.type.hbm_gib_per_chip or 16) * GIB)),
-            PORTS: str(_any_free_port()),
+            PORTS: str(_free_port()),
             "TPUCTL_METADATA_URL": f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}",
         }
 
-    def _forget(self, alive: set[str]) -> None:
-        """Take the disks of nodes that are gone, and what a killed emulator left running there."""
+    def _remove_others(self, alive: set[str]) -> None:
+        """Remove the files of nodes that are gone, and kill what a killed emulator left there."""
         for folder in self._folder.iterdir():
             if folder.is_dir() and folder.name not in alive:
                 for place in folder.iterdir():
@@ -147,7 +144,7 @@ class Machines:
 
 
 def ssh_keys(node: Node, user: str, os_login: OsLogin) -> Sequence[str]:
-    """The public keys by which a user may log in: OS Login's, or from the node's metadata."""
+    """Return the public keys that may log in as a user: of OS Login, or in the node's metadata."""
     metadata = node.spec.document.get("metadata", {})
     if str(metadata.get("enable-oslogin", "")).upper() == "TRUE":
         return os_login.get(user, ())
@@ -158,7 +155,7 @@ def ssh_keys(node: Node, user: str, os_login: OsLogin) -> Sequence[str]:
 
 @contextmanager
 def ticking(tick: Callable[[], object]) -> Iterator[None]:
-    """Call something again and again for as long as the block lasts: time passes unasked."""
+    """Call `tick` again and again while the block runs, so that events happen without requests."""
     ended = threading.Event()
 
     def run() -> None:
@@ -174,23 +171,9 @@ def ticking(tick: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
-def _any_free_port() -> int:
-    """A port of loopback on which nobody listens; a real machine has its ports to itself."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _free_port(kept: Path) -> int:
-    """The port of the last time if it is free, or another."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    last = kept.read_text(encoding="ascii") if kept.exists() else "0"
-    for wanted in (int(last) if last.isdecimal() else 0, 0):
-        try:
-            with socket.create_server(("127.0.0.1", wanted)) as probe:
-                port: int = probe.getsockname()[1]
-        except OSError:
-            continue
-        write_atomically(kept, str(port))
-        return port
-    raise UnavailableError("No port of this machine is free for the workers' SSH.")
+def _free_port(wanted: int = 0) -> int:
+    """Return a port of loopback: `wanted` if it is free, or another; all workers share them."""
+    for port in (wanted, 0):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as probe:
+            return int(probe.getsockname()[1])
+    raise UnavailableError("Could not find a free port for an emulated worker.")

@@ -1,8 +1,8 @@
-"""The methods of the API that the emulator has, and one call of one of them."""
+"""The methods of the Cloud TPU API and its relatives, and one call of a method."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 TPU = "google.cloud.tpu.v2.Tpu"
@@ -11,162 +11,120 @@ LOCATIONS = "google.cloud.location.Locations"
 QUOTAS = "google.api.cloudquotas.v1.CloudQuotas"
 
 Document = dict[str, Any]
-"""A message of the API in the spelling of its JSON."""
+"""A message of the API as JSON."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method: its name here and on the wire, and the field that says where it acts.
+    """One method: its name in gRPC, the permission that its caller needs, its rule in HTTP.
 
-    `permission` is what the caller must be allowed; `starts` is whether it starts an operation.
+    `http` is the verb and the path below the version of the API, as Google's reference writes it;
+    `body` is the field of the message that the body holds, "*" for the whole message.
     """
 
-    name: str
-    service: str
     rpc: str
-    where: str
     permission: str
-    starts: bool = False
+    http: str
+    body: str = ""
+    service: str = TPU
+
+    @cached_property
+    def name(self) -> str:
+        """The name in snake case, as scenarios spell it."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.rpc).lower()
+
+    @cached_property
+    def resource_field(self) -> str:
+        """The field of the message that says where the method acts, such as `parent`."""
+        return self.http.partition("{")[2].partition("=")[0]
+
+    @cached_property
+    def resource_template(self) -> str:
+        """The form of the resource name in that field."""
+        return self.http.partition("=")[2].partition("}")[0]
+
+    @property
+    def starts_operation(self) -> bool:
+        """Whether it returns a long-running operation."""
+        return not self.rpc.startswith(("Get", "List", "Generate"))
 
 
-def _tpu(name: str, rpc: str, where: str, permission: str, *, starts: bool = False) -> Method:
-    return Method(name, TPU, rpc, where, f"tpu.{permission}", starts)
+_ZONE = "projects/*/locations/*"
+_NODE = f"{{name={_ZONE}/nodes/*}}"
+_QUEUED = f"{{name={_ZONE}/queuedResources/*}}"
+_PARENT = f"{{parent={_ZONE}}}"
+
+
+def _get_and_list(
+    resource: str, collection: str, permission: str, *, parent: str = "parent", service: str = TPU
+) -> tuple[Method, Method]:
+    one, all_of_them = f"{{name={_ZONE}/{collection}/*}}", f"{{{parent}={_ZONE}}}/{collection}"
+    return (
+        Method(f"Get{resource}", f"{permission}.get", f"GET {one}", service=service),
+        Method(f"List{resource}s", f"{permission}.list", f"GET {all_of_them}", service=service),
+    )
 
 
 _ALL = (
-    _tpu("create_node", "CreateNode", "parent", "nodes.create", starts=True),
-    _tpu("get_node", "GetNode", "name", "nodes.get"),
-    _tpu("list_nodes", "ListNodes", "parent", "nodes.list"),
-    _tpu("delete_node", "DeleteNode", "name", "nodes.delete", starts=True),
-    _tpu("stop_node", "StopNode", "name", "nodes.stop", starts=True),
-    _tpu("start_node", "StartNode", "name", "nodes.start", starts=True),
-    _tpu("update_node", "UpdateNode", "node.name", "nodes.update", starts=True),
-    _tpu(
-        "create_queued_resource",
+    *_get_and_list("Node", "nodes", "tpu.nodes"),
+    Method("CreateNode", "tpu.nodes.create", f"POST {_PARENT}/nodes", "node"),
+    Method("DeleteNode", "tpu.nodes.delete", f"DELETE {_NODE}"),
+    Method("StopNode", "tpu.nodes.stop", f"POST {_NODE}:stop", "*"),
+    Method("StartNode", "tpu.nodes.start", f"POST {_NODE}:start", "*"),
+    Method("UpdateNode", "tpu.nodes.update", f"PATCH {{node.name={_ZONE}/nodes/*}}", "node"),
+    Method(
+        "GetGuestAttributes",
+        "tpu.nodes.getGuestAttributes",
+        f"POST {_NODE}:getGuestAttributes",
+        "*",
+    ),
+    *_get_and_list("QueuedResource", "queuedResources", "tpu.queuedResources"),
+    Method(
         "CreateQueuedResource",
-        "parent",
-        "queuedResources.create",
-        starts=True,
+        "tpu.queuedResources.create",
+        f"POST {_PARENT}/queuedResources",
+        "queuedResource",
     ),
-    _tpu("get_queued_resource", "GetQueuedResource", "name", "queuedResources.get"),
-    _tpu("list_queued_resources", "ListQueuedResources", "parent", "queuedResources.list"),
-    _tpu(
-        "delete_queued_resource",
-        "DeleteQueuedResource",
-        "name",
-        "queuedResources.delete",
-        starts=True,
+    Method("DeleteQueuedResource", "tpu.queuedResources.delete", f"DELETE {_QUEUED}"),
+    Method("ResetQueuedResource", "tpu.queuedResources.reset", f"POST {_QUEUED}:reset", "*"),
+    *_get_and_list("AcceleratorType", "acceleratorTypes", "tpu.acceleratortypes"),
+    *_get_and_list("RuntimeVersion", "runtimeVersions", "tpu.runtimeversions"),
+    *_get_and_list("Operation", "operations", "tpu.operations", parent="name", service=OPERATIONS),
+    Method("GetLocation", "tpu.locations.get", f"GET {{name={_ZONE}}}", service=LOCATIONS),
+    Method(
+        "ListLocations", "tpu.locations.list", "GET {name=projects/*}/locations", service=LOCATIONS
     ),
-    _tpu(
-        "reset_queued_resource", "ResetQueuedResource", "name", "queuedResources.reset", starts=True
-    ),
-    _tpu("list_accelerator_types", "ListAcceleratorTypes", "parent", "acceleratortypes.list"),
-    _tpu("get_accelerator_type", "GetAcceleratorType", "name", "acceleratortypes.get"),
-    _tpu("list_runtime_versions", "ListRuntimeVersions", "parent", "runtimeversions.list"),
-    _tpu("get_runtime_version", "GetRuntimeVersion", "name", "runtimeversions.get"),
-    _tpu("get_guest_attributes", "GetGuestAttributes", "name", "nodes.getGuestAttributes"),
-    _tpu(
-        "generate_service_identity",
+    Method(
         "GenerateServiceIdentity",
-        "parent",
-        "locations.generateServiceIdentity",
+        "tpu.locations.generateServiceIdentity",
+        f"POST {_PARENT}:generateServiceIdentity",
+        "*",
     ),
-    Method("get_operation", OPERATIONS, "GetOperation", "name", "tpu.operations.get"),
-    Method("list_operations", OPERATIONS, "ListOperations", "name", "tpu.operations.list"),
-    Method("list_locations", LOCATIONS, "ListLocations", "name", "tpu.locations.list"),
-    Method("get_location", LOCATIONS, "GetLocation", "name", "tpu.locations.get"),
-    Method("list_quota_infos", QUOTAS, "ListQuotaInfos", "parent", "cloudquotas.quotas.get"),
+    Method(
+        "ListQuotaInfos",
+        "cloudquotas.quotas.get",
+        f"GET {{parent={_ZONE}/services/*}}/quotaInfos",
+        service=QUOTAS,
+    ),
 )
 METHODS = {method.name: method for method in _ALL}
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request: a method, where it acts, and the message itself.
+    """One request: a method, the place where it acts, and the message itself.
 
-    `name` is the id of the node, queued resource, operation, type or version it is about, "" where
-    there is none; `zone` may be `-` in a list, and is "" where a method is about the project.
+    `name` is the id of the node, queued resource, operation, type or version, or "". `zone` may be
+    `-` (every zone) in a list, and is "" for a method of the whole project.
     """
 
     method: str
     project: str
     zone: str
     name: str = ""
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Document = field(default_factory=dict)
 
-
-_PLACE = r"projects/[^/]+/locations/[^/]+"
-_IDS = {"nodes": "node", "queuedResources": "queued_resource"}
-_READ_ONLY = {
-    "acceleratorTypes": "accelerator_type",
-    "runtimeVersions": "runtime_version",
-    "operations": "operation",
-}
-
-
-@dataclass(frozen=True)
-class Route:
-    """One kind of path. `body` is the field of the message that the HTTP body is; "" is all."""
-
-    verb: str
-    path: re.Pattern[str]
-    method: Method
-    body: str | None = None
-
-
-def _routes() -> list[Route]:
-    found = [
-        _route("GET", r"(projects/[^/]+)/locations", "list_locations"),
-        _route("GET", rf"({_PLACE})", "get_location"),
-        _route("POST", rf"({_PLACE}):generateServiceIdentity", "generate_service_identity", ""),
-        _route("POST", rf"({_PLACE})/nodes", "create_node", "node"),
-        _route("PATCH", rf"({_PLACE}/nodes/[^/]+)", "update_node", "node"),
-        _route("POST", rf"({_PLACE})/queuedResources", "create_queued_resource", "queuedResource"),
-        _route("POST", rf"({_PLACE}/queuedResources/[^/:]+):reset", "reset_queued_resource", ""),
-        _route("POST", rf"({_PLACE}/nodes/[^/:]+):stop", "stop_node", ""),
-        _route("POST", rf"({_PLACE}/nodes/[^/:]+):start", "start_node", ""),
-        _route("POST", rf"({_PLACE}/nodes/[^/:]+):getGuestAttributes", "get_guest_attributes", ""),
-    ]
-    for collection, name in (_IDS | _READ_ONLY).items():
-        found.append(_route("GET", rf"({_PLACE})/{collection}", f"list_{name}s"))
-        found.append(_route("GET", rf"({_PLACE}/{collection}/[^/]+)", f"get_{name}"))
-    for collection, name in _IDS.items():
-        found.append(_route("DELETE", rf"({_PLACE}/{collection}/[^/]+)", f"delete_{name}"))
-    return found
-
-
-def _route(verb: str, path: str, name: str, body: str | None = None) -> Route:
-    return Route(verb, re.compile(path), METHODS[name], body)
-
-
-ROUTES = tuple(_routes())
-
-
-def match_route(
-    verb: str, path: str, query: Mapping[str, str], body: Document
-) -> tuple[Method, Document] | None:
-    """The method that a request asks for, and the message in the spelling of its JSON."""
-    for route in ROUTES:
-        found = route.path.fullmatch(path) if route.verb == verb else None
-        if found:
-            return route.method, _message(route, found[1], query, body)
-    return None
-
-
-def _message(route: Route, name: str, query: Mapping[str, str], body: Document) -> Document:
-    # Google's clients add `$alt` and the like, which are about the reply.
-    message: Document = {
-        key: value == "true" if value in ("true", "false") else value
-        for key, value in query.items()
-        if not key.startswith("$")
-    }
-    if route.body == "":
-        message |= body
-    elif route.body:
-        message[route.body] = body
-    container, _, key = route.method.where.rpartition(".")
-    if container:
-        message[container] = {**message[container], key: name}
-    else:
-        message[key] = name
-    return message
+    @property
+    def place(self) -> str:
+        """The full name of the zone or the project where it acts."""
+        return f"projects/{self.project}" + (f"/locations/{self.zone}" if self.zone else "")

@@ -1,41 +1,40 @@
-"""Long-running operations: begun by a request, ended by the passing of time."""
+"""Long-running operations: started by a request, ended when their time has passed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from tpuctl.emulator.documents import operation_document, response
+from tpuctl.emulator.errors import ApiError
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.records import Key, Node, Operation, Queued, Target
-from tpuctl.emulator.refusals import Refusal
+from tpuctl.emulator.resources import Key, Node, Operation, QueuedResource, Target
 from tpuctl.emulator.world import World
 
-T = TypeVar("T", Node, Queued)
+T = TypeVar("T", Node, QueuedResource)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How an operation will end badly: when, and with what error."""
+    """That an operation will fail: when, and with what error."""
 
     after_s: float
-    error: Refusal
+    error: ApiError
 
 
-def begin(
+def start(
     world: World,
     verb: str,
     target: T,
+    failure: Failure | None,
     *,
-    lasts_s: float,
-    done: Callable[[World, T], None],
-    undone: Callable[[World, T], None],
-    failure: Failure | None = None,
-    answers: bool = True,
+    takes_s: float,
+    then: Callable[[World, T], None],
+    undo: Callable[[World, T], None],
 ) -> Document:
     """Start an operation on a target.
 
-    At its end `done(world, target)` makes the change, or `undone` takes back what was begun.
-    `answers` is whether the target is still there to be the response.
+    At its end `then(world, target)` makes the change, or after a failure `undo` takes back what
+    was begun.
     """
     digest = world.digest(f"operation {world.number()}")
     milliseconds = int(world.now.timestamp() * 1000)
@@ -44,41 +43,36 @@ def begin(
     operation = Operation(key, verb, target.path, world.now)
     world.operations[key] = target.operation = operation
     if failure:
-        world.after(failure.after_s, _fail, operation, target, undone, failure.error)
+        world.after(failure.after_s, _end, operation, target, undo, failure.error)
     else:
-        world.after(lasts_s, _finish, operation, target, done, answers)
+        world.after(takes_s, _end, operation, target, then, None)
     return operation_document(operation)
 
 
-def cut_short(world: World, target: Target, error: Refusal) -> None:
-    """End the operation that a target is in, if it is in one."""
+def abort(world: World, target: Target, error: ApiError) -> None:
+    """End the running operation of a target, if there is one, with an error."""
     if target.operation and not target.operation.ended:
         target.operation.failure = error
         target.operation.ended = world.now
 
 
-def is_busy(target: Target) -> bool:
-    """Whether an operation on it is still going on."""
+def is_running(target: Target) -> bool:
+    """Whether an operation on the target is running."""
     return target.operation is not None and target.operation.ended is None
 
 
-def _finish(
-    world: World, operation: Operation, target: T, done: Callable[[World, T], None], answers: bool
-) -> None:
-    if not operation.ended:
-        done(world, target)
-        operation.response = response(target if answers else None)
-        operation.ended = world.now
-
-
-def _fail(
+def _end(
     world: World,
     operation: Operation,
     target: T,
-    undone: Callable[[World, T], None],
-    error: Refusal,
+    change: Callable[[World, T], None],
+    error: ApiError | None,
 ) -> None:
-    if not operation.ended:
-        operation.failure = error
-        operation.ended = world.now
-        undone(world, target)
+    # A deletion, for example, may have aborted it before its time.
+    if operation.ended:
+        return
+    operation.failure = error
+    change(world, target)
+    if error is None:
+        operation.response = response(None if operation.verb == "delete" else target)
+    operation.ended = world.now

@@ -1,4 +1,4 @@
-"""The emulator as a program of its own, one for each state folder: started, found, stopped."""
+"""The emulator as a process, one for each state folder: start, find and stop it."""
 
 import http.client
 import json
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.clock import WallClock
+from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, serve_world
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.emulator.state import advance
 from tpuctl.emulator.store import Store
-from tpuctl.emulator.world import World, timestamp
+from tpuctl.emulator.world import World
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -40,7 +41,7 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class Started(Outcome):
-    """An emulator that runs, and the variables by which tpuctl finds it."""
+    """A running emulator, and the variables to export."""
 
     endpoint: str
     http: str
@@ -54,9 +55,9 @@ class Started(Outcome):
 
 @dataclass(frozen=True)
 class Status(Outcome):
-    """How it goes; without an emulator, everything but `running` and `kept` is null or empty.
+    """The state of an emulator; without one, all but `running` and `kept` is null or empty.
 
-    `kept` is whether there is a world that the next start goes on with.
+    `kept` is whether there is a stored world that the next start resumes.
     """
 
     running: bool
@@ -75,14 +76,14 @@ class Status(Outcome):
 
 @dataclass(frozen=True)
 class Stopped(Outcome):
-    """What `stop` did; `was_running` is false where there was nothing to stop."""
+    """The result of `stop`; `was_running` is false where there was nothing to stop."""
 
     was_running: bool
     pid: int | None = None
 
 
-class Place:
-    """The folder of one emulator: its lock, its state, and where it can be reached."""
+class EmulatorFolder:
+    """The folder of one emulator: its lock, its state, and the address of the running one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,7 +94,7 @@ class Place:
         self.machines = folder / "machines"
 
     def last_run(self) -> dict[str, Any]:
-        """What the emulator that runs, or ran last, wrote about itself."""
+        """Read what the emulator that runs, or ran last, wrote about itself."""
         try:
             known = json.loads(self.running.read_bytes())
         except (OSError, ValueError):
@@ -101,12 +102,12 @@ class Place:
         return known if isinstance(known, dict) else {}
 
     def last_port(self, name: str) -> int:
-        """The port of the last run's `endpoint` or `http`, 0 where that is not known."""
+        """Return the port of the last `endpoint` or `http`, 0 where it is unknown."""
         port = str(self.last_run().get(name, "")).rpartition(":")[2]
         return int(port) if port.isdecimal() else 0
 
     def holder(self) -> int | None:
-        """The process that runs an emulator here; its lock dies with it."""
+        """Return the process that runs an emulator here; the lock is released when it ends."""
         if not self.lock.exists():
             return None
         try:
@@ -120,76 +121,77 @@ class Place:
 def run(
     folder: Path, scenario_file: Path | None = None, *, port: int = 0, fresh: bool = False
 ) -> Iterator[Started]:
-    """Run an emulator in this process for as long as the block lasts.
+    """Run an emulator in this process while the block runs.
 
-    It goes on from the state in the folder unless `fresh`. Raises AlreadyExistsError where one runs
-    already, InvalidInputError for a scenario that is wrong, or another than that of the TPUs in
-    the state.
+    It resumes the state in the folder unless `fresh`. Raises AlreadyExistsError where one runs
+    already, InvalidInputError for an invalid scenario, or for one that differs from that of the
+    stored TPUs.
     """
     scenario = load_scenario(scenario_file) if scenario_file else None
-    place = Place(folder)
+    here = EmulatorFolder(folder)
     ensure_folder(folder)
     with ExitStack() as stack:
         try:
-            lock = stack.enter_context(locked(place.lock, wait_s=1, busy="busy"))
+            lock = stack.enter_context(locked(here.lock, wait_s=1, busy="busy"))
         except TryAgainError as error:
-            raise _runs_already(place) from error
+            raise _runs_already(here) from error
+        # Padded, so that it overwrites a longer number of the last process.
         os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
-        world, clock, resumed = _open(place, scenario, fresh=fresh)
-        # What was exported for the last run leads here as well, if its ports are still free.
-        ports = [(port or place.last_port("endpoint"), place.last_port("http")), (port, 0)]
+        world, clock, resumed = _open(here, scenario, fresh=fresh)
+        # With the ports of the last run, if they are free, its exported variables stay valid.
+        ports = [(port or here.last_port("endpoint"), here.last_port("http")), (port, 0)]
         emulator = stack.enter_context(
             serve_world(
                 world,
                 clock=clock,
-                store=Store(place.state),
+                store=Store(here.state),
                 ports=ports,
-                machines=place.machines,
+                machines=here.machines,
             )
         )
-        file = scenario_file or (place.last_run().get("scenario") if resumed else None)
+        file = scenario_file or (here.last_run().get("scenario") if resumed else None)
         started = _started(emulator, file, resumed)
-        write_atomically(place.running, json.dumps(asdict(started)))
+        write_atomically(here.running, json.dumps(asdict(started)))
         yield started
 
 
 def detach(
     folder: Path, scenario_file: Path | None = None, *, port: int = 0, fresh: bool = False
 ) -> Started:
-    """Start an emulator that outlives this process, and wait until it answers."""
-    place = Place(folder)
+    """Start an emulator as a background process, and wait until it answers."""
+    here = EmulatorFolder(folder)
     if scenario_file:
         load_scenario(scenario_file)
-    if place.holder() is not None:
-        raise _runs_already(place)
+    if here.holder() is not None:
+        raise _runs_already(here)
     ensure_folder(folder)
     arguments = ["emulator", "start", "--json", "--port", str(port)]
     arguments += ["--scenario", str(scenario_file.absolute())] if scenario_file else []
     arguments += ["--fresh"] if fresh else []
-    pid = _spawn(place, arguments)
+    pid = _spawn(here, arguments)
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        known = place.last_run()
+        known = here.last_run()
         if known.get("pid") == pid:
             return Started(**known)
         ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:
-            raise _did_not_start(place, os.waitstatus_to_exitcode(code))
+            raise _did_not_start(here, os.waitstatus_to_exitcode(code))
         time.sleep(_POLL_S)
     os.kill(pid, signal.SIGKILL)
-    raise _did_not_start(place, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    raise _did_not_start(here, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-def _spawn(place: Place, arguments: list[str]) -> int:
-    """Start tpuctl in a session of its own, so that closing this terminal does not end it."""
+def _spawn(here: EmulatorFolder, arguments: list[str]) -> int:
+    """Start tpuctl in a new session, so that closing this terminal does not end it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "tpuctl", *arguments],
-        {**os.environ, "TPUCTL_STATE_DIR": str(place.folder.parent.absolute())},
+        {**os.environ, "TPUCTL_STATE_DIR": str(here.folder.parent.absolute())},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(place.log), flags, 0o644),
+            (os.POSIX_SPAWN_OPEN, 1, str(here.log), flags, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
@@ -197,28 +199,28 @@ def _spawn(place: Place, arguments: list[str]) -> int:
 
 
 def stop(folder: Path) -> Stopped:
-    """Stop the emulator of a folder; its state stays for the next start."""
-    place = Place(folder)
-    pid = place.holder()
+    """Stop the emulator of a folder; its state is kept for the next start."""
+    here = EmulatorFolder(folder)
+    pid = here.holder()
     if pid is None:
         return Stopped(was_running=False)
     for number in (signal.SIGTERM, signal.SIGKILL):
         os.kill(pid, number)
         deadline = time.monotonic() + STOP_S
         while time.monotonic() < deadline:
-            if place.holder() is None:
+            if here.holder() is None:
                 return Stopped(was_running=True, pid=pid)
             time.sleep(_POLL_S)
-    raise UnavailableError(f"The emulator (process {pid}) does not end.")
+    raise UnavailableError(f"Could not stop the emulator (process {pid}).")
 
 
 def status(folder: Path) -> Status:
-    """Say whether an emulator runs, and what is in it."""
-    place = Place(folder)
-    kept = place.state.is_dir() and Store(place.state).has_world
-    if place.holder() is None:
+    """Tell whether an emulator runs, and what it contains."""
+    here = EmulatorFolder(folder)
+    kept = here.state.is_dir() and Store(here.state).has_world
+    if here.holder() is None:
         return Status(running=False, kept=kept)
-    known, now = place.last_run(), _ask(place)
+    known, now = here.last_run(), _ask(here)
     return Status(
         running=True,
         kept=kept,
@@ -229,22 +231,22 @@ def status(folder: Path) -> Status:
 
 
 @contextmanager
-def told_to_end() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, or whoever else asks this process to end."""
-    told = threading.Event()
+def stop_requested() -> Iterator[threading.Event]:
+    """Return an event that Ctrl-C or a signal to terminate sets."""
+    requested = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda *_: told.set()) for number in numbers]
+    before = [signal.signal(number, lambda *_: requested.set()) for number in numbers]
     try:
-        yield told
+        yield requested
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
 
 
 def _open(
-    place: Place, scenario: Scenario | None, *, fresh: bool
+    here: EmulatorFolder, scenario: Scenario | None, *, fresh: bool
 ) -> tuple[World, ScaledClock, bool]:
-    store = Store(place.state)
+    store = Store(here.state)
     if not fresh and store.has_world:
         world = store.resume()
         now = store.last_time(world)
@@ -253,13 +255,13 @@ def _open(
         advance(world, now)
         if world.nodes or world.queued:
             raise InvalidInputError(
-                f"The emulator's state in {place.folder} is of another scenario, and holds TPUs.",
-                hint="Begin anew: add --fresh. To go on, leave --scenario out.",
+                f"The emulator's state in {here.folder} has TPUs of another scenario.",
+                hint="Start over: add --fresh. To resume, leave out --scenario.",
             )
-    shutil.rmtree(place.state)
+    shutil.rmtree(here.state)
     plan = scenario or parse_scenario({})
     now = plan.epoch or WallClock().now()
-    world = Store(place.state).begin(plan, seed=secrets.token_hex(8), now=now)
+    world = Store(here.state).create(plan, seed=secrets.token_hex(8), now=now)
     return world, ScaledClock(now, world.scenario.time_scale), False
 
 
@@ -280,15 +282,15 @@ def _started(emulator: Emulator, scenario: Path | str | None, resumed: bool) -> 
     )
 
 
-def _ask(place: Place) -> dict[str, Any]:
-    """What the emulator says about itself."""
-    connection = http.client.HTTPConnection("127.0.0.1", place.last_port("http"), timeout=_ANSWER_S)
+def _ask(here: EmulatorFolder) -> dict[str, Any]:
+    """Ask the running emulator for its status."""
+    connection = http.client.HTTPConnection("127.0.0.1", here.last_port("http"), timeout=_ANSWER_S)
     try:
         connection.request("GET", "/emulator/status")
         answer: dict[str, Any] = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise UnavailableError(
-            f"The emulator in {place.folder} runs, but does not answer.",
+            f"The emulator in {here.folder} is running but does not answer.",
             hint="tpuctl emulator stop",
         ) from error
     finally:
@@ -296,22 +298,22 @@ def _ask(place: Place) -> dict[str, Any]:
     return answer
 
 
-def _runs_already(place: Place) -> AlreadyExistsError:
-    endpoint = place.last_run().get("endpoint", "an address that is not known yet")
+def _runs_already(here: EmulatorFolder) -> AlreadyExistsError:
+    endpoint = here.last_run().get("endpoint", "an address that is not known yet")
     return AlreadyExistsError(
-        f"An emulator runs already, at {endpoint} (process {place.holder()}).",
-        hint="See: tpuctl emulator status; end it: tpuctl emulator stop",
+        f"An emulator is already running at {endpoint} (process {here.holder()}).",
+        hint="See it: tpuctl emulator status. Stop it: tpuctl emulator stop",
     )
 
 
-def _did_not_start(place: Place, code: int) -> TpuctlError:
-    """What the process that did not become an emulator left behind."""
-    text = place.log.read_text(encoding="utf-8", errors="replace").strip()
+def _did_not_start(here: EmulatorFolder, code: int) -> TpuctlError:
+    """Make an error of what the process that failed to start wrote."""
+    text = here.log.read_text(encoding="utf-8", errors="replace").strip()
     try:
         problem = json.loads(text)["errors"][0]
         error = TpuctlError(problem["message"], hint=problem["hint"])
         error.code, error.exit_code = problem["code"], code
         return error
     except (ValueError, LookupError, TypeError):
-        last = text.splitlines()[-1] if text else "it said nothing"
+        last = text.splitlines()[-1] if text else "no output"
         return UnavailableError(f"The emulator did not start (exit code {code}): {last}")

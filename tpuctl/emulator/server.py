@@ -1,4 +1,4 @@
-"""The emulator as a whole: one world behind a gRPC and an HTTP port on loopback."""
+"""The emulator in this process: one world behind a gRPC and an HTTP port on loopback."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,17 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tpuctl.clock import Clock
+from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import FrontDesk
+from tpuctl.emulator.metadata import metadata_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
-
-
-class PortTakenError(InvalidInputError):
-    """Somebody else listens there."""
 
 
 @contextmanager
@@ -30,15 +27,19 @@ def serve(
     machines: Path | None = None,
     port: int = 0,
 ) -> Iterator[Emulator]:
-    """Run an emulator on loopback, in threads of this process, for as long as the block lasts.
+    """Run an emulator on loopback, in threads of this process, while the block runs.
 
-    With a folder it goes on from where the last one in that folder ended, however it ended.
-    With a folder for `machines` every worker is one, reached by SSH.
-    Raises MissingExtraError, and PortTakenError.
+    With a `folder` it resumes the last emulator there. With a folder for `machines` every worker
+    is one that SSH reaches. Raises MissingExtraError, InvalidInputError where the port is in use.
     """
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
-    store = Store(folder) if folder else None
-    world = open_world(plan, store, clock)
+    store, seed = Store(folder) if folder else None, secrets.token_hex(8)
+    if store is None:
+        world = World(plan, seed=seed, now=clock.now())
+    elif store.has_world:
+        world = store.resume()
+    else:
+        world = store.create(plan, seed=seed, now=clock.now())
     with serve_world(
         world, clock=clock, store=store, ports=[(port, 0)], machines=machines
     ) as emulator:
@@ -54,76 +55,72 @@ def serve_world(
     ports: Sequence[tuple[int, int]],
     machines: Path | None = None,
 ) -> Iterator[Emulator]:
-    """Put a world behind the first pair of ports (gRPC, HTTP) that is free; 0 is any."""
+    """Serve a world on the first pair of ports (gRPC, HTTP) that is free; 0 is any port."""
     emulator = Emulator(world, clock, store)
     with ExitStack() as stack:
         folder = store.storage if store else Path(stack.enter_context(TemporaryDirectory()))
         for index, pair in enumerate(ports):
             try:
-                stack.enter_context(_faces(emulator, folder, *pair))
+                stack.enter_context(_listening(emulator, folder, *pair))
                 break
-            except PortTakenError:
+            except InvalidInputError:
                 if index == len(ports) - 1:
                     raise
         if machines:
-            stack.enter_context(_switched_on(emulator, machines))
+            stack.enter_context(_running_machines(emulator, machines))
         yield emulator
 
 
 @contextmanager
-def _switched_on(emulator: Emulator, folder: Path) -> Iterator[None]:
-    """Let the workers be machines; without the extra `ssh` they stay what the API says of them."""
+def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
+    """Run a machine for every worker; without the extra `ssh` they exist in the API only."""
     try:
         emulator.machines = machines = Machines(folder, emulator.http)
     except ModuleNotFoundError:
         yield
         return
     try:
-        with ticking(emulator.look):
+        with ticking(emulator.advance):
             yield
     finally:
         emulator.machines = None
         machines.close()
 
 
-def open_world(scenario: Scenario, store: Store | None, clock: Clock) -> World:
-    """Go on with the world of a store, or begin one."""
-    if store and store.has_world:
-        return store.resume()
-    seed, now = secrets.token_hex(8), clock.now()
-    if store:
-        return store.begin(scenario, seed=seed, now=now)
-    return World(scenario, seed=seed, now=now)
-
-
 @contextmanager
-def _faces(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
+def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
     try:
         from tpuctl.emulator._grpc import serve_grpc
-        from tpuctl.emulator._rest import serve_rest
-        from tpuctl.emulator.storage.face import StorageFace
+        from tpuctl.emulator._rest import tpu_api
+        from tpuctl.emulator.http_server import serve_http
+        from tpuctl.emulator.storage.api import storage_api
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
-    server, bound = serve_grpc(emulator.answer, emulator.headers, port=port)
-    if not bound:
-        raise _taken(port)
-    try:
-        rest = serve_rest(FrontDesk(emulator), StorageFace(emulator, folder), port=http_port)
-    except OSError as error:
-        server.stop(grace=None).wait()
-        raise _taken(http_port) from error
-    emulator.endpoint = f"127.0.0.1:{bound}"
-    emulator.http = f"http://127.0.0.1:{rest.server_address[1]}"
-    try:
+    with ExitStack() as stack:
+        server, bound = serve_grpc(emulator, port=port)
+        if not bound:
+            raise _port_in_use(port)
+        stack.callback(lambda: server.stop(grace=None).wait())
+        status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        apis = [
+            tpu_api(emulator),
+            metadata_api(emulator),
+            storage_api(emulator, folder),
+            HttpApi(("/emulator/",), [status]),
+        ]
+        try:
+            web = serve_http(emulator, apis, port=http_port)
+        except OSError as error:
+            raise _port_in_use(http_port) from error
+        stack.callback(web.server_close)
+        stack.callback(web.shutdown)
+        emulator.endpoint = f"127.0.0.1:{bound}"
+        emulator.http = f"http://127.0.0.1:{web.server_address[1]}"
         yield
-    finally:
-        rest.shutdown()
-        rest.server_close()
-        server.stop(grace=None).wait()
 
 
-def _taken(port: int) -> PortTakenError:
-    return PortTakenError(
-        f"Could not listen on 127.0.0.1:{port}: the port is taken.",
-        hint="Choose another one, or 0 for any that is free.",
+def _port_in_use(port: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"Could not listen on 127.0.0.1:{port}: the port is in use.",
+        hint="Choose another port, or 0 for any that is free.",
     )

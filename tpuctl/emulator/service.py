@@ -1,33 +1,39 @@
-"""A clock that runs faster than this machine's, so that two minutes of waiting take two seconds."""
+"""A running emulator: one world that many threads ask, its clock and its rate limits."""
 
 import math
+import os
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
 from tpuctl.clock import Clock
+from tpuctl.emulator.errors import ApiError, api_error, project_number
 from tpuctl.emulator.machines import Machines
 from tpuctl.emulator.methods import METHODS, Call, Document
-from tpuctl.emulator.refusals import Refusal, project_number, refusal
+from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario
 from tpuctl.emulator.state import advance, apply
 from tpuctl.emulator.store import Store
-from tpuctl.emulator.world import World, timestamp
+from tpuctl.emulator.world import World
 from tpuctl.errors import WriteError
+
+TIME_HEADER = "tpuctl-emulator-time"
+SCALE_HEADER = "tpuctl-emulator-time-scale"
+_WINDOW = timedelta(minutes=1)
 
 
 class ScaledClock:
-    """Emulated time: `scale` seconds pass in every real one, from `start` on."""
+    """Emulated time: from `start` on, `scale` seconds pass in every real one."""
 
     def __init__(self, start: datetime, scale: float) -> None:
         self._start, self._scale = start, scale
         self._began_s = time.monotonic()
 
     def now(self) -> datetime:
-        """The emulated time, in UTC."""
+        """Return the emulated time, in UTC."""
         return self._start + timedelta(seconds=(time.monotonic() - self._began_s) * self._scale)
 
     def sleep(self, seconds: float) -> None:
@@ -35,106 +41,119 @@ class ScaledClock:
         time.sleep(max(0.0, seconds) / self._scale)
 
 
-_WINDOW = timedelta(minutes=1)
-
-
 class RateLimits:
-    """What was asked in the last emulated minute, by project and method."""
+    """The calls of the last emulated minute, by project and method."""
 
     def __init__(self, per_minute: Mapping[str, int]) -> None:
         self._per_minute = per_minute
-        self._asked: dict[tuple[str, str], deque[datetime]] = defaultdict(deque)
+        self._calls: dict[tuple[str, str], deque[datetime]] = defaultdict(deque)
 
     def check(self, call: Call, now: datetime) -> None:
-        """Count a call, or refuse it and say when to come back."""
+        """Count a call; raises ApiError that says when to try again where it is one too many."""
         limit = self._per_minute.get(call.method)
         if limit is None:
             return
-        asked = self._asked[call.project, call.method]
-        while asked and asked[0] <= now - _WINDOW:
-            asked.popleft()
-        if len(asked) >= limit:
-            wait = asked[0] + _WINDOW - now
-            raise refusal(
+        calls = self._calls[call.project, call.method]
+        while calls and calls[0] <= now - _WINDOW:
+            calls.popleft()
+        if len(calls) >= limit:
+            wait = calls[0] + _WINDOW - now
+            raise api_error(
                 "rate_limit",
                 rpc=METHODS[call.method].rpc,
                 project=call.project,
                 project_number=project_number(call.project),
                 retry_s=max(1, math.ceil(wait.total_seconds())),
             )
-        asked.append(now)
-
-
-TIME_HEADER = "tpuctl-emulator-time"
-SCALE_HEADER = "tpuctl-emulator-time-scale"
+        calls.append(now)
 
 
 class Emulator:
-    """A running emulator. `requests` are all that came: method, zone and name of each."""
+    """A running emulator.
+
+    `requests` are all that came: method, zone and name of each. `tokens` are the scopes of every
+    access token that was issued; they are valid until it ends.
+    """
 
     def __init__(self, world: World, clock: Clock, store: Store | None) -> None:
-        self.state, self.clock = world, clock
+        self.world, self.clock = world, clock
         self.requests: list[tuple[str, str, str]] = []
+        self.tokens: dict[str, list[str]] = {}
         self.endpoint = ""
         self.http = ""
         self.machines: Machines | None = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)
-        self._lost: Refusal | None = None
+        self._write_failure: ApiError | None = None
         self._lock = threading.Lock()
 
     @property
     def scenario(self) -> Scenario:
         """The scenario that is being played."""
-        return self.state.scenario
+        return self.world.scenario
 
     def now(self) -> datetime:
-        """The emulated time, which never goes back."""
-        return max(self.clock.now(), self.state.now)
+        """Return the emulated time, which never goes back."""
+        return max(self.clock.now(), self.world.now)
 
     def answer(self, call: Call) -> Document:
-        """Answer one request; raises Refusal, also for what could not be remembered."""
+        """Answer one request; raises ApiError, also for one that could not be stored."""
         time.sleep(self.scenario.latency_ms / 1000)
         with self._lock:
             self.requests.append((call.method, call.zone, call.name))
             now = self.now()
             self._limits.check(call, now)
-            before = self.state.revision
+            before = self.world.revision
             self._advance(now)
             try:
-                return apply(self.state, call, now)
+                return apply(self.world, call, now)
             finally:
-                if self._store and self.state.revision != before:
+                # An error reply counts for the planned faults, so it is stored as well.
+                if self._store and self.world.revision != before:
                     self._write(partial(self._store.record, call, now))
-                if self._lost:
-                    raise self._lost
+                if self._write_failure:
+                    raise self._write_failure
 
-    def look(self) -> World:
-        """The world as it is now."""
+    def advance(self) -> World:
+        """Advance the world to the present and return it."""
         with self._lock:
             self._advance(self.now())
-            return self.state
-
-    def _advance(self, now: datetime) -> None:
-        advance(self.state, now)
-        if self.machines:
-            self.machines.match(self.state)
+            return self.world
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What every reply says about the time; a later emulator never tells an earlier one."""
+        """Return the headers of every reply: the time, which a restart does not turn back."""
         with self._lock:
             now = self.now()
             if self._store:
-                self._write(partial(self._store.note_time, now))
+                self._write(partial(self._store.save_time, now))
         return (TIME_HEADER, timestamp(now)), (SCALE_HEADER, str(self.scenario.time_scale))
 
-    def _write(self, write: Callable[[], None]) -> None:
-        """Put something on the disk; where that fails nothing is answered any more.
+    def status(self) -> Document:
+        """Describe the emulator for `tpuctl emulator status`."""
+        world = self.advance()
+        return {
+            "pid": os.getpid(),
+            "endpoint": self.endpoint,
+            "http": self.http,
+            "time": timestamp(self.now()),
+            "time_scale": self.scenario.time_scale,
+            "requests": len(self.requests),
+            "nodes": dict(Counter(node.state for node in list(world.nodes.values()))),
+            "queued_resources": dict(Counter(item.state for item in list(world.queued.values()))),
+        }
 
-        What is on the disk would otherwise no longer be what was answered.
+    def _advance(self, now: datetime) -> None:
+        advance(self.world, now)
+        if self.machines:
+            self.machines.match(self.world)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Store something; after a failure every request fails.
+
+        The state in memory is then no longer the one on disk that a restart would bring back.
         """
         try:
             write()
         except WriteError as error:
-            message = f"The emulator cannot remember what it does: {error} Start it again."
-            self._lost = Refusal("INTERNAL", message, [])
+            message = f"The emulator could not store its state: {error} Restart it."
+            self._write_failure = ApiError("INTERNAL", message, [])

@@ -1,12 +1,12 @@
-"""What the service refuses before it begins: names, labels, types and contradictions."""
+"""Validation of requests: names, labels, types, and fields that exclude each other."""
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
+from tpuctl.emulator.documents import accelerator_config
+from tpuctl.emulator.errors import api_error, bad_request, load_data
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.records import NodeSpec
-from tpuctl.emulator.refusals import bad_request, load_data, refusal
+from tpuctl.emulator.resources import NodeSpec
 from tpuctl.emulator.scenario import ZonePlan, known_type
 from tpuctl.hardware.types import AcceleratorType
 
@@ -14,21 +14,20 @@ _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _QUEUED_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,63}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,127}")
 _MOST_LABELS, _MOST_TAGS, _LONGEST_DESCRIPTION = 64, 64, 512
 _LONGEST_WAIT_S = 366 * 86400
 _LARGEST_VALUE, _LARGEST_METADATA = 256 << 10, 512 << 10
 
-# Output only in the API: what a client sends there is ignored.
-_OURS = (
+# Fields that are output only in the API: what a client sends there is ignored.
+_OUTPUT_ONLY = (
     "name", "state", "health", "healthDescription", "createTime", "networkEndpoints", "id",
     "apiVersion", "symptoms", "queuedResource", "multisliceNode",
 )  # fmt: skip
 
 
 def check_node_id(name: str) -> str:
-    """Refuse what cannot be the name of a node."""
+    """Return the id of a node; raises ApiError for one that is not valid."""
     if not _NODE_ID.fullmatch(name):
         raise bad_request(
             f'Invalid node id "{name}": it must start with a lowercase letter, hold only lowercase'
@@ -38,7 +37,7 @@ def check_node_id(name: str) -> str:
 
 
 def check_queued_id(name: str) -> str:
-    """Refuse what cannot be the name of a queued resource."""
+    """Return the id of a queued resource; raises ApiError for one that is not valid."""
     if not _QUEUED_ID.fullmatch(name):
         raise bad_request(
             f'Invalid queued resource id "{name}": it must match ^[A-Za-z0-9_.~+%-]+$.'
@@ -49,9 +48,13 @@ def check_queued_id(name: str) -> str:
 def read_node(
     zone: ZonePlan, document: Document, *, tier: str | None = None, reservation: bool = False
 ) -> NodeSpec:
-    """Understand a node that is asked for; `tier` is that of its queued resource."""
-    spec = {key: value for key, value in document.items() if key not in _OURS}
-    _check_runtime_version(spec.get("runtimeVersion", ""))
+    """Read a requested node; `tier` and `reservation` are those of its queued resource."""
+    spec = {key: value for key, value in document.items() if key not in _OUTPUT_ONLY}
+    version = spec.get("runtimeVersion")
+    if not version:
+        raise bad_request("The field runtime_version is required.")
+    if version not in load_data("service")["runtime_versions"]:
+        raise bad_request(f'The runtime version "{version}" does not exist.')
     check_fields(spec)
     kind = _type_of(zone, spec)
     if spec.get("networkConfig") and spec.get("networkConfigs"):
@@ -70,18 +73,30 @@ def read_node(
 
 
 def check_fields(document: Document) -> None:
-    """Refuse labels, tags, metadata or a description that the service would not store."""
-    _check_labels(document.get("labels", {}))
-    _check_metadata(document.get("metadata", {}))
+    """Raise ApiError for labels, tags, metadata or a description that are not valid."""
+    labels, metadata = document.get("labels", {}), document.get("metadata", {})
+    if len(labels) > _MOST_LABELS:
+        raise bad_request(f"A node has at most {_MOST_LABELS} labels.")
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise bad_request(
+                f'Invalid label "{key}={value}": keys start with a lowercase letter; keys and'
+                " values have at most 63 lowercase letters, digits, _ and -."
+            )
+    if not all(_METADATA_KEY.fullmatch(key) for key in metadata):
+        raise bad_request(f"Invalid metadata key in {sorted(metadata)}.")
+    sizes = [len(str(value).encode()) for value in metadata.values()]
+    if any(size > _LARGEST_VALUE for size in sizes) or sum(sizes) > _LARGEST_METADATA:
+        raise bad_request("The metadata is too large: at most 256 KiB a value, 512 KiB in all.")
     tags = document.get("tags", [])
-    if len(tags) > _MOST_TAGS or not all(_TAG.fullmatch(tag) for tag in tags):
+    if len(tags) > _MOST_TAGS or not all(_NODE_ID.fullmatch(tag) for tag in tags):
         raise bad_request(f"Invalid tags {tags}: at most {_MOST_TAGS}, each a valid name.")
     if len(document.get("description", "")) > _LONGEST_DESCRIPTION:
         raise bad_request(f"The description has more than {_LONGEST_DESCRIPTION} characters.")
 
 
 def read_window(policy: Document, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """When a queued resource may begin to be provisioned, and when no more."""
+    """Read from when and until when a queued resource may be provisioned."""
     interval = policy.get("validInterval", {})
     opens = _moment(policy, "validAfter", now) or _time(interval.get("startTime"))
     closes = _moment(policy, "validUntil", now) or _time(interval.get("endTime"))
@@ -102,16 +117,9 @@ def _moment(policy: Document, name: str, now: datetime) -> datetime | None:
 def _time(text: str | None) -> datetime | None:
     if not text:
         return None
-    # Google writes nanoseconds where there are any; Python before 3.11 reads 3 or 6 digits.
+    # Google writes up to nine digits; Python 3.10 reads exactly three or six.
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00")
-
-
-def _check_runtime_version(version: str) -> None:
-    if not version:
-        raise bad_request("The field runtime_version is required.")
-    if version not in load_data("service")["runtime_versions"]:
-        raise bad_request(f'The runtime version "{version}" does not exist.')
 
 
 def _type_of(zone: ZonePlan, spec: Document) -> AcceleratorType:
@@ -120,33 +128,9 @@ def _type_of(zone: ZonePlan, spec: Document) -> AcceleratorType:
         raise bad_request("accelerator_type and accelerator_config are mutually exclusive.")
     if not name and not config:
         raise bad_request("One of accelerator_type and accelerator_config is required.")
-    wanted = name or f"{config.get('type')} {config.get('topology')}"
     for known in zone.types:
         kind = known_type(known)
-        if (known if name else _config_of(kind)) == wanted:
+        if known == name or (config and config == accelerator_config(kind)):
             return kind
-    raise refusal("bad_type", type=wanted, zone=zone.name, types=", ".join(zone.types))
-
-
-def _config_of(kind: AcceleratorType) -> str:
-    config = load_data("service")["generations"][kind.generation]["config"]
-    return f"{config} {kind.topology}"
-
-
-def _check_labels(labels: dict[str, str]) -> None:
-    if len(labels) > _MOST_LABELS:
-        raise bad_request(f"A node has at most {_MOST_LABELS} labels.")
-    for key, value in labels.items():
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise bad_request(
-                f'Invalid label "{key}={value}": keys start with a lowercase letter; keys and'
-                " values hold lowercase letters, digits, _ and -, at most 63 of them."
-            )
-
-
-def _check_metadata(metadata: dict[str, Any]) -> None:
-    sizes = [len(str(value).encode()) for value in metadata.values()]
-    if not all(_METADATA_KEY.fullmatch(key) for key in metadata):
-        raise bad_request(f"Invalid metadata key in {sorted(metadata)}.")
-    if any(size > _LARGEST_VALUE for size in sizes) or sum(sizes) > _LARGEST_METADATA:
-        raise bad_request("Metadata is too large: 256 KiB a value, 512 KiB together.")
+    wanted = name or f"{config.get('type')} {config.get('topology')}"
+    raise api_error("bad_type", type=wanted, zone=zone.name, types=", ".join(zone.types))

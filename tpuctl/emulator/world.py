@@ -1,239 +1,188 @@
-"""Which planned fault is due: the counting of calls and of nodes."""
+"""The whole state of the emulated service, and the events that are due later."""
 
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 
-from tpuctl.emulator.methods import Call
-from tpuctl.emulator.records import Key, Node, NodeSpec, Operation, Queued
-from tpuctl.emulator.refusals import not_found, refusal
-from tpuctl.emulator.scenario import CallFault, NodeEvent, Scenario, ZonePlan, quota_id
+from tpuctl.emulator.errors import api_error, not_found
+from tpuctl.emulator.faults import FaultCounts
+from tpuctl.emulator.resources import Key, Node, NodeSpec, Operation, QueuedResource
+from tpuctl.emulator.scenario import Scenario, ZonePlan, quota_id
 from tpuctl.hardware.types import AcceleratorType
-
-
-class Faults:
-    """The faults of a scenario, and how often each was matched."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._plans = scenario.faults
-        self.counts = [0] * len(self._plans)
-
-    def of_call(self, call: Call) -> CallFault | None:
-        """Count a call, and give the first fault that is due; every match counts as one."""
-        due = [
-            plan
-            for index, plan in enumerate(self._plans)
-            if isinstance(plan, CallFault)
-            and plan.on == call.method
-            and _matches(plan, call.zone, call.name)
-            and self._is_due(index, plan)
-        ]
-        return due[0] if due else None
-
-    def unreachable(self, call: Call, zones: Iterable[str]) -> set[str]:
-        """Count a call for all zones against the faults of single zones; name the zones that fail.
-
-        A fault for all zones ("*") is one of the call itself.
-        """
-        lost: set[str] = set()
-        for index, plan in enumerate(self._plans):
-            if isinstance(plan, CallFault) and plan.on == call.method and plan.zone not in "*-":
-                hit = {zone for zone in zones if _matches(plan, zone, call.name)}
-                if hit and self._is_due(index, plan):
-                    lost |= hit
-        return lost
-
-    def of_node(self, key: Key) -> list[NodeEvent]:
-        """Count a new incarnation of a node, and give what will happen to it."""
-        return [
-            plan
-            for index, plan in enumerate(self._plans)
-            if isinstance(plan, NodeEvent)
-            and _matches(plan, key.zone, key.name)
-            and self._is_due(index, plan)
-        ]
-
-    def _is_due(self, index: int, plan: CallFault | NodeEvent) -> bool:
-        self.counts[index] += 1
-        count = self.counts[index]
-        return count % plan.nth == 0 if plan.every else count == plan.nth
-
-
-def _matches(plan: CallFault | NodeEvent, zone: str, name: str) -> bool:
-    return fnmatchcase(zone, plan.zone) and fnmatchcase(name, plan.name)
 
 
 @dataclass(order=True)
 class Event:
-    """Something that will happen at a moment that is already known."""
+    """Something that will happen at a known moment: `action(world, *arguments)`."""
 
     at: datetime
     number: int
-    act: Callable[..., None] = field(compare=False)
-    about: tuple[Any, ...] = field(compare=False)
+    action: Callable[..., None] = field(compare=False)
+    arguments: tuple[Any, ...] = field(compare=False)
 
 
 class World:
     """The state of the service at `now`.
 
-    Time is only ever passed in (`state.apply`), and everything that falls due in between happens at
-    its own moment, so that it makes no difference how often somebody looks. `changes` counts what
-    requests have changed. `touched` are queued resources, and `freed`
-    zones, that have to be looked at again.
+    Time is passed in (`state.apply`), and every event happens at its own moment, so the result
+    does not depend on how often the world is looked at. `changes` counts the changes by requests.
+    `changed_queued` are queued resources, `freed_zones` zones, that have to be reviewed.
     """
 
     def __init__(self, scenario: Scenario, *, seed: str, now: datetime) -> None:
         self.scenario, self.seed, self.now = scenario, seed, now
-        self.faults = Faults(scenario)
+        self.call_faults = FaultCounts(scenario.call_faults)
+        self.node_events = FaultCounts(scenario.node_events)
         self.nodes: dict[Key, Node] = {}
-        self.queued: dict[Key, Queued] = {}
+        self.queued: dict[Key, QueuedResource] = {}
         self.operations: dict[Key, Operation] = {}
         self.requests: dict[tuple[str, str, str], tuple[str, str, Operation]] = {}
         self._held_chips: Counter[tuple[str, bool]] = Counter()
         self._quota_chips: Counter[tuple[str, str, bool]] = Counter()
-        self.touched: set[Key] = set()
-        self.freed: set[str] = set()
+        self.changed_queued: set[Key] = set()
+        self.freed_zones: set[str] = set()
         self.changes = 0
-        self._agenda: list[Event] = []
+        self._events: list[Event] = []
         self._numbers = 0
 
     @property
     def revision(self) -> int:
-        """A number that grows with every call that leaves a trace."""
-        return self.changes + sum(self.faults.counts)
+        """A number that grows with every call that has to be stored."""
+        return self.changes + sum(self.call_faults.counts) + sum(self.node_events.counts)
 
     def number(self) -> int:
-        """A number that nothing else in this world has."""
+        """Return a number that is unique in this world."""
         self._numbers += 1
         return self._numbers
 
     def digest(self, what: object) -> str:
-        """Hexadecimal digits that only this world gives to that."""
+        """Return hexadecimal digits that depend on this world and `what`, and on nothing else."""
         return hashlib.sha256(f"{self.seed}/{what}".encode()).hexdigest()
 
-    def after(self, seconds: float, act: Callable[..., None], *about: Any) -> None:
-        """Let something happen later: `act(world, *about)`."""
+    def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Schedule `action(world, *arguments)`."""
+        # The number keeps events of the same moment in the order in which they were scheduled.
         at = self.now + timedelta(seconds=seconds)
-        heapq.heappush(self._agenda, Event(at, self.number(), act, about))
+        heapq.heappush(self._events, Event(at, self.number(), action, arguments))
 
-    def next_due(self, now: datetime) -> Event | None:
-        """Take the next event that is due by `now`, and move the time to its moment."""
-        if not self._agenda or self._agenda[0].at > now:
+    def pop_due(self, now: datetime) -> Event | None:
+        """Remove and return the next event that is due by `now`; time moves to its moment."""
+        if not self._events or self._events[0].at > now:
             return None
-        event = heapq.heappop(self._agenda)
+        event = heapq.heappop(self._events)
         self.now = max(self.now, event.at)
         return event
 
     def zone(self, project: str, zone: str) -> ZonePlan:
-        """The plan of a zone; refuses one that does not exist."""
+        """Return the plan of a zone; raises ApiError where it does not exist."""
         plan = self.scenario.zones.get(zone)
         if plan is None:
-            raise refusal("zone_hidden", zone=zone, project=project)
+            raise api_error("zone_hidden", zone=zone, project=project)
         return plan
 
     def node(self, key: Key) -> Node:
-        """A node by its name; refuses one that does not exist."""
+        """Return a node; raises ApiError where it does not exist."""
         if node := self.nodes.get(key):
             return node
         raise not_found(key.path("nodes"))
 
-    def queued_resource(self, key: Key) -> Queued:
-        """A queued resource by its name; refuses one that does not exist."""
+    def queued_resource(self, key: Key) -> QueuedResource:
+        """Return a queued resource; raises ApiError where it does not exist."""
         if queued := self.queued.get(key):
             return queued
         raise not_found(key.path("queuedResources"))
 
-    def nodes_of(self, queued: Queued) -> list[Node]:
-        """The nodes that a queued resource has now."""
-        nodes = (self.nodes.get(key) for key in queued.parts)
+    def operation(self, key: Key) -> Operation:
+        """Return an operation; raises ApiError where it does not exist."""
+        if operation := self.operations.get(key):
+            return operation
+        raise not_found(key.path("operations"))
+
+    def nodes_of(self, queued: QueuedResource) -> list[Node]:
+        """Return the nodes that a queued resource has now."""
+        nodes = (self.nodes.get(key) for key in queued.node_specs)
         return [node for node in nodes if node and node.queued == queued.key]
 
     def free_chips(self, zone: str, *, reserved: bool) -> int:
-        """How many chips nobody holds, in the reservation or outside of it."""
+        """Count the chips that are free in a zone, of its reservation or outside of it."""
         plan = self.scenario.zones[zone]
         chips = plan.reserved_chips if reserved else plan.capacity_chips
         return chips - self._held_chips[zone, reserved]
 
     def used_quota(self, project: str, zone: str, *, spot: bool) -> int:
-        """How many chips count against the quota: also dead ones, and those that only wait."""
+        """Count the chips that use quota: those of dead nodes and of waiting requests too."""
         return self._quota_chips[project, zone, spot]
 
     def require_quota(self, key: Key, specs: list[NodeSpec]) -> None:
-        """Refuse what the project may not have here."""
+        """Raise ApiError where the project has not enough quota for these nodes."""
         spot, kind = specs[0].spot, specs[0].type
         wanted = sum(spec.type.chips for spec in specs)
         plan = self.scenario.zones[key.zone]
         limit = plan.spot_quota_chips if spot else plan.quota_chips
         if self.used_quota(key.project, key.zone, spot=spot) + wanted > limit:
-            raise refusal(
+            raise api_error(
                 "quota",
                 quota=quota_id(kind.generation, spot=spot),
-                limit=limit * per_chip(kind),
+                limit=limit * quota_per_chip(kind),
                 zone=key.zone,
                 project=key.project,
             )
 
     def require_free_name(self, key: Key) -> None:
-        """Refuse the name of a node that exists, in whatever state."""
+        """Raise ApiError where a node of this name exists, in whatever state."""
         if key in self.nodes:
-            raise refusal("already_exists", resource=key.path("nodes"))
+            raise api_error("already_exists", resource=key.path("nodes"))
 
-    def keep(self, node: Node) -> None:
-        """Let a node be there; under a queued resource its quota is that one's."""
+    def add_node(self, node: Node) -> None:
+        """Add a node; one of a queued resource uses the quota of that."""
         self.nodes[node.key] = node
         if node.queued is None:
             self._quota_chips[node.key.project, node.key.zone, node.spec.spot] += node.chips
 
-    def forget(self, node: Node) -> None:
-        """Let a node be gone: its name, its chips, its quota."""
+    def remove_node(self, node: Node) -> None:
+        """Remove a node: its name, its chips and its quota are free."""
         if self.nodes.get(node.key) is not node:
             return
         del self.nodes[node.key]
-        self.release(node)
+        self.release_chips(node)
         if node.queued is None:
             self._quota_chips[node.key.project, node.key.zone, node.spec.spot] -= node.chips
 
-    def keep_queued(self, queued: Queued) -> None:
-        """Let a queued resource be there, and the quota of all of its nodes be used."""
+    def add_queued(self, queued: QueuedResource) -> None:
+        """Add a queued resource, which uses the quota of all of its nodes."""
         self.queued[queued.key] = queued
         self._quota_chips[queued.key.project, queued.key.zone, queued.spot] += queued.chips
 
-    def forget_queued(self, queued: Queued) -> None:
-        """Let a queued resource be gone, and its quota be free."""
+    def remove_queued(self, queued: QueuedResource) -> None:
+        """Remove a queued resource; its quota is free."""
         if self.queued.get(queued.key) is queued:
             del self.queued[queued.key]
             self._quota_chips[queued.key.project, queued.key.zone, queued.spot] -= queued.chips
 
-    def hold(self, node: Node) -> None:
+    def allocate_chips(self, node: Node) -> None:
         """Give a node its chips."""
         if not node.holds_chips:
             node.holds_chips = True
             self._held_chips[node.key.zone, node.spec.reserved] += node.chips
 
-    def release(self, node: Node) -> None:
-        """Take the chips of a node back, and have what depends on them looked at again."""
+    def release_chips(self, node: Node) -> None:
+        """Take the chips of a node back, for others that wait for them."""
         if node.holds_chips:
             node.holds_chips = False
             self._held_chips[node.key.zone, node.spec.reserved] -= node.chips
-            self.freed.add(node.key.zone)
-        self.touch(node)
+            self.freed_zones.add(node.key.zone)
+        self.node_changed(node)
 
-    def touch(self, node: Node) -> None:
-        """Have the queued resource of a node looked at again."""
+    def node_changed(self, node: Node) -> None:
+        """Have the queued resource of a node reviewed."""
         if node.queued:
-            self.touched.add(node.queued)
+            self.changed_queued.add(node.queued)
 
 
-def per_chip(kind: AcceleratorType) -> int:
-    """How many of what Google counts in a quota one chip is: cores in some families."""
+def quota_per_chip(kind: AcceleratorType) -> int:
+    """Return how many units of Google's quota one chip takes: some families count cores."""
     return int(kind.accelerator_type.rpartition("-")[2]) // kind.chips
-
-
-def timestamp(moment: datetime) -> str:
-    """A moment in the spelling of the API."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

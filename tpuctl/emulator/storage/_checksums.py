@@ -1,23 +1,22 @@
-"""Checksums as Cloud Storage writes them: base64 of crc32c and of md5, over what streams by."""
+"""Checksums as Cloud Storage writes them: base64 of crc32c and of MD5."""
 
 import base64
 import hashlib
-from typing import BinaryIO
 
 import google_crc32c
 
-_BLOCK_BYTES = 1 << 20
-
 
 class Checksums:
-    """Both checksums of everything that was added."""
+    """The size and both checksums of everything that was added."""
 
     def __init__(self) -> None:
+        self.size_bytes = 0
         self._crc32c = 0
         self._md5 = hashlib.md5(usedforsecurity=False)
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
+        self.size_bytes += len(data)
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         self._md5.update(data)
 
@@ -28,13 +27,5 @@ class Checksums:
 
     @property
     def md5(self) -> str:
-        """The md5 so far, in base64."""
+        """The MD5 so far, in base64."""
         return base64.b64encode(self._md5.digest()).decode()
-
-
-def checksums_of(file: BinaryIO) -> Checksums:
-    """Both checksums of the rest of a file."""
-    found = Checksums()
-    while block := file.read(_BLOCK_BYTES):
-        found.add(block)
-    return found

@@ -1,44 +1,55 @@
-"""Everything that is in the buckets, on the disk before it is answered.
+"""Buckets and their objects, on disk before a request is answered.
 
-The bytes of an object are a file of their own; a journal says which files are objects. A line of it
-that a crash tore apart was never answered, and is dropped, and so are files that it does not name.
+The bytes of each object are a file; a journal says which files are objects. A line of it that a
+crash left incomplete was never answered, and is dropped, and so are files that it does not name.
 """
 
+import base64
+import binascii
 import json
 import os
 import threading
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.emulator.errors import storage_error
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.storage.records import Conditions, Stored, check_bucket_name
-from tpuctl.emulator.storage.requests import refuse
+from tpuctl.emulator.storage._checksums import Checksums
+from tpuctl.emulator.storage.resources import (
+    Conditions,
+    StoredObject,
+    check_bucket_name,
+    read_whole,
+)
 from tpuctl.storage.local import ensure_folder, translated_write_errors, write_atomically
+
+_MOST_ITEMS = 1000
+_NOT_SUPPORTED = ("matchGlob", "softDeleted", "filter", "includeTrailingDelimiter")
 
 
 @dataclass
 class Bucket:
-    """One bucket: where it is, and its objects, whose names are kept sorted as well."""
+    """One bucket and its objects, with their names sorted for lists."""
 
     name: str
     location: str
-    objects: dict[str, Stored] = field(default_factory=dict)
+    objects: dict[str, StoredObject] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
 
-    def put(self, stored: Stored) -> None:
+    def put(self, stored: StoredObject) -> None:
         """Add an object, or replace the one of that name."""
         if stored.name not in self.objects:
             insort(self.names, stored.name)
         self.objects[stored.name] = stored
 
-    def drop(self, name: str) -> None:
-        """Take an object out."""
-        del self.objects[name]
+    def remove(self, name: str) -> StoredObject:
+        """Remove an object and return it."""
         del self.names[bisect_left(self.names, name)]
+        return self.objects.pop(name)
 
     def resource(self) -> Document:
         """The bucket as the API shows it."""
@@ -55,9 +66,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Session:
-    """A resumable upload: what it will be, and what it depends on when it is complete.
+    """A resumable upload: the object it will be, and the preconditions for that.
 
-    `total` is its size in bytes where that was said at the start.
+    `total` is its size in bytes where that was declared at the start.
     """
 
     id: str
@@ -74,20 +85,18 @@ class Session:
 
 @dataclass(frozen=True)
 class Upload:
-    """Bytes that have arrived as a whole in `file`, and what they are to become."""
+    """A complete upload: its bytes in `file`, and the object they will be."""
 
     bucket: str
     name: str
     file: Path
-    size_bytes: int
-    crc32c: str
-    md5: str | None
+    sums: Checksums
     fields: Document
     components: int = 0
 
 
-class Shelf:
-    """The buckets of one emulator. Every method is one step that happens whole or not at all."""
+class Buckets:
+    """The buckets of one emulator; every method succeeds as a whole or changes nothing."""
 
     def __init__(self, folder: Path, buckets: Mapping[str, str], now_us: Callable[[], int]) -> None:
         self._journal, self._data = folder / "objects.jsonl", folder / "objects"
@@ -100,186 +109,243 @@ class Shelf:
         self.sessions: dict[str, Session] = {}
         self.fault_counts: list[int] = []
         ensure_folder(self._data)
-        self._recall()
+        self._load()
 
     def new_file(self) -> Path:
-        """A place for bytes that are still arriving; the next start forgets what is in it."""
+        """Return a new path for bytes that arrive; the next start removes what is left there."""
         with self.lock:
             self._files += 1
             return self._data / f"{os.getpid()}-{self._last_us}-{self._files}"
 
     def session_file(self, session: Session) -> Path:
-        """Where the bytes of a resumable upload are until it is complete."""
+        """Return the path of the bytes of a resumable upload that is not complete."""
         return self._data / f"session-{session.id}"
 
-    def path(self, stored: Stored) -> Path:
-        """Where the bytes of an object are."""
+    def path(self, stored: StoredObject) -> Path:
+        """Return the path of the bytes of an object."""
         return self._data / stored.file
 
     def bucket(self, name: str) -> Bucket:
-        """A bucket by its name; refuses one that does not exist."""
+        """Return a bucket; raises StorageError where it does not exist."""
         if found := self.buckets.get(name):
             return found
-        raise refuse("no_bucket")
+        raise storage_error("no_bucket")
 
     def add_bucket(self, name: str, location: str) -> Bucket:
-        """Make a bucket."""
+        """Create a bucket."""
         check_bucket_name(name)
         with self.lock:
             if name in self.buckets:
-                raise refuse("bucket_taken")
-            self._apply({"bucket": {"name": name, "location": location}}, keep=True)
+                raise storage_error("bucket_taken")
+            self._record({"bucket": {"name": name, "location": location}})
             return self.buckets[name]
 
     def remove_bucket(self, name: str) -> None:
-        """Delete a bucket that is empty."""
+        """Delete a bucket, which must be empty."""
         with self.lock:
             if self.bucket(name).objects:
-                raise refuse("bucket_full")
-            self._apply({"no_bucket": name}, keep=True)
+                raise storage_error("bucket_full")
+            self._record({"no_bucket": name})
 
-    def get(self, bucket: str, name: str, query: Mapping[str, object]) -> Stored:
-        """An object by its name, and by its generation where one is asked for."""
+    def get(self, bucket: str, name: str, query: Mapping[str, object]) -> StoredObject:
+        """Return an object, of the generation that the query names; raises StorageError."""
         found = self.bucket(bucket).objects.get(name)
-        asked = str(query.get("generation") or "")
-        if found is None or (asked and asked != str(found.generation)):
-            raise refuse("no_object", bucket=bucket, name=name)
+        generation = str(query.get("generation") or "")
+        if found is None or generation not in ("", str(found.generation)):
+            raise storage_error("no_object", bucket=bucket, name=name)
         return found
 
-    def put(self, upload: Upload, conditions: Conditions) -> Stored:
-        """Make an object of what has arrived, if the conditions hold."""
+    def put(self, upload: Upload, conditions: Conditions) -> StoredObject:
+        """Make an object of a complete upload, if the preconditions hold."""
         with self.lock:
             conditions.check(self.bucket(upload.bucket).objects.get(upload.name))
             generation = self._next_us()
-            stored = Stored(
-                upload.bucket, upload.name, generation, 1, upload.size_bytes, upload.crc32c,
-                upload.md5, str(generation), generation, generation, upload.components,
-                upload.fields,
-            )  # fmt: skip
+            stored = StoredObject(
+                bucket=upload.bucket,
+                name=upload.name,
+                generation=generation,
+                metageneration=1,
+                size_bytes=upload.sums.size_bytes,
+                crc32c=upload.sums.crc32c,
+                md5=None if upload.components else upload.sums.md5,
+                file=str(generation),
+                created_us=generation,
+                updated_us=generation,
+                components=upload.components,
+                fields=upload.fields,
+            )
             with translated_write_errors(upload.file):
                 os.replace(upload.file, self.path(stored))
-            self._apply({"object": asdict(stored)}, keep=True)
+            self._record({"object": to_plain(stored)})
             return stored
 
-    def patch(self, stored: Stored, conditions: Conditions, changes: Document) -> Stored:
-        """Change what is said about an object; None takes a field away."""
+    def patch(
+        self,
+        bucket: str,
+        name: str,
+        query: Mapping[str, object],
+        conditions: Conditions,
+        changes: Document,
+    ) -> StoredObject:
+        """Change the metadata of an object; None removes a field."""
         with self.lock:
-            current = self.get(stored.bucket, stored.name, {"generation": stored.generation})
+            current = self.get(bucket, name, query)
             conditions.check(current)
-            fields = {key: value for key, value in (current.fields | changes).items() if value}
             changed = replace(
                 current,
-                fields=fields,
+                fields={key: text for key, text in (current.fields | changes).items() if text},
                 metageneration=current.metageneration + 1,
                 updated_us=self._next_us(),
             )
-            self._apply({"object": asdict(changed)}, keep=True)
+            self._record({"object": to_plain(changed)})
             return changed
 
     def remove(
         self, bucket: str, name: str, query: Mapping[str, object], conditions: Conditions
     ) -> None:
-        """Delete an object, if the conditions hold."""
+        """Delete an object, if the preconditions hold."""
         with self.lock:
             conditions.check(self.get(bucket, name, query))
-            self._apply({"no_object": [bucket, name]}, keep=True)
+            self._record({"no_object": [bucket, name]})
 
-    def note_session(self, session: Session) -> None:
-        """Remember a resumable upload that begins, or how it ended."""
+    def save_session(self, session: Session) -> None:
+        """Store a resumable upload that starts or ends."""
         with self.lock:
-            self._apply({"session": asdict(session)}, keep=True)
+            self._record({"session": to_plain(session)})
         if session.done or session.cancelled:
             self.session_file(session).unlink(missing_ok=True)
 
     def session(self, identity: str) -> Session:
-        """A resumable upload; refuses one that there is not, or that was cancelled."""
+        """Return a resumable upload; raises StorageError for an unknown or a cancelled one."""
         found = self.sessions.get(identity)
         if found is None:
-            raise refuse("no_upload", upload_id=identity)
+            raise storage_error("no_upload", upload_id=identity)
         if found.cancelled:
-            raise refuse("cancelled")
+            raise storage_error("cancelled")
         return found
 
     def session_lock(self, identity: str) -> threading.Lock:
-        """What one request at a time may hold for a resumable upload."""
+        """Return the lock that a request holds while it works on a resumable upload."""
         with self.lock:
             return self._session_locks[identity]
 
-    def note_faults(self, counts: list[int]) -> None:
-        """Remember how often each planned fault was matched."""
+    def save_fault_counts(self, counts: list[int]) -> None:
+        """Store how often each planned fault was matched."""
         with self.lock:
-            self._apply({"faults": counts}, keep=True)
+            self._record({"faults": counts})
 
     def _next_us(self) -> int:
+        # Generations must grow even where emulated time stands still.
         self._last_us = max(self._now_us(), self._last_us + 1)
         return self._last_us
 
-    def _apply(self, line: Document, *, keep: bool) -> None:
-        """Let one line of the journal happen; `keep` it first where it is a new one."""
-        if keep:
-            with translated_write_errors(self._journal), self._journal.open("ab") as file:
-                file.write(json.dumps(line).encode() + b"\n")
-        (kind, value), *_ = line.items()
-        _LINES[kind](self, value)
+    def _record(self, line: Document) -> None:
+        """Write a line to the journal, then apply it."""
+        # Not synced to the disk: it survives a kill of this process, not a power cut.
+        with translated_write_errors(self._journal), self._journal.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+        self._apply(line)
 
-    def _put_object(self, value: dict[str, Any]) -> None:
-        stored = Stored(**value)
+    def _apply(self, line: Document) -> None:
+        match line:
+            case {"object": value}:
+                self._put_object(StoredObject(**value))
+            case {"no_object": [bucket, name]}:
+                self.path(self.buckets[bucket].remove(name)).unlink(missing_ok=True)
+            case {"bucket": value}:
+                self.buckets[value["name"]] = Bucket(value["name"], value["location"])
+            case {"no_bucket": name}:
+                del self.buckets[name]
+            case {"session": value}:
+                self.sessions[value["id"]] = from_plain(Session, value)
+            case {"faults": counts}:
+                self.fault_counts = counts
+
+    def _put_object(self, stored: StoredObject) -> None:
         bucket = self.buckets[stored.bucket]
         before = bucket.objects.get(stored.name)
         bucket.put(stored)
         self._last_us = max(self._last_us, stored.updated_us)
+        # A change of the metadata keeps the file.
         if before and before.file != stored.file:
             self.path(before).unlink(missing_ok=True)
 
-    def _drop_object(self, value: list[str]) -> None:
-        bucket, name = value
-        before = self.buckets[bucket].objects[name]
-        self.buckets[bucket].drop(name)
-        self.path(before).unlink(missing_ok=True)
-
-    def _put_bucket(self, value: dict[str, str]) -> None:
-        self.buckets[value["name"]] = Bucket(value["name"], value["location"])
-
-    def _drop_bucket(self, name: str) -> None:
-        del self.buckets[name]
-
-    def _put_session(self, value: dict[str, Any]) -> None:
-        conditions = Conditions(**value.pop("conditions"))
-        session = Session(conditions=conditions, **value)
-        self.sessions[session.id] = session
-
-    def _put_faults(self, counts: list[int]) -> None:
-        self.fault_counts = counts
-
-    def _recall(self) -> None:
-        """Let everything in the journal happen again, and write it anew without the past."""
-        began = set(self.buckets)
+    def _load(self) -> None:
+        """Apply the whole journal, then rewrite it without what is no longer there."""
+        initial = set(self.buckets)
         if self._journal.exists():
             for line in self._journal.read_bytes().split(b"\n")[:-1]:
-                self._apply(json.loads(line), keep=False)
-        write_atomically(self._journal, "".join(f"{json.dumps(x)}\n" for x in self._whole(began)))
+                self._apply(json.loads(line))
+        write_atomically(
+            self._journal, "".join(f"{json.dumps(x)}\n" for x in self._snapshot(initial))
+        )
         objects = (bucket.objects.values() for bucket in self.buckets.values())
         named = {stored.file for some in objects for stored in some}
         named |= {self.session_file(session).name for session in self.sessions.values()}
+        # A file that the journal does not name is of an upload that was never answered.
         for file in self._data.iterdir():
             if file.name not in named:
                 file.unlink()
 
-    def _whole(self, began: set[str]) -> Iterable[Document]:
-        """What is there now, as lines of a journal that follows the scenario's buckets."""
+    def _snapshot(self, initial: set[str]) -> Iterator[Document]:
+        """Write the present state as lines of a journal that starts with the scenario's buckets."""
         yield {"faults": self.fault_counts}
-        yield from ({"no_bucket": name} for name in began - set(self.buckets))
+        yield from ({"no_bucket": name} for name in initial - set(self.buckets))
         for bucket in self.buckets.values():
             yield {"bucket": {"name": bucket.name, "location": bucket.location}}
-            yield from ({"object": asdict(stored)} for stored in bucket.objects.values())
-        yield from ({"session": asdict(session)} for session in self.sessions.values())
+            yield from ({"object": to_plain(stored)} for stored in bucket.objects.values())
+        yield from ({"session": to_plain(session)} for session in self.sessions.values())
 
 
-_LINES: dict[str, Callable[[Shelf, Any], None]] = {
-    "object": Shelf._put_object,
-    "no_object": Shelf._drop_object,
-    "bucket": Shelf._put_bucket,
-    "no_bucket": Shelf._drop_bucket,
-    "session": Shelf._put_session,
-    "faults": Shelf._put_faults,
-}
+def list_objects(bucket: Bucket, query: Mapping[str, str]) -> Document:
+    """List one page of the objects of a bucket, and of their prefixes up to a delimiter."""
+    for key in _NOT_SUPPORTED:
+        if query.get(key, "false") != "false":
+            raise storage_error("unimplemented", what=key)
+    most = min(read_whole(query, "maxResults") or _MOST_ITEMS, _MOST_ITEMS)
+    items: list[Document] = []
+    prefixes: list[str] = []
+    document: Document = {"kind": "storage#objects"}
+    last = ""
+    for entry, is_prefix in _entries(bucket, query):
+        if len(items) + len(prefixes) == most:
+            document["nextPageToken"] = base64.urlsafe_b64encode(last.encode()).decode()
+            break
+        last = entry
+        if is_prefix:
+            prefixes.append(entry)
+        else:
+            items.append(bucket.objects[entry].resource())
+    lists = {"items": items, "prefixes": prefixes}
+    return document | {key: found for key, found in lists.items() if found}
+
+
+def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Return names and prefixes in order, each with whether it is a prefix."""
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    end = query.get("endOffset", "")
+    after = _after(query.get("pageToken", ""))
+    index = bisect_left(bucket.names, max(prefix, query.get("startOffset", ""), after))
+    while index < len(bucket.names):
+        name = bucket.names[index]
+        if not name.startswith(prefix) or (end and name >= end):
+            return
+        cut = name.find(delimiter, len(prefix)) if delimiter else -1
+        folder = name[: cut + len(delimiter)] if cut >= 0 else ""
+        if folder and folder > after:
+            yield folder, True
+        if not folder and name > after:
+            yield name, False
+        # Skip the rest of that folder at once: it may hold very many objects.
+        if folder:
+            first_after = folder[:-1] + chr(ord(folder[-1]) + 1)
+            index = bisect_left(bucket.names, first_after, index + 1)
+        else:
+            index += 1
+
+
+def _after(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise storage_error("number", value=token, field="pageToken") from None

@@ -1,18 +1,25 @@
-"""The three ways to bring bytes: as they are, with their metadata, or piece by piece."""
+"""Uploads to Cloud Storage: media, multipart and resumable."""
 
 import json
 import re
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from tpuctl.emulator.errors import StorageError, storage_error
+from tpuctl.emulator.http import PIECE_BYTES, ConnectionCut, Headers, Reply, Request
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.storage._checksums import Checksums, checksums_of
-from tpuctl.emulator.storage.objects import Session, Shelf, Upload
-from tpuctl.emulator.storage.records import WRITABLE, check_object_name, read_conditions, whole
-from tpuctl.emulator.storage.requests import Cut, Headers, Reply, Request, StorageRefusal, refuse
+from tpuctl.emulator.storage._checksums import Checksums
+from tpuctl.emulator.storage.objects import Buckets, Session, Upload
+from tpuctl.emulator.storage.resources import (
+    WRITABLE,
+    check_object_name,
+    read_conditions,
+    read_whole,
+)
 
 CHUNK_BYTES = 256 << 10
 _LARGEST_MULTIPART_BYTES = 256 << 20
@@ -22,277 +29,269 @@ _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?:(?P<total>\d+
 
 
 @dataclass(frozen=True)
-class _Declared:
-    """What a request says of the bytes it brings."""
+class Declared:
+    """What a request declares about the object that it uploads."""
 
     name: str
     fields: Document
-    crc32c: str | None
-    md5: str | None
+    crc32c: str | None = None
+    md5: str | None = None
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Where a piece begins, how long it is, how large everything will be; None is unknown."""
+class _Chunk:
+    """One chunk of a resumable upload: offset and size, and the size of the whole; None is unknown.
 
-    first: int | None = None
-    promised: int | None = None
+    A request without a range `is_all` of it.
+    """
+
+    offset: int | None = None
+    size: int | None = None
     total: int | None = None
     is_all: bool = False
 
     @property
     def is_last(self) -> bool:
-        return self.is_all or self.total == (self.first or 0) + (self.promised or 0)
+        return self.is_all or self.total == (self.offset or 0) + (self.size or 0)
 
     def check(self, received: int) -> None:
-        """Refuse a body that is not as long as was promised, or too short to go on from."""
-        if self.promised not in (None, received):
-            raise refuse("range_length", promised=self.promised, received=received)
+        """Raise StorageError for a body of another size, or too small for a chunk."""
+        if self.size not in (None, received):
+            raise storage_error("range_length", promised=self.size, received=received)
         if not self.is_last and received < CHUNK_BYTES:
-            raise refuse("small_chunk", received=received)
+            raise storage_error("small_chunk", received=received)
 
 
-def insert(shelf: Shelf, request: Request) -> Reply:
-    """Take an object as the parameter `uploadType` says, or begin to."""
+def insert(buckets: Buckets, request: Request) -> Reply:
+    """Upload an object, or start a resumable upload, as `uploadType` says."""
     kind = request.query.get("uploadType")
     if kind is None:
-        raise refuse("required", field="uploadType")
+        raise storage_error("required", field="uploadType")
     if kind not in _KINDS:
-        raise refuse("upload_type", value=kind)
-    shelf.bucket(request.names[0])
-    return _KINDS[kind](shelf, request)
+        raise storage_error("upload_type", value=kind)
+    buckets.bucket(request.names["bucket"])
+    return _KINDS[kind](buckets, request)
 
 
-def name_of(shelf: Shelf, request: Request) -> str:
-    """What the object of an upload will be called, as far as that can be told; refuses nothing."""
-    if session := shelf.sessions.get(request.query.get("upload_id", "")):
+def name_of_upload(buckets: Buckets, request: Request) -> str:
+    """Return the name of the object that a request uploads, "" where that is not known."""
+    if session := buckets.sessions.get(request.query.get("upload_id", "")):
         return session.name
     if name := request.query.get("name"):
         return name
-    head = request.body.begin()
+    head = request.body.peek()
     if request.query.get("uploadType") == "multipart":
         head = head.partition(b"\r\n\r\n")[2].partition(b"\r\n--")[0]
-    with suppress(StorageRefusal):
+    with suppress(StorageError):
         return str(read_document(head).get("name") or "")
     return ""
 
 
-def _media(shelf: Shelf, request: Request) -> Reply:
+def _media(buckets: Buckets, request: Request) -> Reply:
     content_type = request.headers.get("Content-Type")
     declared = _declared(request, {"contentType": content_type} if content_type else {})
-    file, sums = shelf.new_file(), Checksums()
-    size_bytes = 0
+    return store_object(buckets, request, declared, request.body.pieces())
+
+
+def _multipart(buckets: Buckets, request: Request) -> Reply:
+    boundary = _BOUNDARY.search(request.headers.get("Content-Type", ""))
+    if not boundary:
+        raise storage_error("multipart", why="the boundary is missing")
+    body = request.body.read(_LARGEST_MULTIPART_BYTES)
+    (_, text), (media_type, data) = _parts(body, boundary[1].encode())
+    metadata = read_document(text)
+    content_type = metadata.setdefault("contentType", media_type)
+    if media_type and content_type != media_type:
+        raise storage_error("types_differ", media=media_type, declared=content_type)
+    return store_object(buckets, request, _declared(request, metadata), [data])
+
+
+def store_object(
+    buckets: Buckets,
+    request: Request,
+    declared: Declared,
+    pieces: Iterable[bytes],
+    *,
+    components: int = 0,
+) -> Reply:
+    """Write bytes to a new file and make an object of it."""
+    file, sums = buckets.new_file(), Checksums()
     try:
         with file.open("wb") as target:
-            for piece in request.body.pieces():
+            for piece in pieces:
                 target.write(piece)
                 sums.add(piece)
-                size_bytes += len(piece)
-        return _finish(shelf, request, declared, file, size_bytes, sums)
+        _check_sums(sums, declared.crc32c, declared.md5)
+        bucket = request.names["bucket"]
+        upload = Upload(bucket, declared.name, file, sums, declared.fields, components)
+        return Reply(document=buckets.put(upload, read_conditions(request.query)).resource())
     finally:
         file.unlink(missing_ok=True)
 
 
-def _multipart(shelf: Shelf, request: Request) -> Reply:
-    found = _BOUNDARY.search(request.headers.get("Content-Type", ""))
-    if not found:
-        raise refuse("multipart", why="there is no boundary")
-    body = request.body.read(_LARGEST_MULTIPART_BYTES)
-    (_, text), (media_type, data) = _parts(body, found[1].encode())
-    metadata = read_document(text)
-    said = metadata.setdefault("contentType", media_type)
-    if media_type and said != media_type:
-        raise refuse("types_differ", media=media_type, declared=said)
-    declared = _declared(request, metadata)
-    file, sums = shelf.new_file(), Checksums()
-    sums.add(data)
-    try:
-        file.write_bytes(data)
-        return _finish(shelf, request, declared, file, len(data), sums)
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def _finish(
-    shelf: Shelf,
-    request: Request,
-    declared: _Declared,
-    file: Path,
-    size_bytes: int,
-    sums: Checksums,
-) -> Reply:
-    upload = Upload(
-        request.names[0], declared.name, file, size_bytes, sums.crc32c, sums.md5, declared.fields
-    )
-    _check_sums(upload, declared.crc32c, declared.md5)
-    return Reply(document=shelf.put(upload, read_conditions(request.query)).resource())
-
-
-def _begin(shelf: Shelf, request: Request) -> Reply:
+def _start(buckets: Buckets, request: Request) -> Reply:
     metadata = read_document(request.body.read(_LARGEST_METADATA_BYTES) or b"{}")
     if content_type := request.headers.get("X-Upload-Content-Type"):
         metadata.setdefault("contentType", content_type)
     declared = _declared(request, metadata)
     session = Session(
         id=secrets.token_urlsafe(32),
-        bucket=request.names[0],
+        bucket=request.names["bucket"],
         name=declared.name,
         fields=declared.fields,
         conditions=read_conditions(request.query),
         crc32c=declared.crc32c,
         md5=declared.md5,
-        total=whole(request.headers, "X-Upload-Content-Length"),
+        total=read_whole(request.headers, "X-Upload-Content-Length"),
     )
-    shelf.session_file(session).touch()
-    shelf.note_session(session)
+    buckets.session_file(session).touch()
+    buckets.save_session(session)
     place = f"http://{request.headers['Host']}/upload/storage/v1/b/{session.bucket}/o"
     location = f"{place}?uploadType=resumable&upload_id={session.id}"
     return Reply(headers={"Location": location, "X-GUploader-UploadID": session.id})
 
 
-_KINDS = {"media": _media, "multipart": _multipart, "resumable": _begin}
+_KINDS = {"media": _media, "multipart": _multipart, "resumable": _start}
 
 
-def resume(shelf: Shelf, request: Request) -> Reply:
-    """Take the next piece of a resumable upload, or say how much has arrived."""
+def resume(buckets: Buckets, request: Request) -> Reply:
+    """Take the next chunk of a resumable upload, or tell how much has arrived."""
     identity = request.query.get("upload_id", "")
-    with shelf.session_lock(identity):
-        session = shelf.session(identity)
+    with buckets.session_lock(identity):
+        session = buckets.session(identity)
         if session.done:
             return Reply(document=session.done)
-        piece = _piece(request, session)
-        persisted = _take(shelf.session_file(session), request, piece)
-        if persisted == piece.total or piece.is_all:
-            return _complete(shelf, request, session, persisted)
+        chunk = _read_chunk(request, session)
+        persisted = _append(buckets.session_file(session), request, chunk)
+        if persisted == chunk.total or chunk.is_all:
+            return _complete(buckets, request, session)
     return Reply(308, headers={"Range": f"bytes=0-{persisted - 1}"} if persisted else {})
 
 
-def cancel(shelf: Shelf, request: Request) -> Reply:
-    """End a resumable upload; this succeeds with an error, as it does with the service."""
-    session = shelf.session(request.query.get("upload_id", ""))
-    shelf.note_session(replace(session, cancelled=True))
-    raise refuse("cancelled")
+def cancel(buckets: Buckets, request: Request) -> Reply:
+    """Cancel a resumable upload; the service answers a successful cancellation with an error."""
+    session = buckets.session(request.query.get("upload_id", ""))
+    buckets.save_session(replace(session, cancelled=True))
+    raise storage_error("cancelled")
 
 
-def _piece(request: Request, session: Session) -> _Piece:
+def _read_chunk(request: Request, session: Session) -> _Chunk:
     text = request.headers.get("Content-Range")
     if text is None:
-        return _Piece(first=0, is_all=True)
+        return _Chunk(offset=0, is_all=True)
     found = _RANGE.fullmatch(text)
     if not found:
-        raise refuse("content_range", value=text)
+        raise storage_error("content_range", value=text)
     total = int(found["total"]) if found["total"] else None
     if total is not None and session.total not in (None, total):
-        raise refuse("total", total=total, declared=session.total)
+        raise storage_error("total", total=total, declared=session.total)
     if found["first"] is None:
-        return _Piece(total=total)
+        return _Chunk(total=total)
     first, last = int(found["first"]), int(found["last"])
     if last < first or (total is not None and last >= total):
-        raise refuse("content_range", value=text)
-    return _Piece(first, last - first + 1, total)
+        raise storage_error("content_range", value=text)
+    return _Chunk(first, last - first + 1, total)
 
 
-def _take(file: Path, request: Request, piece: _Piece) -> int:
-    """Write what is new in a piece; gives how many bytes are there now."""
+def _append(file: Path, request: Request, chunk: _Chunk) -> int:
+    """Append a chunk, without what arrived before; returns how many bytes are there now."""
     with file.open("r+b") as target:
         before = target.seek(0, 2)
-        if piece.first is None:
+        if chunk.offset is None:
             return before
-        if piece.first > before:
-            raise refuse("gap", offset=piece.first, persisted=before)
+        if chunk.offset > before:
+            raise storage_error("gap", offset=chunk.offset, persisted=before)
         try:
-            received = _write_new(request, target, before - piece.first)
-        except Cut:
-            # The service keeps what has arrived, in whole units.
-            target.truncate(_in_units(before, target.tell()))
+            received = _write_new(request, target, before - chunk.offset)
+        except ConnectionCut:
+            # The service keeps what has arrived, in whole units of 256 KiB.
+            target.truncate(_whole_units(before, target.tell()))
             raise
         try:
-            piece.check(received)
-        except StorageRefusal:
+            chunk.check(received)
+        except StorageError:
             target.truncate(before)
             raise
-        if not piece.is_last:
-            target.truncate(_in_units(before, target.tell()))
+        if not chunk.is_last:
+            target.truncate(_whole_units(before, target.tell()))
         return target.seek(0, 2)
 
 
 def _write_new(request: Request, target: BinaryIO, known: int) -> int:
-    """Write a body whose first `known` bytes are there already; gives its length."""
+    """Write a body without its first `known` bytes; returns the length of the body."""
     received = 0
-    for part in request.body.pieces():
-        target.write(part[max(0, known - received) :])
-        received += len(part)
+    for piece in request.body.pieces():
+        target.write(piece[max(0, known - received) :])
+        received += len(piece)
     return received
 
 
-def _in_units(before: int, after: int) -> int:
+def _whole_units(before: int, after: int) -> int:
     return max(before, after // CHUNK_BYTES * CHUNK_BYTES)
 
 
-def _complete(shelf: Shelf, request: Request, session: Session, size_bytes: int) -> Reply:
-    file = shelf.session_file(session)
+def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
+    file, sums = buckets.session_file(session), Checksums()
     with file.open("rb") as arrived:
-        sums = checksums_of(arrived)
-    upload = Upload(
-        session.bucket, session.name, file, size_bytes, sums.crc32c, sums.md5, session.fields
-    )
-    late = _hashes(request.headers)
+        while piece := arrived.read(PIECE_BYTES):
+            sums.add(piece)
+    upload = Upload(session.bucket, session.name, file, sums, session.fields)
+    hashes = _hashes(request.headers)
     try:
-        _check_sums(upload, session.crc32c, session.md5)
-        _check_sums(upload, late.get("crc32c"), late.get("md5"))
-        document = shelf.put(upload, session.conditions).resource()
-    except StorageRefusal:
-        shelf.note_session(replace(session, cancelled=True))
+        _check_sums(sums, session.crc32c, session.md5)
+        _check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
+        document = buckets.put(upload, session.conditions).resource()
+    except StorageError:
+        buckets.save_session(replace(session, cancelled=True))
         raise
-    shelf.note_session(replace(session, done=document))
+    buckets.save_session(replace(session, done=document))
     return Reply(document=document)
 
 
-def _check_sums(upload: Upload, crc32c: str | None, md5: str | None) -> None:
-    """Refuse bytes whose checksums are not those that were declared."""
-    if crc32c and crc32c != upload.crc32c:
-        raise refuse("crc32c", declared=crc32c, actual=upload.crc32c)
-    if md5 and md5 != upload.md5:
-        raise refuse("md5", declared=md5, actual=upload.md5)
+def _check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
+    """Raise StorageError where the checksums are not those that were declared."""
+    if crc32c and crc32c != sums.crc32c:
+        raise storage_error("crc32c", declared=crc32c, actual=sums.crc32c)
+    if md5 and md5 != sums.md5:
+        raise storage_error("md5", declared=md5, actual=sums.md5)
 
 
-def _declared(request: Request, metadata: Document) -> _Declared:
-    query, said = request.query.get("name"), metadata.get("name")
-    if query and said and query != said:
-        raise refuse("names_differ", body=said, query=query)
-    late = _hashes(request.headers)
-    return _Declared(
-        check_object_name(str(query or said or "")),
+def _declared(request: Request, metadata: Document) -> Declared:
+    in_query, in_body = request.query.get("name"), metadata.get("name")
+    if in_query and in_body and in_query != in_body:
+        raise storage_error("names_differ", body=in_body, query=in_query)
+    hashes = _hashes(request.headers)
+    return Declared(
+        check_object_name(str(in_query or in_body or "")),
         writable(metadata),
-        metadata.get("crc32c") or late.get("crc32c"),
-        metadata.get("md5Hash") or late.get("md5"),
+        metadata.get("crc32c") or hashes.get("crc32c"),
+        metadata.get("md5Hash") or hashes.get("md5"),
     )
 
 
 def writable(metadata: Document) -> Document:
-    """Those fields of an object that its owner may set."""
+    """Select the fields of an object that its owner may set."""
     return {key: metadata[key] for key in WRITABLE if metadata.get(key)}
 
 
 def _hashes(headers: Headers) -> dict[str, str]:
-    """Checksums in a header such as `X-Goog-Hash: crc32c=n03x6A==,md5=...`."""
+    """Read the checksums in a header such as `X-Goog-Hash: crc32c=n03x6A==,md5=...`."""
     pairs = (part.strip().partition("=") for part in headers.get("X-Goog-Hash", "").split(","))
     return {name: value for name, _, value in pairs if value}
 
 
 def _parts(body: bytes, boundary: bytes) -> list[tuple[str | None, bytes]]:
-    """The two parts of a multipart body: type and bytes of each."""
-    mark = b"\r\n--" + boundary
-    pieces = (b"\r\n" + body).split(mark)
+    """Return the content type and the bytes of both parts of a multipart body."""
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
     if len(pieces) != 4 or not pieces[3].startswith(b"--"):
-        raise refuse("multipart", why="it must have two parts and an end")
+        raise storage_error("multipart", why="it must have two parts and an end")
     return [_part(piece) for piece in pieces[1:3]]
 
 
 def _part(piece: bytes) -> tuple[str | None, bytes]:
     head, separator, content = piece.partition(b"\r\n\r\n")
     if not separator:
-        raise refuse("multipart", why="a part has no end of its headers")
+        raise storage_error("multipart", why="the headers of a part have no end")
     for line in head.decode("latin-1").splitlines():
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-type":
@@ -305,7 +304,7 @@ def read_document(text: bytes) -> Document:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise refuse("json") from None
+        raise storage_error("json") from None
     if not isinstance(document, dict):
-        raise refuse("json")
+        raise storage_error("json")
     return document

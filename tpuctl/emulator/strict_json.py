@@ -1,6 +1,8 @@
-"""Reading a JSON object strictly: a wrong type or an unknown key is an error with its place."""
+"""Strict reading of JSON: whatever is not understood is an error that names its place."""
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
@@ -10,8 +12,16 @@ _SHOWN = 60
 _MOST = 1e9
 
 
-class Reader:
-    """One object of a document, and where in the document it is."""
+def parse_json(data: bytes, path: Path) -> Any:
+    """Parse a scenario file: no repeated keys, no NaN; raises InvalidInputError."""
+    try:
+        return json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"Could not read the scenario {path}: {error}.") from error
+
+
+class ObjectReader:
+    """One object of a document, and its place there."""
 
     def __init__(self, value: Any, source: str, place: str = "") -> None:
         self._source, self._place = source, place
@@ -20,44 +30,40 @@ class Reader:
         self._values: dict[str, Any] = value
 
     def error(self, key: str, problem: str) -> InvalidInputError:
-        """Say what is wrong with the value of a key, or with the object itself."""
+        """Make the error for the value of a key, or for the object itself."""
         place = ".".join(part for part in (self._place, key) if part)
         where = f"{self._source}: {place}" if place else self._source
-        return InvalidInputError(f"{where} {problem}.", hint="The keys are in docs/emulator.md.")
+        return InvalidInputError(f"{where} {problem}.", hint="See docs/emulator.md for all keys.")
 
     def allow(self, names: str) -> None:
         """Refuse every key that is not among these."""
         known = names.split()
         for key in self._values:
             if key not in known:
-                raise self.error(key, f"is no key here; keys are {', '.join(known)}")
+                raise self.error(key, f"is not a known key; known keys: {', '.join(known)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
-    def __bool__(self) -> bool:
-        return bool(self._values)
-
-    def has(self, key: str) -> bool:
-        """Whether a key is there."""
+    def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def text(self, key: str, default: str | None) -> str | None:
-        """Read a text that is not empty."""
+    def text(self, key: str, default: str) -> str:
+        """Read a string that is not empty."""
         value = self._values.get(key, default)
-        if value is not default and not (isinstance(value, str) and value):
-            raise self.error(key, f"must be text, not {_short(value)}")
-        return value
+        if key in self and not (isinstance(value, str) and value):
+            raise self.error(key, f"must be a non-empty string, not {_short(value)}")
+        return str(value)
 
     def texts(self, key: str) -> list[str]:
-        """Read a list of texts."""
+        """Read a list of strings."""
         value = self._values[key]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.error(key, f"must be a list of texts, not {_short(value)}")
+            raise self.error(key, f"must be a list of strings, not {_short(value)}")
         return value
 
     def flag(self, key: str) -> bool:
-        """Read true or false; false when it is not there."""
+        """Read true or false; false where the key is missing."""
         value = self._values.get(key, False)
         if not isinstance(value, bool):
             raise self.error(key, f"must be true or false, not {_short(value)}")
@@ -89,24 +95,38 @@ class Reader:
         """Read one of several words."""
         value = self._values.get(key, default)
         if value is None:
-            raise self.error(key, f"is missing; it is one of {', '.join(options)}")
+            raise self.error(key, f"is missing; it must be one of {', '.join(options)}")
         if value not in options:
-            raise self.error(key, f"is one of {', '.join(options)}, not {_short(value)}")
+            raise self.error(key, f"must be one of {', '.join(options)}, not {_short(value)}")
         return str(value)
 
-    def object(self, key: str) -> "Reader":
-        """Read an object below this one; empty when it is not there."""
+    def object(self, key: str) -> "ObjectReader":
+        """Read an object below this one; empty where the key is missing."""
         place = f"{self._place}.{key}" if self._place else key
-        return Reader(self._values.get(key, {}), self._source, place)
+        return ObjectReader(self._values.get(key, {}), self._source, place)
 
-    def objects(self, key: str) -> "list[Reader]":
-        """Read a list of objects; empty when it is not there."""
+    def objects(self, key: str) -> "list[ObjectReader]":
+        """Read a list of objects; empty where the key is missing."""
         value = self._values.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, f"must be a list, not {_short(value)}")
-        return [Reader(item, self._source, f"{key}[{index}]") for index, item in enumerate(value)]
+        return [
+            ObjectReader(item, self._source, f"{key}[{index}]") for index, item in enumerate(value)
+        ]
 
 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} appears twice")
+    return document
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")

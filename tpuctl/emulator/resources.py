@@ -1,24 +1,29 @@
-"""What the service remembers: nodes, queued resources and operations."""
+"""The resources of the Cloud TPU API: nodes, queued resources and operations."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from tpuctl.emulator.methods import Document
-from tpuctl.emulator.refusals import Refusal
-from tpuctl.emulator.scenario import NodeEvent
+from tpuctl.emulator.errors import ApiError
+from tpuctl.emulator.faults import NodeEvent
+from tpuctl.emulator.methods import Call, Document
 from tpuctl.hardware.types import AcceleratorType
 
 DEAD = frozenset({"PREEMPTED", "TERMINATED"})
-"""A node in one of these never comes back; it holds its name and its quota."""
+"""States that a node never leaves; it keeps its name and its quota until it is deleted."""
 
 
 class Key(NamedTuple):
-    """Where a thing is and how it is called; names are unique within a zone of a project."""
+    """Where a resource is and its id; ids are unique within a zone of a project."""
 
     project: str
     zone: str
     name: str
+
+    @classmethod
+    def of(cls, call: Call) -> "Key":
+        """Return the key of the resource that a call is about."""
+        return cls(call.project, call.zone, call.name)
 
     def path(self, collection: str) -> str:
         """The full name of the resource."""
@@ -27,20 +32,20 @@ class Key(NamedTuple):
 
 @dataclass
 class Operation:
-    """Work in progress, or its end: `failure`, or `response` where it has one."""
+    """A long-running operation; once it has `ended`, its `failure` or its `response`."""
 
     key: Key
     verb: str
     target: str
     created: datetime
     ended: datetime | None = None
-    failure: Refusal | None = None
+    failure: ApiError | None = None
     response: Document | None = None
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What was asked for: the message as it came, and the type it names."""
+    """The node that was requested: its message, and the accelerator type that this names."""
 
     document: Document
     type: AcceleratorType
@@ -50,11 +55,10 @@ class NodeSpec:
 
 @dataclass
 class Node:
-    """One incarnation of a node; a later one of the same name is another object.
+    """A node; one that is created later with the same name is another object.
 
-    `ssh_port` is where its workers listen, if they are machines that can be reached.
-    `before` is the state that a failed deletion, stop or start leads back to. `waiting` are events
-    that can only happen once it is READY.
+    `previous_state` is what a failed deletion, stop or start goes back to. `pending_events` are
+    planned events that wait until it is READY. `ssh_port` is where its workers listen, if they run.
     """
 
     key: Key
@@ -65,7 +69,7 @@ class Node:
     multislice: bool = False
     holds_chips: bool = False
     state: str = "CREATING"
-    before: str = "CREATING"
+    previous_state: str = "CREATING"
     health: str | None = None
     health_description: str = ""
     addresses: tuple[tuple[str, str], ...] = ()
@@ -73,7 +77,7 @@ class Node:
     down_workers: set[int] = field(default_factory=set)
     busy_workers: dict[int, float | None] = field(default_factory=dict)
     guest_attributes: dict[int, dict[str, str]] = field(default_factory=dict)
-    waiting: list[NodeEvent] = field(default_factory=list)
+    pending_events: list[NodeEvent] = field(default_factory=list)
     operation: Operation | None = None
     ssh_port: int | None = None
     host_keys: dict[int, str] = field(default_factory=dict)
@@ -83,8 +87,8 @@ class Node:
         """The full name of the resource."""
         return self.key.path("nodes")
 
-    def published(self, worker: int) -> dict[str, str]:
-        """The guest attributes of a worker, by path: its host key first, as soon as it runs."""
+    def published_attributes(self, worker: int) -> dict[str, str]:
+        """The guest attributes of a worker by path; a running one publishes its host key."""
         metadata = self.spec.document.get("metadata", {})
         allowed = str(metadata.get("enable-guest-attributes", "")).upper() != "FALSE"
         kind, _, key = self.host_keys.get(worker, "").partition(" ")
@@ -93,28 +97,28 @@ class Node:
 
     @property
     def chips(self) -> int:
-        """How many chips it has, or would have."""
+        """How many chips it has once it is provisioned."""
         return self.spec.type.chips
 
 
 @dataclass
-class Queued:
-    """A queued resource; `parts` are the nodes it asks for.
+class QueuedResource:
+    """A queued resource, with the nodes that it asks for.
 
-    Its chips count against the quota as long as it exists, whatever its state.
+    Its chips count against the quota as long as it exists, in every state.
     """
 
     key: Key
     number: int
     created: datetime
     document: Document
-    parts: dict[Key, NodeSpec]
-    opens: datetime | None
-    closes: datetime | None
+    node_specs: dict[Key, NodeSpec]
+    valid_from: datetime | None
+    valid_until: datetime | None
     state: str = "CREATING"
-    before: str = "CREATING"
+    previous_state: str = "CREATING"
     initiator: str | None = None
-    failure: Refusal | None = None
+    failure: ApiError | None = None
     not_before: datetime | None = None
     operation: Operation | None = None
 
@@ -126,17 +130,22 @@ class Queued:
     @property
     def spot(self) -> bool:
         """Whether it asks for spot capacity."""
-        return next(iter(self.parts.values())).spot
+        return next(iter(self.node_specs.values())).spot
 
     @property
     def reserved(self) -> bool:
-        """Whether it draws from a reservation."""
-        return next(iter(self.parts.values())).reserved
+        """Whether it uses a reservation."""
+        return next(iter(self.node_specs.values())).reserved
 
     @property
     def chips(self) -> int:
         """How many chips all of its nodes have together."""
-        return sum(spec.type.chips for spec in self.parts.values())
+        return sum(spec.type.chips for spec in self.node_specs.values())
 
 
-Target = Node | Queued
+Target = Node | QueuedResource
+
+
+def timestamp(moment: datetime) -> str:
+    """Write a moment as the API does."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

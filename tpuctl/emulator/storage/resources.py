@@ -1,12 +1,12 @@
-"""An object as the service keeps it, and the conditions under which a request may touch it."""
+"""Objects of Cloud Storage, the preconditions of requests, and valid names."""
 
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Protocol
 
+from tpuctl.emulator.errors import storage_error
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.storage.requests import refuse
 
 WRITABLE = (
     "cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType",
@@ -17,15 +17,15 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 
 
 class Lookup(Protocol):
-    """Anything with values by their names: a query, headers, an object of JSON."""
+    """Values by name: a query, headers, a JSON object."""
 
     def get(self, key: str, /) -> object:
-        """The value of that name, None when it is not there."""
+        """Return the value of a name, or None."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One object: `file` holds its bytes, `fields` is what its owner said about it.
+class StoredObject:
+    """One object: the name of the `file` with its bytes, and the `fields` that its owner set.
 
     `md5` is None for one that was composed of `components` others. `created_us` and `updated_us`
     are microseconds since 1970.
@@ -51,7 +51,7 @@ class Stored:
 
     @property
     def etag(self) -> str:
-        """What changes with every change."""
+        """The entity tag, which is new after every change."""
         return f"{self.generation:x}/{self.metageneration}"
 
     def resource(self) -> Document:
@@ -81,78 +81,76 @@ class Stored:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The preconditions of a request; None is none."""
+    """The preconditions of a request; None is no condition."""
 
     generation: int | None = None
     not_generation: int | None = None
     metageneration: int | None = None
     not_metageneration: int | None = None
 
-    def check(self, current: Stored | None, *, reading: bool = False) -> None:
-        """Refuse unless all of them hold; an object that is not there has generation 0."""
+    def check(self, current: StoredObject | None, *, reading: bool = False) -> None:
+        """Raise StorageError unless all hold; an object that does not exist has generation 0."""
         generation = current.generation if current else 0
         metageneration = current.metageneration if current else 0
-        if self.generation not in (None, generation):
-            raise refuse("condition")
-        if self.metageneration not in (None, metageneration):
-            raise refuse("condition")
-        same = generation == self.not_generation or metageneration == self.not_metageneration
-        if same:
-            raise refuse("not_modified" if reading else "condition")
+        is_wanted = self.generation in (None, generation)
+        if not is_wanted or self.metageneration not in (None, metageneration):
+            raise storage_error("condition")
+        if generation == self.not_generation or metageneration == self.not_metageneration:
+            raise storage_error("not_modified" if reading else "condition")
 
 
 def read_conditions(query: Lookup) -> Conditions:
-    """Read the preconditions of a request, or of a source of `compose`."""
+    """Read the preconditions of a request, or of a source of a composition."""
     return Conditions(
-        whole(query, "ifGenerationMatch"),
-        whole(query, "ifGenerationNotMatch"),
-        whole(query, "ifMetagenerationMatch"),
-        whole(query, "ifMetagenerationNotMatch"),
+        read_whole(query, "ifGenerationMatch"),
+        read_whole(query, "ifGenerationNotMatch"),
+        read_whole(query, "ifMetagenerationMatch"),
+        read_whole(query, "ifMetagenerationNotMatch"),
     )
 
 
-def whole(query: Lookup, key: str) -> int | None:
-    """Read a number that is not negative; None when it is not there."""
+def read_whole(query: Lookup, key: str) -> int | None:
+    """Read a whole number that is not negative; None without one."""
     value = query.get(key)
     if value is None:
         return None
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise refuse("number", value=text, field=key)
+        raise storage_error("number", value=text, field=key)
     return int(text)
 
 
 def check_object_name(name: str) -> str:
-    """Refuse what no object can be called."""
+    """Return the name of an object; raises StorageError for one that is not valid."""
     if not name:
-        raise refuse("required", field="name")
-    if why := _wrong_with(name):
-        raise refuse("object_name", why=why)
+        raise storage_error("required", field="name")
+    if why := _name_problem(name):
+        raise storage_error("object_name", why=why)
     return name
 
 
-def _wrong_with(name: str) -> str | None:
+def _name_problem(name: str) -> str | None:
     try:
         size_bytes = len(name.encode())
     except UnicodeEncodeError:
-        return "it is no UTF-8"
+        return "it is not valid UTF-8"
     if size_bytes > _LARGEST_NAME_BYTES:
         return f"it is longer than {_LARGEST_NAME_BYTES} bytes"
     if "\n" in name or "\r" in name:
-        return "it has a line break in it"
+        return "it contains a line break"
     if name in (".", ".."):
         return f"an object cannot be called {name}"
     if name.startswith(".well-known/acme-challenge/"):
-        return "it begins with .well-known/acme-challenge/"
+        return "it starts with .well-known/acme-challenge/"
     return None
 
 
 def check_bucket_name(name: str) -> None:
-    """Refuse what no bucket can be called."""
+    """Raise StorageError for a bucket name that is not valid."""
     if not name:
-        raise refuse("required", field="name")
+        raise storage_error("required", field="name")
     if not _BUCKET.fullmatch(name) or ".." in name or "google" in name:
-        raise refuse("bucket_name", name=name)
+        raise storage_error("bucket_name", name=name)
 
 
 def _time(microseconds: int) -> str:

@@ -1,0 +1,132 @@
+"""The errors of the emulated APIs: dated texts, with the details that clients read."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tpuctl.emulator.methods import METHODS, Call, Document
+
+_DATA = Path(__file__).parent / "data"
+
+CODES = {
+    "CANCELLED": (1, 499),
+    "UNKNOWN": (2, 500),
+    "INVALID_ARGUMENT": (3, 400),
+    "DEADLINE_EXCEEDED": (4, 504),
+    "NOT_FOUND": (5, 404),
+    "ALREADY_EXISTS": (6, 409),
+    "PERMISSION_DENIED": (7, 403),
+    "RESOURCE_EXHAUSTED": (8, 429),
+    "FAILED_PRECONDITION": (9, 400),
+    "ABORTED": (10, 409),
+    "UNIMPLEMENTED": (12, 501),
+    "INTERNAL": (13, 500),
+    "UNAVAILABLE": (14, 503),
+    "UNAUTHENTICATED": (16, 401),
+}
+"""The number in gRPC and the status in HTTP of every error code that we send."""
+
+
+class ServiceError(Exception):
+    """An error of an emulated API: the HTTP reply that tells it."""
+
+    def __init__(self, message: str, *, http_status: int, http_document: Document) -> None:
+        super().__init__(message)
+        self.message, self.http_status, self.http_document = message, http_status, http_document
+        self.http_headers: dict[str, str] = {}
+
+
+class ApiError(ServiceError):
+    """An error in Google's current form, of a request, an operation or a queued resource."""
+
+    def __init__(self, code: str, message: str, details: list[Document]) -> None:
+        status = CODES[code][1]
+        error = {"code": status, "message": message, "status": code}
+        if details:
+            error["details"] = details
+        super().__init__(message, http_status=status, http_document={"error": error})
+        self.code, self.details = code, details
+
+    @property
+    def document(self) -> Document:
+        """The error as a google.rpc.Status."""
+        return {"code": CODES[self.code][0], "message": self.message, "details": self.details}
+
+
+class StorageError(ServiceError):
+    """An error in the form of the JSON API of Cloud Storage."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        entry = {"message": message, "domain": "global", "reason": reason}
+        error = {"code": status, "message": message, "errors": [entry]}
+        super().__init__(message, http_status=status, http_document={"error": error})
+
+
+@cache
+def load_data(name: str) -> dict[str, Any]:
+    """Read one of the dated data files of this package."""
+    data: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return data
+
+
+def api_error(kind: str, **facts: object) -> ApiError:
+    """Make an error from the table in errors.json."""
+    entry = load_data("errors")["errors"][kind]
+    # Repeated runs give the same id: the state is rebuilt by repeating the requests.
+    digest = hashlib.sha256(f"{kind} {sorted(facts.items())}".encode()).hexdigest()
+    facts = {"eid": f"0x{digest[:16]}", **facts}
+    details = [_fill(detail, facts) for detail in entry.get("details", ())]
+    return ApiError(entry["code"], entry["text"].format_map(facts), details)
+
+
+def storage_error(kind: str, **facts: object) -> StorageError:
+    """Make an error from the table in storage_errors.json."""
+    entry = load_data("storage_errors")["errors"][kind]
+    return StorageError(entry["status"], entry["reason"], entry["text"].format_map(facts))
+
+
+def bad_request(why: str) -> ApiError:
+    """Make the error for a request that is invalid whatever the state of the service."""
+    return api_error("bad_request", why=why)
+
+
+def not_found(resource: str) -> ApiError:
+    """Make the error for a resource that does not exist."""
+    return api_error("not_found", resource=resource)
+
+
+def planned_error(kind: str, call: Call, *, quota: str, limit: int) -> ApiError:
+    """Make the error that a scenario planned for a call.
+
+    `quota` and `limit` are the quota that applies to the call.
+    """
+    method = METHODS[call.method]
+    collection = "queuedResources" if "queued" in call.method else "nodes"
+    return api_error(
+        kind,
+        zone=call.zone,
+        project=call.project,
+        project_number=project_number(call.project),
+        rpc=method.rpc,
+        permission=method.permission,
+        resource=f"{call.place}/{collection}/{call.name}" if call.name else call.place,
+        quota=quota,
+        limit=limit,
+        retry_s=60,
+    )
+
+
+def project_number(project: str) -> int:
+    """Return the number of a project, made up from its id."""
+    return 10**11 + int(hashlib.sha256(project.encode()).hexdigest()[:9], 16)
+
+
+def _fill(value: Any, facts: Mapping[str, object]) -> Any:
+    if isinstance(value, dict):
+        return {key: _fill(item, facts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill(item, facts) for item in value]
+    return value.format_map(facts) if isinstance(value, str) else value

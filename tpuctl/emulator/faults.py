@@ -1,0 +1,195 @@
+"""The faults that a scenario plans, and which of them are due."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Generic, TypeVar
+
+from tpuctl.emulator.http import ByteFault
+from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.strict_json import ObjectReader
+
+ERRORS = (
+    "stockout", "quota", "rate_limit", "permission", "unavailable", "internal", "not_found",
+    "already_exists", "deadline", "api_disabled", "zone_hidden", "reservation", "busy",
+)  # fmt: skip
+EVENTS = ("preempt", "vanish", "maintenance", "worker_down", "worker_busy", "suspend")
+STORAGE_METHODS = {
+    "storage_insert": "storage.objects.create",
+    "storage_upload_chunk": "storage.objects.create",
+    "storage_get": "storage.objects.get",
+    "storage_stat": "storage.objects.get",
+    "storage_list": "storage.objects.list",
+    "storage_delete": "storage.objects.delete",
+    "storage_compose": "storage.objects.create",
+    "storage_patch": "storage.objects.update",
+    "storage_get_bucket": "storage.buckets.get",
+    "storage_list_buckets": "storage.buckets.list",
+    "storage_insert_bucket": "storage.buckets.create",
+    "storage_delete_bucket": "storage.buckets.delete",
+}
+"""Every method of Cloud Storage, and the permission that its caller needs."""
+STORAGE_ERRORS = (
+    "rate_limit", "unavailable", "internal", "deadline", "permission", "unauthenticated",
+    "not_found",
+)  # fmt: skip
+BYTE_FAULTS = ("cut", "stall", "corrupt")
+
+
+@dataclass(frozen=True)
+class CallFault:
+    """An error planned for the nth call of a method, with `every` for every nth.
+
+    It is the reply (`where` "rpc"), the reply although the work is done (`after_accept`), or the
+    end of the operation `after_s` seconds later (`where` "operation").
+    """
+
+    on: str
+    zone: str
+    name: str
+    nth: int
+    every: bool
+    error: str
+    where: str
+    after_s: float
+    after_accept: bool
+
+
+@dataclass(frozen=True)
+class NodeEvent:
+    """What happens to the nth node of a name, `at_s` seconds after its creation was accepted."""
+
+    zone: str
+    name: str
+    event: str
+    at_s: float
+    nth: int
+    every: bool
+    worker: int
+    for_s: float
+    duty_cycle_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class StorageFault:
+    """An error planned for the nth request of a storage method, with `every` for every nth.
+
+    It is an error reply, or damage to the bytes of the request or the reply after `after_bytes`.
+    With `after_accept` the work is done first.
+    """
+
+    on: str
+    name: str
+    nth: int
+    every: bool
+    error: str
+    after_accept: bool
+    after_bytes: int
+    for_s: float
+
+    @property
+    def byte_fault(self) -> ByteFault | None:
+        """The damage to the bytes; None for an error reply."""
+        if self.error not in BYTE_FAULTS:
+            return None
+        return ByteFault(self.error, self.after_bytes, self.for_s)
+
+
+Fault = CallFault | NodeEvent | StorageFault
+F = TypeVar("F", bound=Fault)
+
+
+class FaultCounts(Generic[F]):
+    """Planned faults, and how often each of them has been matched."""
+
+    def __init__(self, plans: Sequence[F], counts: Sequence[int] = ()) -> None:
+        self._plans = plans
+        self.counts = list(counts) if len(counts) == len(plans) else [0] * len(plans)
+
+    def due(self, matches: Callable[[F], bool]) -> list[F]:
+        """Count a match for every fault that `matches`; return those that are due now."""
+        found = []
+        for index, plan in enumerate(self._plans):
+            if matches(plan):
+                self.counts[index] += 1
+                count = self.counts[index]
+                if count % plan.nth == 0 if plan.every else count == plan.nth:
+                    found.append(plan)
+        return found
+
+
+def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
+    """Whether the patterns of a fault match a zone and a name in it."""
+    return fnmatchcase(zone, fault.zone) and fnmatchcase(name, fault.name)
+
+
+def read_fault(fault: ObjectReader) -> Fault:
+    """Read one fault of a scenario; raises InvalidInputError that names the place."""
+    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, "node"))
+    if on == "node":
+        return _node_event(fault)
+    return _storage_fault(fault, on) if on in STORAGE_METHODS else _call_fault(fault, on)
+
+
+def _node_event(fault: ObjectReader) -> NodeEvent:
+    fault.allow("on zone name nth every event at_s worker for_s duty_cycle_percent")
+    return NodeEvent(
+        zone=fault.text("zone", "*"),
+        name=fault.text("name", "*"),
+        event=fault.choice("event", EVENTS),
+        at_s=fault.number("at_s", 0.0),
+        nth=fault.count("nth", 1, least=1),
+        every=fault.flag("every"),
+        worker=fault.count("worker", 0),
+        for_s=fault.number("for_s", 600.0),
+        duty_cycle_percent=fault.number("duty_cycle_percent", 0.0, most=100)
+        if "duty_cycle_percent" in fault
+        else None,
+    )
+
+
+def _call_fault(fault: ObjectReader, on: str) -> CallFault:
+    fault.allow("on zone name nth every error where after_s after_accept")
+    after_accept, starts_operation = fault.flag("after_accept"), METHODS[on].starts_operation
+    error = fault.choice("error", ERRORS, "unavailable" if after_accept else None)
+    # A stockout is never the reply, and only an operation can fail some time after it.
+    late = starts_operation and not after_accept and (error == "stockout" or "after_s" in fault)
+    where = fault.choice("where", ("rpc", "operation"), "operation" if late else "rpc")
+    if where == "operation" and not starts_operation:
+        raise fault.error("where", f"cannot be 'operation': {on} does not start one")
+    if where == "operation" and after_accept:
+        raise fault.error("after_accept", "loses the reply, so `where` must be 'rpc'")
+    return CallFault(
+        on=on,
+        zone=fault.text("zone", "*"),
+        name=fault.text("name", "*"),
+        nth=fault.count("nth", 1, least=1),
+        every=fault.flag("every"),
+        error=error,
+        where=where,
+        after_s=fault.number("after_s", 20.0),
+        after_accept=after_accept,
+    )
+
+
+def _storage_fault(fault: ObjectReader, on: str) -> StorageFault:
+    fault.allow("on name nth every error after_accept after_bytes for_s")
+    after_accept = fault.flag("after_accept")
+    default = "unavailable" if after_accept else None
+    error = fault.choice("error", (*STORAGE_ERRORS, *BYTE_FAULTS), default)
+    if error not in BYTE_FAULTS and "after_bytes" in fault:
+        raise fault.error("after_bytes", f"is only for {', '.join(BYTE_FAULTS)}")
+    if error != "stall" and "for_s" in fault:
+        raise fault.error("for_s", "is only for stall")
+    if error == "corrupt" and on not in ("storage_get", "storage_insert", "storage_upload_chunk"):
+        raise fault.error("error", f"cannot be 'corrupt': {on} transfers no data")
+    return StorageFault(
+        on=on,
+        name=fault.text("name", "*"),
+        nth=fault.count("nth", 1, least=1),
+        every=fault.flag("every"),
+        error=error,
+        after_accept=after_accept,
+        after_bytes=fault.count("after_bytes", 0),
+        for_s=fault.number("for_s", 60.0),
+    )

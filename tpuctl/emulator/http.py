@@ -1,0 +1,243 @@
+"""What the HTTP APIs of the emulator share: routes, requests, replies and byte-level faults."""
+
+import io
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.message import Message
+from functools import cache
+from io import BufferedIOBase
+from typing import BinaryIO
+from urllib.parse import parse_qsl, unquote
+
+from tpuctl.emulator.errors import ServiceError, api_error
+from tpuctl.emulator.methods import Document
+
+PIECE_BYTES = 256 << 10
+_LONGEST_LINE = 1024
+
+Headers = Message
+"""Headers by name, in any case."""
+
+
+class ConnectionCut(Exception):
+    """The connection is to be closed without another byte."""
+
+
+@dataclass(frozen=True)
+class ByteFault:
+    """What happens to a stream of bytes after the first `after_bytes`: cut, stall or corrupt."""
+
+    kind: str
+    after_bytes: int
+    for_s: float
+
+    def apply(self, piece: bytes, position: int) -> Iterator[bytes]:
+        """Pass on a piece that starts at `position`, damaged or late; may raise ConnectionCut."""
+        here = self.after_bytes - position
+        if not 0 <= here < len(piece):
+            yield piece
+        elif self.kind == "corrupt":
+            yield piece[:here] + bytes([piece[here] ^ 0xFF]) + piece[here + 1 :]
+        else:
+            yield piece[:here]
+            if self.kind == "cut":
+                raise ConnectionCut
+            time.sleep(self.for_s)
+            yield piece[here:]
+
+
+class Body:
+    """The body of a request, read from the connection as it is needed.
+
+    `fault` happens to the bytes as they arrive. `error` makes the errors of the API.
+    """
+
+    def __init__(
+        self, file: BufferedIOBase, headers: Headers, error: Callable[..., ServiceError]
+    ) -> None:
+        self._file, self._error = file, error
+        self.fault: ByteFault | None = None
+        self._chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
+        length = headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise error("body")
+        self._left = 0 if self._chunked else int(length)
+        self._ended = False
+        self._peeked: bytes | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing more will come."""
+        return not self._peeked and not self._left and (not self._chunked or self._ended)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Read the rest; raises ConnectionCut where the connection ends too early."""
+        position = 0
+        for piece in self._arriving():
+            if self.fault:
+                yield from (part for part in self.fault.apply(piece, position) if part)
+            else:
+                yield piece
+            position += len(piece)
+
+    def peek(self) -> bytes:
+        """Return the first piece without consuming it."""
+        if self._peeked is None:
+            self._peeked = next(self._arriving(), b"")
+        return self._peeked
+
+    def read(self, most: int) -> bytes:
+        """Read all of it into memory; raises the API's error for more than `most` bytes."""
+        found = bytearray()
+        for piece in self.pieces():
+            found += piece
+            if len(found) > most:
+                raise self._error("too_large", most=most)
+        return bytes(found)
+
+    def drain(self) -> None:
+        """Discard the rest: on this connection the next request begins after it."""
+        for _ in self._arriving():
+            pass
+
+    def _arriving(self) -> Iterator[bytes]:
+        if self._peeked is not None:
+            peeked, self._peeked = self._peeked, None
+            yield peeked
+        while self._left or (self._chunked and not self._ended):
+            if not self._left and not self._next_chunk():
+                return
+            piece = self._file.read(min(self._left, PIECE_BYTES))
+            # The client has closed the connection before the end of its body.
+            if not piece:
+                raise ConnectionCut
+            self._left -= len(piece)
+            yield piece
+            # A line break ends each chunk.
+            if self._chunked and not self._left:
+                self._file.readline(_LONGEST_LINE)
+
+    def _next_chunk(self) -> bool:
+        size = self._file.readline(_LONGEST_LINE).partition(b";")[0].strip()
+        try:
+            self._left = int(size, 16)
+        except ValueError:
+            raise ConnectionCut from None
+        if not self._left:
+            self._ended = True
+            # After the last chunk come trailers, up to an empty line.
+            while self._file.readline(_LONGEST_LINE).strip():
+                pass
+        return bool(self._left)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; `names` are the variables of its route, unquoted."""
+
+    names: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Headers
+    body: Body
+
+
+@dataclass(frozen=True)
+class Content:
+    """A part of an open file, or of bytes in memory."""
+
+    file: BinaryIO
+    size_bytes: int
+
+    def pieces(self) -> Iterator[bytes]:
+        """Read it to its end, then close it."""
+        left = self.size_bytes
+        with self.file:
+            while left and (piece := self.file.read(min(left, PIECE_BYTES))):
+                left -= len(piece)
+                yield piece
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply: a document as JSON, or bytes, to which a `fault` happens on their way."""
+
+    status: int = 200
+    document: Document | None = None
+    content: Content | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fault: ByteFault | None = None
+
+
+def text_reply(
+    text: str, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Reply:
+    """Make a reply of plain text."""
+    data = text.encode()
+    headers = {"Content-Type": content_type, **(headers or {})}
+    return Reply(status, content=Content(io.BytesIO(data), len(data)), headers=headers)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One kind of request and the function that answers it.
+
+    `rule` is a verb and a path as Google's reference writes them: `{name}` is one segment,
+    `{name=projects/*/nodes/*}` several, `{name=**}` any number.
+    """
+
+    rule: str
+    answer: Callable[[Request], Reply]
+
+    def match(self, verb: str, path: str) -> dict[str, str] | None:
+        """Return the variables in a path if it is of this kind, unquoted one by one.
+
+        The path is matched as it was sent, so that a quoted slash is part of a name.
+        """
+        wanted, _, template = self.rule.partition(" ")
+        found = path_pattern(template).fullmatch(path) if verb == wanted else None
+        if found is None:
+            return None
+        names = found.groupdict(default="")
+        return {name: unquote(text, errors="surrogateescape") for name, text in names.items()}
+
+
+@cache
+def path_pattern(template: str) -> re.Pattern[str]:
+    """Compile a path template to a regular expression with a named group for each variable."""
+    pattern = ""
+    for part in re.split(r"(\{[^}]*\})", template):
+        if part.startswith("{"):
+            name, _, form = part[1:-1].partition("=")
+            inner = re.escape(form or "*").replace(r"\*\*", ".*").replace(r"\*", "[^/]+")
+            pattern += f"(?P<{name.replace('.', '_')}>{inner})"
+        else:
+            pattern += re.escape(part)
+    return re.compile(pattern)
+
+
+@dataclass(frozen=True)
+class HttpApi:
+    """One API over HTTP: the prefixes of its paths, its routes, and how it makes its errors."""
+
+    prefixes: tuple[str, ...]
+    routes: Sequence[Route]
+    error: Callable[..., ServiceError] = api_error
+
+    def answer(self, verb: str, path: str, query: str, headers: Headers, body: Body) -> Reply:
+        """Answer one request, with an error of this API where it cannot be done."""
+        parameters = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
+        try:
+            for route in self.routes:
+                if (names := route.match(verb, path)) is not None:
+                    return route.answer(Request(names, parameters, headers, body))
+            raise self.error("unimplemented", what=f"{verb} {path}")
+        except ServiceError as error:
+            return error_reply(error)
+
+
+def error_reply(error: ServiceError) -> Reply:
+    """Make the reply that tells an error; "not modified" has no body."""
+    document = None if error.http_status == 304 else error.http_document
+    return Reply(error.http_status, document, headers=error.http_headers)

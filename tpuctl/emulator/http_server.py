@@ -1,0 +1,101 @@
+"""The HTTP server: reads requests, passes them to their API, sends the replies."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tpuctl.emulator.errors import ServiceError, api_error
+from tpuctl.emulator.http import Body, ConnectionCut, HttpApi, Reply, error_reply
+from tpuctl.emulator.service import Emulator
+
+_HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")
+_NO_BODY = (204, 304)
+_UNKNOWN = HttpApi((), ())
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    # With a shared port, a second emulator would get every other request of the first.
+    allow_reuse_port = False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "tpuctl-emulator"
+    sys_version = ""
+    timeout = 60
+    # Head and body are two writes: with Nagle's algorithm the second one waits for the client's
+    # delayed ACK, 44 ms for every reply.
+    disable_nagle_algorithm = True
+
+    def __init__(self, emulator: Emulator, apis: Sequence[HttpApi], *arguments: Any) -> None:
+        self._emulator, self._apis = emulator, apis
+        super().__init__(*arguments)
+
+    def _handle(self) -> None:
+        path, _, query = self.path.partition("?")
+        api = next((api for api in self._apis if path.startswith(api.prefixes)), _UNKNOWN)
+        try:
+            self._check_host()
+            body = Body(self.rfile, self.headers, api.error)
+        except ServiceError as error:
+            # Its body was not read, so nobody knows where the next request begins.
+            self.close_connection = True
+            self._send(error_reply(error))
+            return
+        try:
+            self._send(api.answer(self.command, path, query, self.headers, body))
+            body.drain()
+        except ConnectionCut:
+            self.close_connection = True
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
+
+    def _check_host(self) -> None:
+        """Refuse requests that a web page made through a name that was rebound to loopback."""
+        if self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
+            raise api_error("permission", permission="loopback", resource="this emulator")
+
+    def _send(self, reply: Reply) -> None:
+        if reply.content is None:
+            text = b"" if reply.document is None else json.dumps(reply.document).encode()
+            kind = "application/json" if text else "text/html"
+            headers = {"Content-Type": f"{kind}; charset=UTF-8", **reply.headers}
+            self._send_head(reply.status, len(text), headers)
+            self.wfile.write(text)
+            return
+        self._send_head(reply.status, reply.content.size_bytes, reply.headers)
+        position = 0
+        for piece in reply.content.pieces():
+            for part in reply.fault.apply(piece, position) if reply.fault else (piece,):
+                self.wfile.write(part)
+            position += len(piece)
+
+    def _send_head(self, status: int, size_bytes: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        if status not in _NO_BODY:
+            self.send_header("Content-Length", str(size_bytes))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        for name, value in (*headers.items(), *self._emulator.headers()):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Date replies in emulated time: a TTL guard on a worker compares it with its deadline."""
+        now = self._emulator.now().timestamp() if timestamp is None else timestamp
+        return super().date_time_string(now)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: `Emulator.requests` has them all."""
+
+
+def serve_http(emulator: Emulator, apis: Sequence[HttpApi], *, port: int) -> ThreadingHTTPServer:
+    """Start to listen on loopback; raises OSError where the port is taken."""
+    server = _Server(("127.0.0.1", port), partial(_Handler, emulator, apis))
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return server
