@@ -10,7 +10,7 @@ from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tpuctl.datasets.distributed_presize import Part, presize_into_storage
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.preparing import prepare
+from tpuctl.datasets.prepare import prepare
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import TpuctlError, UsageError

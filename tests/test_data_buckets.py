@@ -10,15 +10,16 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
+from tpuctl.datasets.shards.pool.pool import build_missing
+from tpuctl.datasets.shards.pool.work import Finished, Work
+
 from tests.conftest import Tpuctl
 from tests.pictures import fill
-from tpuctl.datasets.build import build_missing
-from tpuctl.datasets.commits import Contents, commit, find_published, publish, put
 from tpuctl.datasets.distributed_presize import conclude
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.preparing import Prepared, prepare
+from tpuctl.datasets.prepare import Prepared, prepare
 from tpuctl.datasets.presize import presize
-from tpuctl.datasets.state import Finished, Work
+from tpuctl.datasets.publish import Contents, commit, find_published, publish, put
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
 from tpuctl.progress import silent

@@ -141,7 +141,7 @@ def test_pictures_without_labels_have_no_class_file(tmp_path: Path) -> None:
 def test_array_record_reads_it_at_random(photos: Path, tmp_path: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    from tpuctl.datasets.formats.example import decode_example
+    from tpuctl.datasets.formats.records import decode_example
 
     presize(photos, tmp_path / "out", small(format="arrayrecord"))
     keys = [record.key for record in read_records(tmp_path / "out")]

@@ -21,12 +21,12 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import contents
 from tpuctl.clock import ManualClock
-from tpuctl.datasets.cache_reader import open_cache
 from tpuctl.datasets.distributed_presize import Part, parse_part, presize_into_storage
 from tpuctl.datasets.leases import Leases
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.preparing import prepare
+from tpuctl.datasets.prepare import prepare
 from tpuctl.datasets.presize import presize
+from tpuctl.datasets.readers import open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters.data import presize as report

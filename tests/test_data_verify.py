@@ -13,7 +13,7 @@ from tests.conftest import Result
 from tests.pictures import fill
 from tpuctl.datasets.describe import describe, write_sheet
 from tpuctl.datasets.formats._tfrecord import digest_file, frame, read_frames
-from tpuctl.datasets.formats.example import decode_example, encode_example
+from tpuctl.datasets.formats.records import decode_example, encode_example
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.verify import verify

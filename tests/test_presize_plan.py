@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from tests.pictures import encoded, fill, photograph
-from tpuctl.datasets.inputs import UNREADABLE, Input, scan
-from tpuctl.datasets.labels import assign_labels
+from tpuctl.datasets.inputs import UNREADABLE, ImageFile, scan
 from tpuctl.datasets.models import PresizeOptions, allowed_bad, parse_size
-from tpuctl.datasets.plan import count_shards, plan_presize, split_evenly
+from tpuctl.datasets.plan import assign_labels, count_shards, plan_presize, split_evenly
 from tpuctl.datasets.quarantine import readable
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 
@@ -25,8 +24,8 @@ def keys(folder: Path) -> list[str]:
     return [picture.key for picture in scan(folder).pictures]
 
 
-def inputs(count: int) -> tuple[Input, ...]:
-    return tuple(Input(f"{index:06}.jpg", 1000 + index, 7) for index in range(count))
+def inputs(count: int) -> tuple[ImageFile, ...]:
+    return tuple(ImageFile(f"{index:06}.jpg", 1000 + index, 7) for index in range(count))
 
 
 def test_a_picture_is_what_begins_like_one_or_is_named_like_one(
@@ -128,7 +127,7 @@ def test_a_missing_folder_and_a_file_are_named(tmp_path: Path, jpeg: bytes) -> N
 
 
 def label(*names: str, labels: str = "auto") -> tuple[tuple[str, ...], tuple[int, ...]]:
-    found = assign_labels([Input(name, 1, 1) for name in names], labels)
+    found = assign_labels([ImageFile(name, 1, 1) for name in names], labels)
     return found.classes, found.labels
 
 
@@ -185,8 +184,8 @@ def test_the_same_inputs_make_the_same_plan_and_any_change_another() -> None:
     assert plan == plan_presize(inputs(40), options, VERSIONS)
     others = [
         plan_presize(inputs(41), options, VERSIONS),
-        plan_presize((*inputs(39), Input("000039.jpg", 1, 7)), options, VERSIONS),
-        plan_presize((*inputs(39), Input("000039.jpg", 1039, 8)), options, VERSIONS),
+        plan_presize((*inputs(39), ImageFile("000039.jpg", 1, 7)), options, VERSIONS),
+        plan_presize((*inputs(39), ImageFile("000039.jpg", 1039, 8)), options, VERSIONS),
         plan_presize(inputs(40), PresizeOptions(size=(96, 96)), VERSIONS),
         plan_presize(inputs(40), PresizeOptions(quality=94), VERSIONS),
         plan_presize(inputs(40), PresizeOptions(seed=1), VERSIONS),
@@ -220,7 +219,7 @@ def test_the_shuffle_is_complete_mixes_and_follows_the_seed() -> None:
 def test_a_replaced_file_changes_only_its_own_shard() -> None:
     before = plan_presize(inputs(64), PresizeOptions(), VERSIONS)
     changed = list(inputs(64))
-    changed[10] = Input(changed[10].key, 5, 5)
+    changed[10] = ImageFile(changed[10].key, 5, 5)
     after = plan_presize(changed, PresizeOptions(), VERSIONS)
     same = [a.id == b.id for a, b in zip(before.jobs, after.jobs, strict=True)]
     assert sorted(same) == [False, True, True, True]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tpuctl.datasets.shards.pool.pool import WORKER, WorkerSetup, build_shards
+from tpuctl.datasets.shards.pool.work import Work
 
 from tests.pictures import contents, fill, small
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.plan import plan_presize
-from tpuctl.datasets.pool import WORKER, Setup, build_shards
 from tpuctl.datasets.presize import presize
-from tpuctl.datasets.state import Work
 from tpuctl.errors import TpuctlError
 from tpuctl.progress import Progress
 
@@ -73,7 +73,7 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     plan = plan_presize(scan(photos).pictures, small(), {})
     work = Work(tmp_path / "work")
     work.create()
-    setup = Setup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
+    setup = WorkerSetup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
     command = (sys.executable, "-c", POISONED.format(death=death))
     steps = list(build_shards(plan.jobs, setup, command=command, silence_s=silence_s))
     finished = [step.finished for step in steps if step.finished]
@@ -86,7 +86,7 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
 
 def test_a_worker_that_cannot_start_is_one_clear_error(photos: Path, tmp_path: Path) -> None:
     plan = plan_presize(scan(photos).pictures, small(), {})
-    setup = Setup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
+    setup = WorkerSetup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
     command = (sys.executable, "-c", "raise SystemExit('no luck today')")
     with pytest.raises(TpuctlError, match=r"ended before it began: exit code 1: no luck today"):
         list(build_shards(plan.jobs, setup, command=command))

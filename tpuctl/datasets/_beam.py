@@ -15,12 +15,12 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from tpuctl.datasets.commits import commit
 from tpuctl.datasets.images.memory import memory_budget_bytes
-from tpuctl.datasets.plan import Entry, ShardJob, Twin
-from tpuctl.datasets.pool import Setup, build_shards
-from tpuctl.datasets.preparing import Prepared
-from tpuctl.datasets.state import Work
+from tpuctl.datasets.plan import PlannedImage, ShardJob, SiblingShard
+from tpuctl.datasets.prepare import Prepared
+from tpuctl.datasets.publish import commit
+from tpuctl.datasets.shards.pool.pool import WorkerSetup, build_shards
+from tpuctl.datasets.shards.pool.work import Work
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.storage.port import open_storage
 
@@ -47,17 +47,17 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
 def build_shard(text: str, shared: dict[str, Any]) -> str:
     """Build one shard, in every size, and put it in its place; gives the id of its job."""
     document = json.loads(text)
-    entries = tuple(Entry(*fields) for fields in document.pop("entries"))
+    entries = tuple(PlannedImage(*fields) for fields in document.pop("entries"))
     with tempfile.TemporaryDirectory(prefix="tpuctl-beam-") as folder:
         works = [Work(Path(folder) / str(number)) for number in range(len(shared["targets"]))]
         for work in works:
             work.create()
         twins = tuple(
-            Twin(**{**twin, "work": str(work.folder)})
+            SiblingShard(**{**twin, "work": str(work.folder)})
             for twin, work in zip(document.pop("twins"), works[1:], strict=True)
         )
         job = ShardJob(**document, entries=entries, twins=twins)
-        setup = Setup(
+        setup = WorkerSetup(
             source=shared["source"],
             work=str(works[0].folder),
             options=shared["options"],

@@ -8,8 +8,8 @@ from itertools import count, islice
 import numpy as np
 import numpy.typing as npt
 
-from tpuctl.datasets.batches import Batch
-from tpuctl.datasets.images._resample import Pixels
+from tpuctl.datasets.images._pixels import Pixels
+from tpuctl.datasets.readers import Batch
 from tpuctl.datasets.reading import Record
 
 Labels = npt.NDArray[np.int32]

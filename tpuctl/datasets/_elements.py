@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuctl.datasets.formats.example import Feature
+from tpuctl.datasets.formats.records import Feature
 from tpuctl.errors import InvalidInputError
 
 Structure = dict[str, Any]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tpuctl.datasets.images.geometry import yuv420_bytes, yuv420_to_rgb
 from tpuctl.datasets.models import DataSet
-from tpuctl.datasets.order import Order
+from tpuctl.datasets.reading import ReadOrder
 from tpuctl.errors import InvalidInputError
 
 _FEATURES = {
@@ -15,7 +15,7 @@ _FEATURES = {
 }
 
 
-def make_dataset(data_set: DataSet, order: Order, *, start_step: int, planes: bool) -> Any:
+def make_dataset(data_set: DataSet, order: ReadOrder, *, start_step: int, planes: bool) -> Any:
     """Return endless batches of (uint8 images, int32 labels), `Order`'s promises kept.
 
     Shards are read one after the other and shuffled whole: the plan has mixed them already.
@@ -33,7 +33,7 @@ def make_dataset(data_set: DataSet, order: Order, *, start_step: int, planes: bo
     return decoded.batch(order.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def _records(data_set: DataSet, order: Order, start_step: int) -> Any:
+def _records(data_set: DataSet, order: ReadOrder, start_step: int) -> Any:
     first_epoch, step = divmod(start_step, order.steps_per_epoch)
     first_skip = step * order.batch_size
     wanted = order.steps_per_epoch * order.batch_size
@@ -74,7 +74,7 @@ def _records(data_set: DataSet, order: Order, start_step: int) -> Any:
     return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_records)
 
 
-def _share(order: Order, count: int) -> int:
+def _share(order: ReadOrder, count: int) -> int:
     return count if order.by_shard else len(range(order.host, count, order.hosts))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tpuctl.datasets.batches import Batches
+from tpuctl.datasets.readers import Batches
 
 
 class TorchBatches(IterableDataset):  # type: ignore[misc,unused-ignore]

@@ -18,15 +18,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.datasets import commits, manifest
-from tpuctl.datasets.build import clean_up, publish_data_set
-from tpuctl.datasets.cache_models import CacheOptions, CacheResult, Prediction
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets import manifest, publish
+from tpuctl.datasets._cache_writing import PipelineSource, load_source
+from tpuctl.datasets.models import CacheOptions, CacheResult, DataSet, Prediction
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.plan import Plan, digest_of, predict_total
 from tpuctl.datasets.reuse import is_whole
-from tpuctl.datasets.sources import Source, load_source
-from tpuctl.datasets.state import Finished, Work
+from tpuctl.datasets.shards.pool.pool import clean_up, publish_data_set
+from tpuctl.datasets.shards.pool.work import Finished, Work
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.settings import cache_dir
@@ -47,7 +46,7 @@ _RESERVE = 0.05
 class _Run:
     """One cache on its way."""
 
-    source: Source
+    source: PipelineSource
     target: Path
     options: CacheOptions
     previous: DataSet | None
@@ -99,7 +98,7 @@ def cache(
 
 
 def _cache_into_folder(
-    source: Source, folder: Path, options: CacheOptions, on_progress: OnProgress
+    source: PipelineSource, folder: Path, options: CacheOptions, on_progress: OnProgress
 ) -> CacheResult:
     previous = manifest.load_previous(folder, leniently=options.overwrite)
     run = _Run(source, folder, options, previous, time.monotonic(), on_progress)
@@ -118,17 +117,17 @@ def _cache_into_folder(
 
 
 def _cache_into_bucket(
-    source: Source, address: str, options: CacheOptions, on_progress: OnProgress
+    source: PipelineSource, address: str, options: CacheOptions, on_progress: OnProgress
 ) -> CacheResult:
     """Make the whole of it on this machine, where it can be resumed, then put it in its place."""
     storage = open_storage(address)
-    before = commits.find_published(storage, leniently=options.overwrite)
+    before = publish.find_published(storage, leniently=options.overwrite)
     previous = before.data_set if before else None
     digest = hashlib.sha256(address.encode()).hexdigest()[:16]
     staging = cache_dir() / "caches" / digest
     run = _Run(source, staging, options, previous, time.monotonic(), on_progress)
     place = f"{address}/{manifest.MANIFEST}"
-    if _is_same(run, address) and previous and commits.are_whole(storage, previous.shards):
+    if _is_same(run, address) and previous and publish.are_whole(storage, previous.shards):
         kept = _result(run, previous.totals, len(previous.shards), kept=options.variants)
         return replace(kept, manifest=place)
     ensure_folder(staging.parent)
@@ -145,7 +144,7 @@ def _cache_into_bucket(
 def _upload(
     data_set: DataSet,
     storage: Storage,
-    before: commits.Published | None,
+    before: publish.Published | None,
     on_progress: OnProgress,
 ) -> None:
     for number, shard in enumerate(data_set.shards):
@@ -153,7 +152,7 @@ def _upload(
         storage.create(shard.name, data_set.folder / shard.name, crc32c=shard.crc32c)
     text = manifest.to_text(data_set.document).encode()
     names = frozenset(shard.name for shard in data_set.shards)
-    commits.publish(storage, commits.Contents(data_set.plan_id, text, names), before)
+    publish.publish(storage, publish.Contents(data_set.plan_id, text, names), before)
 
 
 def _is_same(run: _Run, place: str) -> bool:

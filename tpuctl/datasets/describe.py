@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats.container import DamagedRecordError, Glance, open_container
-from tpuctl.datasets.formats.example import decode_example, decode_leading_features
+from tpuctl.datasets.formats.records import decode_example, decode_leading_features
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.models import DataSet, Description, LabelCount, SizeBin
@@ -74,7 +74,7 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
 def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
     """Draw the PNG of `write_sheet`. Raises NotFoundError and InvalidInputError."""
     need_images_extra()
-    from tpuctl.datasets.images._sheet import draw_sheet
+    from tpuctl.datasets.images._rasters import draw_sheet
 
     sheet = io.BytesIO()
     with local_copy(dst, on_progress=silent) as folder:

@@ -19,8 +19,11 @@ from pathlib import Path
 
 from tpuctl.clock import Clock, SteadyClock
 from tpuctl.datasets import manifest
-from tpuctl.datasets.build import build_missing
-from tpuctl.datasets.commits import (
+from tpuctl.datasets.leases import POLL_S, Leases
+from tpuctl.datasets.models import PresizeResult
+from tpuctl.datasets.plan import ShardJob, SiblingShard
+from tpuctl.datasets.prepare import Prepared
+from tpuctl.datasets.publish import (
     Contents,
     Published,
     clean_up,
@@ -30,11 +33,6 @@ from tpuctl.datasets.commits import (
     in_order,
     publish,
 )
-from tpuctl.datasets.leases import POLL_S, Leases
-from tpuctl.datasets.models import PresizeResult
-from tpuctl.datasets.plan import ShardJob, Twin
-from tpuctl.datasets.pool import Claim, claim_all
-from tpuctl.datasets.preparing import Prepared
 from tpuctl.datasets.results import (
     check_quarantine,
     describe_traffic,
@@ -43,7 +41,8 @@ from tpuctl.datasets.results import (
     summed,
 )
 from tpuctl.datasets.reuse import refuse_another_plan, usable
-from tpuctl.datasets.state import Finished, Work, quarantine_text
+from tpuctl.datasets.shards.pool.pool import Claim, build_missing, claim_all
+from tpuctl.datasets.shards.pool.work import Finished, Work, quarantine_text
 from tpuctl.errors import MissingExtraError, UsageError, WriteError
 from tpuctl.progress import OnProgress, told
 from tpuctl.settings import cache_dir
@@ -191,8 +190,8 @@ def _owner_of(share: _Share) -> str:
     return path.read_text()
 
 
-def _twin(share: _Share, job: ShardJob) -> Twin:
-    return Twin(job.id, str(share.work.folder), share.run.plan.options)
+def _twin(share: _Share, job: ShardJob) -> SiblingShard:
+    return SiblingShard(job.id, str(share.work.folder), share.run.plan.options)
 
 
 def _conclude(share: _Share, built: dict[str, Finished]) -> PresizeResult:

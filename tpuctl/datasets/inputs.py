@@ -27,7 +27,7 @@ _NOT_FOLLOWED = "link to a folder around the source or the target"
 
 
 @dataclass(frozen=True)
-class Input:
+class ImageFile:
     """A picture below the source; `bytes` is `UNREADABLE` when its state cannot be read.
 
     `version` tells it from what may come in its place: its time in ns in a folder, its generation
@@ -40,14 +40,14 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ScanResult:
     """All pictures, sorted by key, how many files of which kind were ignored, and what to say.
 
     `lists` and `looks` count the requests that it took to find them in a bucket.
     """
 
     source: str
-    pictures: tuple[Input, ...]
+    pictures: tuple[ImageFile, ...]
     ignored: dict[str, int]
     notes: tuple[str, ...] = ()
     lists: int = 0
@@ -64,7 +64,7 @@ class _Walk:
     not_followed: list[str] = field(default_factory=list)
 
 
-def scan(folder: Path, target: Path | None = None) -> Inputs:
+def scan(folder: Path, target: Path | None = None) -> ScanResult:
     """Find every picture below a folder; raises NotFoundError and InvalidInputError.
 
     A link to a folder is followed, unless `folder` or `target` lies in there: that would read what
@@ -89,7 +89,7 @@ def scan(folder: Path, target: Path | None = None) -> Inputs:
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return Inputs(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
+    return ScanResult(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
 
 
 def _files(walk: _Walk) -> Iterator[str]:
@@ -172,21 +172,21 @@ def sort_of(name: str) -> str:
     return readable(Path(name).suffix.lower()) or "no suffix"
 
 
-def _state(path: str, key: str) -> Input:
+def _state(path: str, key: str) -> ImageFile:
     try:
         state = os.stat(path)
     except OSError:
-        return Input(key, UNREADABLE, 0)
+        return ImageFile(key, UNREADABLE, 0)
     if not stat.S_ISREG(state.st_mode):
-        return Input(key, UNREADABLE, 0)
-    return Input(key, state.st_size, state.st_mtime_ns)
+        return ImageFile(key, UNREADABLE, 0)
+    return ImageFile(key, state.st_size, state.st_mtime_ns)
 
 
 _PAGE = 1000
 _CONNECTIONS = 16
 
 
-def scan_bucket(storage: Storage) -> Inputs:
+def scan_bucket(storage: Storage) -> ScanResult:
     """Find every picture below an address: one request for a thousand names.
 
     Objects whose name does not promise a picture are looked at, 64 bytes of each. Raises
@@ -206,13 +206,13 @@ def scan_bucket(storage: Storage) -> Inputs:
     }  # fmt: skip
     ignored.update(sort_of(name) for name in others)
     pictures = [
-        Input(entry.name, entry.size_bytes, int(entry.version))
+        ImageFile(entry.name, entry.size_bytes, int(entry.version))
         for entry in found
         if entry.name not in others
     ]
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
     pages = 1 + (len(found) + ignored["hidden"]) // _PAGE
-    return Inputs(
+    return ScanResult(
         storage.address,
         tuple(pictures),
         dict(sorted(ignored.items())),

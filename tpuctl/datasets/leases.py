@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from tpuctl.clock import Clock
-from tpuctl.datasets.commits import LEASE
 from tpuctl.datasets.plan import ShardJob
+from tpuctl.datasets.publish import LEASE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError
 from tpuctl.storage.port import Entry, Storage
 

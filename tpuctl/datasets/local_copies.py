@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.cache_models import CopyResult
-from tpuctl.datasets.commits import find_entry
 from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
 from tpuctl.datasets.formats.container import suffix_of
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.models import CopyResult, DataSet
 from tpuctl.datasets.places import bucket_of, local_target
+from tpuctl.datasets.publish import find_entry
 from tpuctl.datasets.quarantine import readable
-from tpuctl.datasets.state import QUARANTINE
+from tpuctl.datasets.shards.pool.work import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir

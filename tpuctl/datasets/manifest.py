@@ -10,7 +10,7 @@ from typing import Any
 
 from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.plan import Plan
-from tpuctl.datasets.state import Finished
+from tpuctl.datasets.shards.pool.work import Finished
 from tpuctl.errors import InvalidInputError, NotFoundError
 
 SCHEMA = "tpuctl.dataset/1"

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.build import build_missing, clean_up, publish_data_set
 from tpuctl.datasets.distributed_presize import Part, presize_into_storage
 from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import Plan, ShardJob, Twin
-from tpuctl.datasets.preparing import Prepared, prepare_sizes
+from tpuctl.datasets.plan import Plan, ShardJob, SiblingShard
+from tpuctl.datasets.prepare import Prepared, prepare_sizes
 from tpuctl.datasets.results import (
     check_quarantine,
     describe_traffic,
@@ -21,7 +20,8 @@ from tpuctl.datasets.results import (
     summed,
 )
 from tpuctl.datasets.reuse import refuse_another_plan, reusable
-from tpuctl.datasets.state import QUARANTINE, Finished, Work
+from tpuctl.datasets.shards.pool.pool import build_missing, clean_up, publish_data_set
+from tpuctl.datasets.shards.pool.work import QUARANTINE, Finished, Work
 from tpuctl.errors import WriteError
 from tpuctl.progress import OnProgress, silent, told
 from tpuctl.storage.local import free_bytes, locked, write_atomically
@@ -122,8 +122,8 @@ def _make_together(runs: Sequence[_Run], on_progress: OnProgress) -> list[Presiz
         return [_conclude(run, kept[run.plan.id], built) for run in runs]
 
 
-def _twin(run: _Run, job: ShardJob) -> Twin:
-    return Twin(job.id, str(run.work.folder), run.plan.options)
+def _twin(run: _Run, job: ShardJob) -> SiblingShard:
+    return SiblingShard(job.id, str(run.work.folder), run.plan.options)
 
 
 def _conclude(run: _Run, kept: Sequence[Finished], built: dict[str, Finished]) -> PresizeResult:

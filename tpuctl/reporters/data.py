@@ -7,8 +7,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.datasets.cache_models import CacheResult, CopyResult, Prediction
-from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
+from tpuctl.datasets.models import (
+    CacheResult,
+    CopyResult,
+    Description,
+    Prediction,
+    PresizeResult,
+    VerifyResult,
+)
 from tpuctl.datasets.serve_models import Service
 from tpuctl.units import format_bytes, format_duration, format_rate
 

@@ -9,8 +9,8 @@ import numpy as np
 import simplejpeg
 
 from tpuctl.datasets.images import file_type, jpeg
+from tpuctl.datasets.images._pixels import Pixels, resample, resample_exactly
 from tpuctl.datasets.images._rasters import Raster, decode_raster, open_raster, to_srgb
-from tpuctl.datasets.images._resample import Pixels, resample, resample_exactly
 from tpuctl.datasets.images.geometry import (
     Fidelity,
     Fit,

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tpuctl.datasets.formats.container import need_array_record
-from tpuctl.datasets.inputs import Inputs, scan, scan_bucket
+from tpuctl.datasets.inputs import ScanResult, scan, scan_bucket
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.places import bucket_of, check_places
 from tpuctl.datasets.plan import Plan, plan_presize
@@ -39,7 +39,7 @@ class Prepared:
     source: str
     target: str
     options: PresizeOptions
-    inputs: Inputs
+    inputs: ScanResult
     plan: Plan
     started_s: float
     notes: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ def _version(module: str) -> str:
     return "unknown"
 
 
-def _no_pictures(source: str, inputs: Inputs) -> InvalidInputError:
+def _no_pictures(source: str, inputs: ScanResult) -> InvalidInputError:
     there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
     return InvalidInputError(
         f"There are no pictures in {source}" + (f", only: {there}." if there else "."),

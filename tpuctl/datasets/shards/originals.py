@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import Entry
+from tpuctl.datasets.plan import PlannedImage
 from tpuctl.datasets.quarantine import BadImageError, readable
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
@@ -32,10 +32,10 @@ class SourceChangedError(InvalidInputError):
 class Originals(Protocol):
     """Where pictures come from."""
 
-    def begin(self, entries: Sequence[Entry]) -> None:
+    def begin(self, entries: Sequence[PlannedImage]) -> None:
         """Be told which pictures will be read, in this order; whatever was told before is over."""
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlannedImage) -> bytes:
         """Read a picture that must still be the one of the plan.
 
         Raises SourceChangedError, BadImageError, and what a bucket raises.
@@ -55,10 +55,10 @@ class FolderOriginals:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def begin(self, entries: Sequence[Entry]) -> None:
+    def begin(self, entries: Sequence[PlannedImage]) -> None:
         """Do nothing."""
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlannedImage) -> bytes:
         """Read a file that must still be the one of the plan."""
         path = self._folder / entry.key
         _check_size(entry)
@@ -89,17 +89,17 @@ class BucketOriginals:
     ) -> None:
         self._storage, self._budget = storage, ahead_bytes
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="originals")
-        self._coming: deque[Entry] = deque()
+        self._coming: deque[PlannedImage] = deque()
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
 
-    def begin(self, entries: Sequence[Entry]) -> None:
+    def begin(self, entries: Sequence[PlannedImage]) -> None:
         """Be told what will be read."""
         for _, future in self._running.values():
             future.cancel()
         self._running.clear()
         self._coming = deque(entries)
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlannedImage) -> bytes:
         """Read the version of an object that the plan was made for, compared with its crc32c."""
         self._read_ahead()
         if entry.key not in self._running:
@@ -116,7 +116,7 @@ class BucketOriginals:
             self._running[entry.key] = entry.bytes, self._threads.submit(self._fetch, entry)
             held += entry.bytes
 
-    def _fetch(self, entry: Entry) -> bytes:
+    def _fetch(self, entry: PlannedImage) -> bytes:
         _check_size(entry)
         name = f"{self._storage.address}/{entry.key}"
         try:
@@ -130,7 +130,7 @@ class BucketOriginals:
         return data
 
 
-def _check_size(entry: Entry) -> None:
+def _check_size(entry: PlannedImage) -> None:
     if entry.bytes > MAX_FILE_BYTES:
         raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
 

@@ -1,4 +1,4 @@
-"""Worker processes under supervision: a killed one costs a retry, never the run."""
+"""Worker processes that build the missing shards: a killed one costs a retry, never the run."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import tpuctl
-from tpuctl.datasets.originals import SourceChangedError
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.datasets.state import Finished
+from tpuctl.datasets.shards.pool.originals import SourceChangedError
+from tpuctl.datasets.shards.pool.work import Finished
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
@@ -31,7 +31,7 @@ from tpuctl.errors import (
     WriteError,
 )
 
-WORKER = (sys.executable, "-m", "tpuctl.datasets.worker")
+WORKER = (sys.executable, "-m", "tpuctl.datasets.shards.worker")
 
 # No picture within the pixel limit takes a hundredth of this.
 SILENCE_S = 300.0
@@ -64,7 +64,7 @@ def claim_all(job: ShardJob) -> bool:
 
 
 @dataclass(frozen=True)
-class Setup:
+class WorkerSetup:
     """What every worker has to know."""
 
     source: str
@@ -93,7 +93,7 @@ class Step:
 class _Seat:
     """One place at the table: a process, replaced when it dies, and the jobs it gets."""
 
-    setup: Setup
+    setup: WorkerSetup
     command: Sequence[str]
     jobs: "queue.SimpleQueue[ShardJob]"
     reports: "queue.Queue[Step | BaseException | None]"
@@ -224,7 +224,7 @@ class _Seat:
 
 def build_shards(
     jobs: Sequence[ShardJob],
-    setup: Setup,
+    setup: WorkerSetup,
     *,
     inherit: tuple[int, ...] = (),
     claim: Claim = claim_all,

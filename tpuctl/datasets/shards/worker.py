@@ -12,12 +12,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tpuctl.datasets.plan import Entry, ShardJob
+from tpuctl.datasets.plan import PlannedImage, ShardJob
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
     from tpuctl.datasets.images.memory import Admit
-    from tpuctl.datasets.originals import Originals
+    from tpuctl.datasets.shards.pool.originals import Originals
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
     from tpuctl.datasets.images import _shrink
     from tpuctl.datasets.images.memory import Admission
-    from tpuctl.datasets.originals import open_originals
+    from tpuctl.datasets.shards.pool.originals import open_originals
 
     _shrink.prepare_decoders()
     admit = Admission(
@@ -57,10 +57,10 @@ class _Server:
             os._exit(1)
 
     def run(self, job: dict[str, Any]) -> None:
-        from tpuctl.datasets._shard import Recipe, ShardBuilder, build_together
-        from tpuctl.datasets.state import Work
+        from tpuctl.datasets.shards.pool._shard import Recipe, ShardBuilder, build_together
+        from tpuctl.datasets.shards.pool.work import Work
 
-        entries = tuple(Entry(*fields) for fields in job["entries"])
+        entries = tuple(PlannedImage(*fields) for fields in job["entries"])
         lead = (job["id"], self._setup["work"], self._setup["options"])
         builders = [
             ShardBuilder(

@@ -11,16 +11,16 @@ from typing import BinaryIO, cast
 
 from tpuctl.datasets.formats._tfrecord import RecordWriter, frame, read_frames
 from tpuctl.datasets.formats.container import DamagedRecordError, open_container, suffix_of
-from tpuctl.datasets.formats.example import Feature, decode_example, encode_pieces
+from tpuctl.datasets.formats.records import Feature, decode_example, encode_pieces
 from tpuctl.datasets.images import _shrink
-from tpuctl.datasets.images._encoding import encode_picture
+from tpuctl.datasets.images._pixels import encode_picture
 from tpuctl.datasets.images._shrink import Shrunk
 from tpuctl.datasets.images.geometry import Fidelity, Flag, Mode
 from tpuctl.datasets.images.memory import Admit
-from tpuctl.datasets.originals import Originals
-from tpuctl.datasets.plan import Entry, ShardJob
+from tpuctl.datasets.plan import PlannedImage, ShardJob
 from tpuctl.datasets.quarantine import BadImageError, Quarantined
-from tpuctl.datasets.state import Finished, Work, read_lines
+from tpuctl.datasets.shards.pool.originals import Originals
+from tpuctl.datasets.shards.pool.work import Finished, Work, read_lines
 from tpuctl.errors import InvalidInputError
 from tpuctl.storage.local import translated_write_errors
 
@@ -230,7 +230,7 @@ def _add(
             builder.add(index, small)
 
 
-def _make_record(entry: Entry, small: Shrunk, recipe: Recipe) -> tuple[bytes, bytes]:
+def _make_record(entry: PlannedImage, small: Shrunk, recipe: Recipe) -> tuple[bytes, bytes]:
     # The picture comes last, so that a reader of labels and sizes need not touch it.
     features: dict[str, Feature] = {
         "key": os.fsencode(entry.key),
