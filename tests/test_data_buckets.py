@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
-from tpuctl.datasets.shards.pool.pool import build_missing
-from tpuctl.datasets.shards.pool.work import Finished, Work
+from tpuctl.datasets.shards.pool import build_missing
+from tpuctl.datasets.shards.work import Finished, Work
 
 from tests.conftest import Tpuctl
 from tests.pictures import fill

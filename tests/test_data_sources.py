@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
-from tpuctl.datasets.shards.pool.originals import BucketOriginals, SourceChangedError
+from tpuctl.datasets.shards.originals import BucketOriginals, SourceChangedError
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill

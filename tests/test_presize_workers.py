@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tpuctl.datasets.shards.pool.pool import WORKER, WorkerSetup, build_shards
-from tpuctl.datasets.shards.pool.work import Work
+from tpuctl.datasets.shards.pool import WORKER, WorkerSetup, build_shards
+from tpuctl.datasets.shards.work import Work
 
 from tests.pictures import contents, fill, small
 from tpuctl.datasets.inputs import scan

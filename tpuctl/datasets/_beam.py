@@ -19,8 +19,8 @@ from tpuctl.datasets.images.memory import memory_budget_bytes
 from tpuctl.datasets.plan import PlannedImage, ShardJob, SiblingShard
 from tpuctl.datasets.prepare import Prepared
 from tpuctl.datasets.publish import commit
-from tpuctl.datasets.shards.pool.pool import WorkerSetup, build_shards
-from tpuctl.datasets.shards.pool.work import Work
+from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
+from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.storage.port import open_storage
 

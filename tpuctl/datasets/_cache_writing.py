@@ -19,7 +19,7 @@ from tpuctl.datasets.formats._tfrecord import RecordWriter
 from tpuctl.datasets.formats.container import Digest
 from tpuctl.datasets.formats.records import encode_example
 from tpuctl.datasets.models import CacheOptions
-from tpuctl.datasets.shards.pool.work import Finished, Work
+from tpuctl.datasets.shards.work import Finished, Work
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError, UsageError
 from tpuctl.storage.local import publish, translated_write_errors
 

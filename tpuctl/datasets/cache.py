@@ -24,8 +24,8 @@ from tpuctl.datasets.models import CacheOptions, CacheResult, DataSet, Predictio
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.plan import Plan, digest_of, predict_total
 from tpuctl.datasets.reuse import is_whole
-from tpuctl.datasets.shards.pool.pool import clean_up, publish_data_set
-from tpuctl.datasets.shards.pool.work import Finished, Work
+from tpuctl.datasets.shards.pool import clean_up, publish_data_set
+from tpuctl.datasets.shards.work import Finished, Work
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.settings import cache_dir

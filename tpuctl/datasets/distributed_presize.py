@@ -41,8 +41,8 @@ from tpuctl.datasets.results import (
     summed,
 )
 from tpuctl.datasets.reuse import refuse_another_plan, usable
-from tpuctl.datasets.shards.pool.pool import Claim, build_missing, claim_all
-from tpuctl.datasets.shards.pool.work import Finished, Work, quarantine_text
+from tpuctl.datasets.shards.pool import Claim, build_missing, claim_all
+from tpuctl.datasets.shards.work import Finished, Work, quarantine_text
 from tpuctl.errors import MissingExtraError, UsageError, WriteError
 from tpuctl.progress import OnProgress, told
 from tpuctl.settings import cache_dir

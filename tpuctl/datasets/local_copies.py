@@ -19,7 +19,7 @@ from tpuctl.datasets.models import CopyResult, DataSet
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry
 from tpuctl.datasets.quarantine import readable
-from tpuctl.datasets.shards.pool.work import QUARANTINE
+from tpuctl.datasets.shards.work import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir

@@ -20,8 +20,8 @@ from tpuctl.datasets.results import (
     summed,
 )
 from tpuctl.datasets.reuse import refuse_another_plan, reusable
-from tpuctl.datasets.shards.pool.pool import build_missing, clean_up, publish_data_set
-from tpuctl.datasets.shards.pool.work import QUARANTINE, Finished, Work
+from tpuctl.datasets.shards.pool import build_missing, clean_up, publish_data_set
+from tpuctl.datasets.shards.work import QUARANTINE, Finished, Work
 from tpuctl.errors import WriteError
 from tpuctl.progress import OnProgress, silent, told
 from tpuctl.storage.local import free_bytes, locked, write_atomically

@@ -15,7 +15,7 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.models import DataSet, Shard
 from tpuctl.datasets.plan import Plan
 from tpuctl.datasets.reuse import finished_of
-from tpuctl.datasets.shards.pool.work import QUARANTINE, Finished, read_quarantine
+from tpuctl.datasets.shards.work import QUARANTINE, Finished, read_quarantine
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.storage.port import Entry, Storage
 

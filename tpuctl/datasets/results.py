@@ -9,7 +9,7 @@ from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import ShardJob
 from tpuctl.datasets.prepare import Prepared
 from tpuctl.datasets.quarantine import Quarantined, readable
-from tpuctl.datasets.shards.pool.work import Finished, quarantine_text
+from tpuctl.datasets.shards.work import Finished, quarantine_text
 from tpuctl.errors import InvalidInputError
 from tpuctl.units import format_bytes
 

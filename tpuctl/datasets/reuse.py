@@ -7,7 +7,7 @@ from tpuctl.datasets import manifest
 from tpuctl.datasets.models import DataSet, PresizeOptions, Shard
 from tpuctl.datasets.plan import Plan, ShardJob
 from tpuctl.datasets.quarantine import Quarantined
-from tpuctl.datasets.shards.pool.work import Finished, Work, quarantine_of
+from tpuctl.datasets.shards.work import Finished, Work, quarantine_of
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 
 

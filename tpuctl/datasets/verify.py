@@ -13,7 +13,7 @@ from tpuctl.datasets.local_copies import foreign_in_bucket, local_copy
 from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
 from tpuctl.datasets.quarantine import readable
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
-from tpuctl.datasets.shards.pool.work import quarantine_of
+from tpuctl.datasets.shards.work import quarantine_of
 from tpuctl.errors import InvalidInputError
 from tpuctl.progress import OnProgress, Progress, silent
 

@@ -19,8 +19,8 @@ from tpuctl.datasets.images.geometry import Fidelity, Flag, Mode
 from tpuctl.datasets.images.memory import Admit
 from tpuctl.datasets.plan import PlannedImage, ShardJob
 from tpuctl.datasets.quarantine import BadImageError, Quarantined
-from tpuctl.datasets.shards.pool.originals import Originals
-from tpuctl.datasets.shards.pool.work import Finished, Work, read_lines
+from tpuctl.datasets.shards.originals import Originals
+from tpuctl.datasets.shards.work import Finished, Work, read_lines
 from tpuctl.errors import InvalidInputError
 from tpuctl.storage.local import translated_write_errors
 

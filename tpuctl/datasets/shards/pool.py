@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import tpuctl
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.datasets.shards.pool.originals import SourceChangedError
-from tpuctl.datasets.shards.pool.work import Finished
+from tpuctl.datasets.shards.originals import SourceChangedError
+from tpuctl.datasets.shards.work import Finished
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,

@@ -17,7 +17,7 @@ from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
     from tpuctl.datasets.images.memory import Admit
-    from tpuctl.datasets.shards.pool.originals import Originals
+    from tpuctl.datasets.shards.originals import Originals
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
     from tpuctl.datasets.images import _shrink
     from tpuctl.datasets.images.memory import Admission
-    from tpuctl.datasets.shards.pool.originals import open_originals
+    from tpuctl.datasets.shards.originals import open_originals
 
     _shrink.prepare_decoders()
     admit = Admission(
@@ -57,8 +57,8 @@ class _Server:
             os._exit(1)
 
     def run(self, job: dict[str, Any]) -> None:
-        from tpuctl.datasets.shards.pool._shard import Recipe, ShardBuilder, build_together
-        from tpuctl.datasets.shards.pool.work import Work
+        from tpuctl.datasets.shards._builder import Recipe, ShardBuilder, build_together
+        from tpuctl.datasets.shards.work import Work
 
         entries = tuple(PlannedImage(*fields) for fields in job["entries"])
         lead = (job["id"], self._setup["work"], self._setup["options"])
