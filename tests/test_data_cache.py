@@ -19,10 +19,9 @@ from tests.conftest import Result
 from tests.pictures import contents
 from tests.test_presize_kill import DIES_AT, check_nothing_torn, small_disk, start
 from tpuctl.datasets._elements import rebuild, structure_of, take_apart
-from tpuctl.datasets.cache import cache
+from tpuctl.datasets.cache import cache, predict_total
 from tpuctl.datasets.manifest import WORK
 from tpuctl.datasets.models import CacheOptions
-from tpuctl.datasets.plan import predict_total
 from tpuctl.datasets.readers import open_batches, open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import (

@@ -21,11 +21,10 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import contents
 from tpuctl.clock import ManualClock
-from tpuctl.datasets.distributed_presize import Part, parse_part, presize_into_storage
 from tpuctl.datasets.leases import Leases
-from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.models import Part, PresizeOptions, parse_part
 from tpuctl.datasets.prepare import prepare
-from tpuctl.datasets.presize import presize
+from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.readers import open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
@@ -159,11 +158,11 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
     first, *_ = run.plan.jobs
     assert Leases(storage, clock, "another machine").claim(first)
     said: list[str] = []
-    presize_into_storage(
+    presize_prepared(
         [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
     )
     assert clock.now() - START >= timedelta(seconds=90)
-    assert "Other machines are at 1 of the shards; what they leave is taken over." in said
+    assert "Other machines are building 1 of the shards; what they abandon is built here." in said
     presize(photos, tmp_path / "alone", SMALL)
     assert content(storage) == contents(tmp_path / "alone")
 

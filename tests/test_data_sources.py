@@ -8,8 +8,6 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
-from tpuctl.datasets.shards.originals import BucketOriginals, SourceChangedError
-
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tpuctl.datasets.inputs import scan, scan_bucket
@@ -17,6 +15,7 @@ from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.plan import PlannedImage
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.shards.originals import BucketOriginals, SourceChangedError
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import NotFoundError, PermissionDeniedError
 from tpuctl.progress import TOLD, Progress

@@ -228,7 +228,7 @@ def test_a_shard_name_cannot_lead_out_of_the_folder(data_set: Path) -> None:
     manifest = json.loads((data_set / "manifest.json").read_text())
     manifest["shards"][0]["name"] = "../outside.tfrecord"
     edit(data_set, **manifest)
-    with pytest.raises(InvalidInputError, match="cannot be the name of a shard"):
+    with pytest.raises(InvalidInputError, match="not a valid shard name"):
         verify(data_set)
 
 

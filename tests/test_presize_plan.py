@@ -9,7 +9,7 @@ from tests.pictures import encoded, fill, photograph
 from tpuctl.datasets.inputs import UNREADABLE, ImageFile, scan
 from tpuctl.datasets.models import PresizeOptions, allowed_bad, parse_size
 from tpuctl.datasets.plan import assign_labels, count_shards, plan_presize, split_evenly
-from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 
 VERSIONS = {"kernel": "1"}
@@ -52,9 +52,9 @@ def test_the_order_is_that_of_the_bytes_of_the_names(tmp_path: Path, jpeg: bytes
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(jpeg)
     assert keys(tmp_path) == sorted((*names, raw), key=os.fsencode)
-    assert readable(raw) == "caf\\xe9.jpg"
-    assert readable("line\nbreak") == "line\\nbreak"
-    assert readable("ä") == "ä"
+    assert printable(raw) == "caf\\xe9.jpg"
+    assert printable("line\nbreak") == "line\\nbreak"
+    assert printable("ä") == "ä"
 
 
 def test_links_are_followed_once_and_loops_end(tmp_path: Path, jpeg: bytes) -> None:
@@ -209,11 +209,11 @@ def test_what_does_not_change_the_records_does_not_change_the_plan() -> None:
 
 def test_the_shuffle_is_complete_mixes_and_follows_the_seed() -> None:
     plan = plan_presize(inputs(64), PresizeOptions(), VERSIONS)
-    order = [entry.key for job in plan.jobs for entry in job.entries]
+    order = [entry.key for job in plan.jobs for entry in job.pictures]
     assert Counter(order) == Counter(picture.key for picture in inputs(64))
     assert order != sorted(order)
     other = plan_presize(inputs(64), PresizeOptions(seed=1), VERSIONS)
-    assert order != [entry.key for job in other.jobs for entry in job.entries]
+    assert order != [entry.key for job in other.jobs for entry in job.pictures]
 
 
 def test_a_replaced_file_changes_only_its_own_shard() -> None:

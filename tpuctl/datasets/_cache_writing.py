@@ -1,9 +1,6 @@
 """The user's pipeline as elements, and the shards they are written to, one variant at a time."""
 
 import hashlib
-import importlib
-import importlib.util
-import inspect
 import random
 import sys
 import time
@@ -11,19 +8,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tpuctl.datasets._elements import Structure, structure_of, take_apart
 from tpuctl.datasets.formats._tfrecord import RecordWriter
-from tpuctl.datasets.formats.container import Digest
-from tpuctl.datasets.formats.records import encode_example
+from tpuctl.datasets.formats.records import Digest, encode_example
+from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.models import CacheOptions
-from tpuctl.datasets.shards.work import Finished, Work
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError, UsageError
+from tpuctl.datasets.shards.work import Work
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.storage.local import publish, translated_write_errors
+from tpuctl.usercode.function import (
+    Function,
+    load_function,
+    parameters,
+    parse_function,
+    users_errors,
+)
 
 _INFINITE = -1
+_SAMPLE_ELEMENTS = 64
+_SAMPLE_S = 5.0
+_FRAME_BYTES = 16
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -31,21 +38,20 @@ class PipelineSource:
     """A function of the user's that returns a tf.data pipeline or any other iterable."""
 
     text: str
+    name: Function
     function: Callable[..., Any]
     code_sha256: str
 
     @property
     def takes_seed(self) -> bool:
         """Whether it can be told which variant to make."""
-        return "seed" in inspect.signature(self.function).parameters
+        return "seed" in parameters(self.function)
 
     def open(self, seed: int) -> Iterable[Any]:
         """Make the pipeline for one variant; raises TargetError."""
         _seed_everything(seed)
-        try:
+        with users_errors(f"Calling {self.text} failed", self.name):
             made = self.function(seed=seed) if self.takes_seed else self.function()
-        except Exception as error:
-            raise self.failed(error, "calling it") from error
         if not isinstance(made, Iterable):
             raise InvalidInputError(
                 f"{self.text} returned a {type(made).__name__}, which has no elements.",
@@ -53,46 +59,26 @@ class PipelineSource:
             )
         return made
 
-    def failed(self, error: Exception, doing: str) -> TargetError:
-        """Turn an exception of the user's code into our error."""
-        first = str(error).strip().splitlines()[:1]
-        detail = f"{type(error).__name__}: {''.join(first)}"
-        return TargetError(f"{self.text} failed while {doing}: {detail}")
-
 
 def load_source(text: str) -> PipelineSource:
     """Import the module or file and find the function in it.
 
     Raises UsageError, NotFoundError, InvalidInputError and TargetError.
     """
-    place, separator, name = text.rpartition(":")
-    if not separator or not place or not name.isidentifier():
+    name = parse_function(text)
+    if name is None:
         raise UsageError(
-            f"{text!r} is no pipeline; data cache takes module:function or path.py:function.",
+            f"{text!r} is not a pipeline; data cache takes module:function or path.py:function.",
             hint="For a folder of photographs: tpuctl data presize SRC DST",
         )
-    module = _load(place)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InvalidInputError(f"{place} has no function {name}.")
-    needed = [
-        parameter.name
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and parameter.name != "seed"
-    ]
-    if needed:
-        raise InvalidInputError(
-            f"{text} needs arguments ({', '.join(needed)}); data cache gives it at most a seed.",
-            hint="Give them defaults, or name a function that calls it.",
-        )
-    code = Path(module.__file__).read_bytes() if module.__file__ else b""
-    return PipelineSource(text, function, hashlib.sha256(code).hexdigest())
+    function = load_function(name, given=("seed",), caller="data cache")
+    file = name.place if name.place.endswith(".py") else sys.modules[name.place].__file__
+    code = Path(file).read_bytes() if file else b""
+    return PipelineSource(text, name, function, hashlib.sha256(code).hexdigest())
 
 
 def count_elements(made: Iterable[Any], *, at_most: int | None) -> int | None:
-    """Say how many elements there will be; None when nobody knows.
+    """Say how many elements there will be; None if that is unknown.
 
     Raises UsageError for a pipeline that never ends, unless it is cut off.
     """
@@ -110,31 +96,6 @@ def count_elements(made: Iterable[Any], *, at_most: int | None) -> int | None:
     return count if at_most is None else min(count, at_most)
 
 
-def _load(place: str) -> ModuleType:
-    if place.endswith(".py") and not Path(place).is_file():
-        raise NotFoundError(f"There is no file {place}.", hint="Check the path.")
-    try:
-        return _run_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name == place.partition(".")[0]:
-            raise NotFoundError(
-                f"There is no module {place}.", hint="Write path.py:function."
-            ) from error
-        raise TargetError(f"Importing {place} failed: {error}") from error
-    except Exception as error:
-        raise TargetError(f"Importing {place} failed: {type(error).__name__}: {error}") from error
-
-
-def _run_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _seed_everything(seed: int) -> None:
     """Seed whatever random numbers the pipeline may draw; only what it has imported itself."""
     random.seed(seed)
@@ -144,11 +105,6 @@ def _seed_everything(seed: int) -> None:
         tensorflow.random.set_seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
-
-
-_SAMPLE_ELEMENTS = 64
-_SAMPLE_S = 5.0
-_FRAME_BYTES = 16
 
 
 class Feed:
@@ -182,32 +138,26 @@ class Feed:
             sample.append((len(record) + _FRAME_BYTES, time.monotonic() - started_s))
         if not sample:
             raise self.nothing()
-        # The first element pays for starting up; where there are others, they know better.
+        # The first element pays for starting up; replace its time if there are others.
         if len(sample) > 2:
             sample[0] = (sample[0][0], sample[1][1])
         return sample
 
     def nothing(self) -> InvalidInputError:
-        """Say that there is nothing to keep."""
+        """The error of a pipeline without elements."""
         return InvalidInputError(f"{self._source.text} gave no element.")
 
     def records(self) -> Iterator[bytes]:
         """Yield every record; raises TargetError and InvalidInputError."""
-        return chain(self._drain_sample(), iter(self._next, None))
-
-    def _drain_sample(self) -> Iterator[bytes]:
-        while self._sampled:
-            yield self._sampled.pop(0)
+        sampled, self._sampled = self._sampled, []
+        return chain(sampled, iter(self._next, None))
 
     def _next(self) -> bytes | None:
-        try:
-            element = next(self._elements)
-        except StopIteration:
+        doing = f"{self._source.text} failed while making element {self._taken}"
+        with users_errors(doing, self._source.name):
+            element = next(self._elements, _END)
+        if element is _END:
             return None
-        except TpuctlError:
-            raise
-        except Exception as error:
-            raise self._source.failed(error, f"making element {self._taken}") from error
         try:
             if self._structure is None:
                 self._structure = structure_of(element)
@@ -228,19 +178,19 @@ def write_variant(
     work: Work,
     shard_bytes: int,
     tell: Callable[[int], None],
-    may_go_on: Callable[[int], None],
-) -> list[Finished]:
+    check: Callable[[int], None] | None,
+) -> list[FinishedShard]:
     """Write every record of a feed into shards of about that size, and finish them together.
 
-    `tell` hears how many elements there are, `may_go_on` before each shard but the first. Raises
-    WriteError, and TargetError and InvalidInputError for what the pipeline does.
+    `tell` is called with the number of elements so far, `check` too before each shard but the
+    first. Raises WriteError, and TargetError and InvalidInputError for what the pipeline does.
     """
     records = feed.records()
     parts: list[_Part] = []
     start = 0
     while (record := next(records, None)) is not None:
-        if parts:
-            may_go_on(start)
+        if parts and check:
+            check(start)
         path = work.part(f"v{feed.variant:03}-{len(parts):05}")
         with translated_write_errors(path), path.open("wb") as file:
             writer = RecordWriter(file)
@@ -267,11 +217,11 @@ class _Part:
     count: int
 
 
-def _finish(work: Work, variant: int, number: int, parts: Sequence[_Part]) -> Finished:
+def _finish(work: Work, variant: int, number: int, parts: Sequence[_Part]) -> FinishedShard:
     part = parts[number]
     job = f"v{variant:03}-{number:05}-of-{len(parts):05}"
     publish(part.path, work.shard(job))
-    return Finished(
+    return FinishedShard(
         job=job,
         name=f"{job}-{part.digest.crc32c}.tfrecord",
         bytes=part.digest.bytes,
@@ -280,7 +230,4 @@ def _finish(work: Work, variant: int, number: int, parts: Sequence[_Part]) -> Fi
         sha256=part.digest.sha256,
         first_key=f"{variant}/{part.start}",
         last_key=f"{variant}/{part.start + part.count - 1}",
-        salvaged=0,
-        bytes_in=0,
-        left_out=(),
     )

@@ -5,7 +5,7 @@ from typing import Any, cast
 import tensorflow as tf
 
 from tpuctl.datasets.images.geometry import yuv420_bytes, yuv420_to_rgb
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.reading import ReadOrder
 from tpuctl.errors import InvalidInputError
 

@@ -6,11 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats.container import DamagedRecordError, Glance, open_container
-from tpuctl.datasets.formats.records import decode_example, decode_leading_features
+from tpuctl.datasets.formats import open_container
+from tpuctl.datasets.formats.records import (
+    DamagedRecordError,
+    Glance,
+    decode_example,
+    decode_leading_features,
+)
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
-from tpuctl.datasets.models import DataSet, Description, LabelCount, SizeBin
+from tpuctl.datasets.manifest import DataSet
+from tpuctl.datasets.models import Description, LabelCount, SizeBin
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import silent
@@ -118,7 +124,7 @@ def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
 
 def _all(data_set: DataSet) -> Iterator[Glance]:
     """Yield a glance at every record; raises InvalidInputError where a shard is damaged."""
-    container = open_container(data_set.options)
+    container = open_container(data_set.format, data_set.encode)
     for shard in data_set.shards:
         path = data_set.folder / shard.name
         try:

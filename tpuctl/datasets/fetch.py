@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.storage.local import publish, translated_write_errors

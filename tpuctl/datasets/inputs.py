@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.datasets.images import file_type
-from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Entry, Storage
@@ -141,7 +141,7 @@ def _is_off_limits(place: Path, walk: _Walk) -> bool:
 
 
 def _notes(walk: _Walk) -> tuple[str, ...]:
-    links = [readable(link) for link in sorted(walk.not_followed, key=os.fsencode)]
+    links = [printable(link) for link in sorted(walk.not_followed, key=os.fsencode)]
     if not links:
         return ()
     shown = ", ".join(links[:_SHOWN_LINKS])
@@ -169,7 +169,7 @@ def _look(path: str) -> tuple[str, bool]:
 
 def sort_of(name: str) -> str:
     """Name the kind of a file that is passed by."""
-    return readable(Path(name).suffix.lower()) or "no suffix"
+    return printable(Path(name).suffix.lower()) or "no suffix"
 
 
 def _state(path: str, key: str) -> ImageFile:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
-from tpuctl.datasets.formats.container import suffix_of
-from tpuctl.datasets.models import CopyResult, DataSet
+from tpuctl.datasets.formats import suffix_of
+from tpuctl.datasets.manifest import DataSet
+from tpuctl.datasets.models import CopyResult
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry
-from tpuctl.datasets.quarantine import readable
-from tpuctl.datasets.shards.work import QUARANTINE
+from tpuctl.datasets.quarantine import QUARANTINE, printable
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir
@@ -65,9 +65,9 @@ def foreign_in_bucket(dst: str | Path, data_set: DataSet) -> tuple[str, ...]:
     if address is None:
         return ()
     listed = {shard.name for shard in data_set.shards}
-    suffix = suffix_of(data_set.options)
+    suffix = suffix_of(data_set.format)
     return tuple(
-        readable(entry.name)
+        printable(entry.name)
         for entry in open_storage(address).list()
         if entry.name.endswith(suffix) and "/" not in entry.name and entry.name not in listed
     )

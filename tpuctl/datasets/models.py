@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tpuctl.datasets.images.geometry import Fidelity, Mode
-from tpuctl.datasets.plan import Interval
 from tpuctl.datasets.quarantine import Quarantined
 from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
@@ -88,6 +87,32 @@ class PresizeOptions:
 def _check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise UsageError(f"{name} must be between {low} and {high}, not {value}.")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of one machine: every `hosts`-th shard, from the `host`-th on."""
+
+    host: int = 0
+    hosts: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.host < self.hosts:
+            raise UsageError(
+                f"--hosts {self.host}/{self.hosts}: there is no such machine.",
+                hint=f"The first is 0/{max(1, self.hosts)}.",
+            )
+
+
+def parse_part(text: str) -> Part:
+    """Read `i/n`, machine i of n, counted from 0; raises UsageError."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+    if not match:
+        raise UsageError(
+            f"--hosts {text} is not a share of the work.",
+            hint="Write --hosts 0/4 on the first of four machines, or --hosts auto on a TPU slice.",
+        )
+    return Part(int(match[1]), int(match[2]))
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -283,42 +308,6 @@ class Description(Outcome):
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """The folder of a data set, and its manifest as read."""
-
-    folder: Path
-    plan_id: str
-    options: dict[str, object]
-    classes: tuple[str, ...]
-    totals: dict[str, int]
-    quarantined: dict[str, int]
-    shards: tuple["Shard", ...]
-    document: dict[str, object] = field(repr=False, default_factory=dict)
-
-    def how_to_verify(self, *, deep: bool = False) -> str:
-        """Say which command finds all that is wrong."""
-        options = "--deep " if deep else ""
-        return f"See all that is wrong: tpuctl data verify {options}{shlex.quote(str(self.folder))}"
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One file of records, as its manifest describes it."""
-
-    name: str
-    bytes: int
-    records: int
-    crc32c: str
-    sha256: str
-    first_key: str | None
-    last_key: str | None
-    job: str
-    quarantined: int
-    salvaged: int
-    bytes_in: int
-
-
-@dataclass(frozen=True)
 class CacheOptions:
     """Everything that can be asked of `cache`; raises UsageError for what makes no sense.
 
@@ -340,6 +329,15 @@ class CacheOptions:
         ):
             if not 1 <= value <= most:
                 raise UsageError(f"{name} must be between 1 and {most}, not {value}.")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A predicted total: most likely, and the ends of its 95 % interval."""
+
+    low: float
+    mean: float
+    high: float
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,20 @@
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tpuctl.datasets.formats.container import need_array_record
+from tpuctl.datasets.formats import need_array_record
 from tpuctl.datasets.inputs import ScanResult, scan, scan_bucket
+from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.places import bucket_of, check_places
-from tpuctl.datasets.plan import Plan, plan_presize
-from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError
 from tpuctl.storage.port import open_storage, warning_of
+from tpuctl.units import format_bytes
 
 _MODULES = {
     "numpy": ("numpy",),
@@ -125,3 +128,74 @@ def _no_pictures(source: str, inputs: ScanResult) -> InvalidInputError:
         f"There are no pictures in {source}" + (f", only: {there}." if there else "."),
         hint="Point presize to the folder that holds the pictures, at any depth.",
     )
+
+
+# A shard and the note that it is complete; at the end the list of what was left out, the manifest.
+_WRITES_PER_SHARD = 2
+_LAST_WRITES = 2
+
+
+def describe_traffic(run: Prepared, missing: Sequence[ShardJob]) -> str | None:
+    """Say what building these shards costs in requests; None if no bucket is involved.
+
+    Class A operations (lists, writes) cost about ten times as much as class B (reads).
+    """
+    reads, writes = bucket_of(run.source), bucket_of(run.target)
+    if not reads and not writes:
+        return None
+    pictures = [picture for job in missing for picture in job.pictures] if reads else []
+    sizes = 1 + max((len(job.siblings) for job in missing), default=0)
+    shards = sizes * (len(missing) * _WRITES_PER_SHARD + _LAST_WRITES) if writes else 0
+    total = format_bytes(sum(max(0, picture.bytes) for picture in pictures))
+    source = f"{run.source}: {len(pictures):,} objects, {total}, to read; " if reads else ""
+    return (
+        f"{source}about {run.inputs.lists + shards:,} class A operations (lists, writes) and "
+        f"{run.inputs.looks + len(pictures):,} class B (reads)."
+    )
+
+
+def refuse_another_plan(previous: DataSet, plan: Plan, options: PresizeOptions) -> None:
+    """Protect a finished data set from being replaced by accident; raises AlreadyExistsError."""
+    if options.overwrite:
+        return
+    repaired = _only_repairs(previous, plan)
+    if repaired and options.retry_quarantined:
+        return
+    hint = "Choose another target, or replace this data set with --overwrite."
+    if repaired:
+        hint = "Only files that had been left out are new: add them with --retry-quarantined."
+    raise AlreadyExistsError(
+        f"{previous.folder} holds another data set: {_difference(previous, plan)}.", hint=hint
+    )
+
+
+def _only_repairs(previous: DataSet, plan: Plan) -> bool:
+    """Whether nothing differs but shards that had left something out."""
+    same_recipe = (previous.options, previous.versions, previous.classes) == (
+        plan.options, plan.versions, plan.classes,
+    )  # fmt: skip
+    return (
+        same_recipe
+        and len(previous.shards) == len(plan.jobs)
+        and all(
+            shard.job == job.id or shard.quarantined
+            for shard, job in zip(previous.shards, plan.jobs, strict=True)
+        )
+    )
+
+
+def _difference(previous: DataSet, plan: Plan) -> str:
+    """Say what makes the two differ, in the user's words."""
+    for name, value in plan.options.items():
+        if previous.options.get(name) != value:
+            before, now = _plain(previous.options.get(name)), _plain(value)
+            return f"its {name.replace('_', ' ')} is {before}, not {now}"
+    if previous.classes != plan.classes:
+        return "its classes differ"
+    if previous.versions != plan.versions:
+        return "it was made with other versions of the image libraries"
+    return "it was made from other files, or these files have changed since"
+
+
+def _plain(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)

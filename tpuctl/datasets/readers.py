@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats.container import DamagedRecordError, open_container
-from tpuctl.datasets.formats.records import decode_example
+from tpuctl.datasets.formats import open_container
+from tpuctl.datasets.formats.records import DamagedRecordError, decode_example
 from tpuctl.datasets.local_copies import local_data_set
-from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.datasets.reading import ReadOrder, Record, need_images_extra, read_shard
 from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
 
@@ -289,7 +289,7 @@ class Cache:
         path = self.data_set.folder / shard.name
         hint = self.data_set.how_to_verify()
         try:
-            container = open_container(self.data_set.options)
+            container = open_container(self.data_set.format, self.data_set.encode)
             records = [record for _, record in container.read(path)]
         except (OSError, DamagedRecordError) as error:
             raise InvalidInputError(f"Could not read {path}: {error}.", hint=hint) from error

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats.container import DamagedRecordError, open_container
-from tpuctl.datasets.formats.records import Feature, decode_example
+from tpuctl.datasets.formats import open_container
+from tpuctl.datasets.formats.records import DamagedRecordError, Feature, decode_example
 from tpuctl.datasets.local_copies import local_data_set
-from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_shard(data_set: DataSet, shard: Shard) -> Iterator[Record]:
     """Yield the records of one shard; raises InvalidInputError where it is damaged."""
     path = data_set.folder / shard.name
     try:
-        for _, record in open_container(data_set.options).read(path):
+        for _, record in open_container(data_set.format, data_set.encode).read(path):
             yield to_record(decode_example(record), data_set)
     except (OSError, DamagedRecordError) as error:
         raise InvalidInputError(

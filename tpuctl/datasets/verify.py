@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats.container import DamagedRecordError, open_container, suffix_of
-from tpuctl.datasets.formats.records import decode_example
+from tpuctl.datasets.formats import open_container, suffix_of
+from tpuctl.datasets.formats.records import DamagedRecordError, decode_example
 from tpuctl.datasets.local_copies import foreign_in_bucket, local_copy
-from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
-from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.manifest import DataSet, Shard
+from tpuctl.datasets.models import Damage, VerifyResult
+from tpuctl.datasets.quarantine import printable, quarantine_of
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
-from tpuctl.datasets.shards.work import quarantine_of
 from tpuctl.errors import InvalidInputError
 from tpuctl.progress import OnProgress, Progress, silent
 
@@ -108,7 +108,7 @@ def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
     found: list[Damage] = []
     keys: list[str] = []
     try:
-        for offset, data in open_container(data_set.options).read(path):
+        for offset, data in open_container(data_set.format, data_set.encode).read(path):
             key, complaint = _examine(data_set, data)
             if complaint:
                 detail = f"record {len(keys)} at byte {offset}: {complaint}"
@@ -134,7 +134,7 @@ def _examine(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
         key = record.key
         return key, _complain(data_set, record)
     except InvalidInputError as error:
-        return key, readable(str(error))
+        return key, printable(str(error))
 
 
 def _examine_element(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
@@ -144,9 +144,9 @@ def _examine_element(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
     try:
         features = decode_example(data)
         key = str(features.get("key", b""), "utf-8")  # type: ignore[arg-type]
-        rebuild(features, data_set.options["structure"])  # type: ignore[arg-type]
+        rebuild(features, data_set.options["structure"])
     except (InvalidInputError, ValueError, KeyError, TypeError) as error:
-        return key, readable(str(error))
+        return key, printable(str(error))
     return key, None
 
 
@@ -183,5 +183,5 @@ def _maker(data_set: DataSet) -> str:
 
 def _foreign(data_set: DataSet) -> tuple[str, ...]:
     listed = {shard.name for shard in data_set.shards}
-    there = {path.name for path in data_set.folder.glob(f"*{suffix_of(data_set.options)}")}
-    return tuple(readable(name) for name in sorted(there - listed))
+    there = {path.name for path in data_set.folder.glob(f"*{suffix_of(data_set.format)}")}
+    return tuple(printable(name) for name in sorted(there - listed))

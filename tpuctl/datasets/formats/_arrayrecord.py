@@ -14,7 +14,7 @@ from typing import Any
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
-from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
 from tpuctl.storage.local import open_regular, publish, translated_write_errors
 
 _OPTIONS = "group_size:1,uncompressed"

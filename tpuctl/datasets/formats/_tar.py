@@ -16,8 +16,14 @@ from typing import Any
 import google_crc32c
 
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
-from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
-from tpuctl.datasets.formats.records import Feature, decode_example, encode_example
+from tpuctl.datasets.formats.records import (
+    DamagedRecordError,
+    Digest,
+    Feature,
+    Glance,
+    decode_example,
+    encode_example,
+)
 from tpuctl.storage.local import open_regular, publish, translated_write_errors
 
 _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", "yuv420": "i420"}

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
 from tpuctl.storage.local import open_regular, publish
 
 _LENGTH = struct.Struct("<Q")

@@ -1,18 +1,56 @@
-"""`tf.train.Example` by hand: the few protobuf bytes it takes, written and read without TensorFlow.
+"""Records: `tf.train.Example` without TensorFlow, and what a reader sees of a record.
 
-Wire format: protobuf.dev/programming-guides/encoding; messages: tensorflow/core/example/*.proto.
+Messages: tensorflow/core/example/*.proto. A picture comes last in its record, so that it need be
+neither copied to be written nor read to know its label.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.protobuf_wire import (
+    LENGTH,
+    VARINT,
+    Damaged,
+    field_at,
+    fields,
+    signed,
+    varint,
+    varint_bytes,
+)
 
 Feature = int | bytes
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_FIRST, _SECOND = bytes((1 << 3 | _LENGTH,)), bytes((2 << 3 | _LENGTH,))
+_FIRST, _SECOND = bytes((1 << 3 | LENGTH,)), bytes((2 << 3 | LENGTH,))
+_64_BITS = (1 << 64) - 1
+
+
+class DamagedRecordError(Exception):
+    """A record that is not what was written. Never leaves the package."""
+
+    def __init__(self, offset: int, what: str, unit: str = "byte") -> None:
+        super().__init__(f"{what} at {unit} {offset}")
+        self.offset = offset
+
+
+@dataclass(frozen=True)
+class Digest:
+    """The size and the checksums of a file."""
+
+    bytes: int
+    crc32c: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Glance:
+    """The beginning of a record: its features without the picture; `whole` reads all of it."""
+
+    length: int
+    head: bytes
+    whole: Callable[[], bytes]
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
@@ -32,14 +70,15 @@ def encode_pieces(features: Mapping[str, Feature]) -> tuple[bytes, bytes]:
         else:
             entries.append(_number(name, value))
             last = b""
-    return b"".join((_head(1, sum(map(len, entries)) + len(last)), *entries)), last
+    size = sum(map(len, entries)) + len(last)
+    return b"".join((_FIRST, _varint(size), *entries)), last
 
 
 def decode_example(data: bytes) -> dict[str, Feature]:
     """Read the first value of every int64 and bytes feature; raises InvalidInputError."""
     try:
-        return dict(_decode_entries(memoryview(data)))
-    except (IndexError, ValueError) as error:
+        return dict(_decode(data))
+    except (Damaged, ValueError) as error:
         raise InvalidInputError(
             f"Could not read a record as a tf.train.Example: {error}"
         ) from error
@@ -48,38 +87,19 @@ def decode_example(data: bytes) -> dict[str, Feature]:
 def decode_leading_features(data: bytes) -> dict[str, Feature]:
     """Read the features that are complete at the beginning of a record cut short."""
     found: dict[str, Feature] = {}
-    view = memoryview(data)
-    with contextlib.suppress(IndexError, ValueError):
-        tag, position = _read_varint(view, 0)
-        _, position = _read_varint(view, position)
-        if tag == 1 << 3 | _LENGTH:
-            found.update(_until_cut(view[position:]))
+    with contextlib.suppress(Damaged, ValueError):
+        for name, value in _decode(data):
+            found[name] = value
     return found
-
-
-def _until_cut(features: memoryview) -> Iterator[tuple[str, Feature]]:
-    with contextlib.suppress(IndexError, ValueError):
-        for _, entry in _fields(features):
-            yield from _decode_entry(entry)
 
 
 @lru_cache(maxsize=1 << 16)
 def _varint(value: int) -> bytes:
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _head(number: int, size: int) -> bytes:
-    return bytes((number << 3 | _LENGTH,)) + _varint(size)
+    return varint_bytes(value & _64_BITS)
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    return _head(number, len(payload)) + payload
+    return bytes((number << 3 | LENGTH,)) + _varint(len(payload)) + payload
 
 
 def _head_of_bytes(name: str, size: int) -> bytes:
@@ -102,66 +122,32 @@ def _number(name: str, value: int) -> bytes:
     return _field(1, _field(1, name.encode()) + _field(2, values))
 
 
-def _decode_entries(data: memoryview) -> Iterator[tuple[str, Feature]]:
-    for number, features in _fields(data):
-        if number == 1 and not isinstance(features, int):
-            for _, entry in _fields(features):
-                yield from _decode_entry(entry)
+def _decode(data: bytes) -> Iterator[tuple[str, Feature]]:
+    for number, wire, start, stop in fields(data, 0, len(data)):
+        if number == 1 and wire == LENGTH:
+            for _, kind, begin, end in fields(data, start, stop):
+                if kind == LENGTH:
+                    yield from _decode_entry(data, begin, end)
 
 
-def _decode_entry(entry: "memoryview | int") -> Iterator[tuple[str, Feature]]:
-    if isinstance(entry, int):
-        return
-    parts = dict(_fields(entry))
-    name, value = parts.get(1, b""), _decode_feature(parts.get(2, b""))
-    if value is not None and not isinstance(name, int):
-        yield str(bytes(name), "utf-8"), value
+def _decode_entry(data: bytes, start: int, stop: int) -> Iterator[tuple[str, Feature]]:
+    parts = {n: (at, end) for n, wire, at, end in fields(data, start, stop) if wire == LENGTH}
+    if 2 in parts and (value := _decode_feature(data, *parts[2])) is not None:
+        begin, end = parts.get(1, (0, 0))
+        yield str(data[begin:end], "utf-8"), value
 
 
-def _decode_feature(feature: "memoryview | bytes | int") -> Feature | None:
-    if isinstance(feature, int):
-        raise ValueError("a feature that is a number")
-    for kind, values in _fields(memoryview(feature)):
-        if kind == 1 and not isinstance(values, int):
-            for _, value in _fields(values):
-                if not isinstance(value, int):
-                    return bytes(value)
-        if kind == 3 and not isinstance(values, int):
-            for _, value in _fields(values):
-                number = value if isinstance(value, int) else _read_varint(value, 0)[0]
-                return number - (1 << 64) if number >> 63 else number
-    return None
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, "memoryview | int"]]:
-    position = 0
-    while position < len(data):
-        tag, position = _read_varint(data, position)
-        wire = tag & 7
-        if wire == _VARINT:
-            value, position = _read_varint(data, position)
-            yield tag >> 3, value
+def _decode_feature(data: bytes, start: int, stop: int) -> Feature | None:
+    """Read the first value of a bytes_list (field 1) or an int64_list (field 3)."""
+    for kind, wire, at, end in fields(data, start, stop):
+        if wire != LENGTH or kind not in (1, 3):
             continue
-        if wire == _LENGTH:
-            size, position = _read_varint(data, position)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {wire}")
-        if position + size > len(data):
-            raise ValueError("a field reaches beyond the end")
-        yield tag >> 3, data[position : position + size]
-        position += size
-
-
-def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
+        if at < end:
+            _, how, value, last = field_at(data, at, end)
+            if last > end:
+                raise Damaged(end, "a value is cut short")
+            if kind == 1 and how == LENGTH:
+                return data[value:last]
+            if kind == 3 and how in (VARINT, LENGTH):
+                return signed(value if how == VARINT else varint(data, value, last)[0])
+    return None

@@ -16,7 +16,7 @@ from PIL import Image, ImageCms, ImageDraw, ImageFont, UnidentifiedImageError
 from tpuctl.datasets.images._pixels import Pixels
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.images.jpeg import exif_orientation
-from tpuctl.datasets.quarantine import BadImageError, readable
+from tpuctl.datasets.quarantine import BadImageError, printable
 from tpuctl.datasets.reading import Record
 
 _CHANNEL_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
@@ -236,8 +236,8 @@ def draw_sheet(records: Iterable[Record], count: int, classes: Sequence[str]) ->
 
 def _caption(record: Record, classes: Sequence[str]) -> str:
     if 0 <= record.label < len(classes):
-        return readable(classes[record.label])
-    return readable(record.key.rpartition("/")[2])
+        return printable(classes[record.label])
+    return printable(record.key.rpartition("/")[2])
 
 
 def _shortened(

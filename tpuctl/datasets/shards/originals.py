@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import PlannedImage
-from tpuctl.datasets.quarantine import BadImageError, readable
+from tpuctl.datasets.plan import PlannedPicture
+from tpuctl.datasets.quarantine import BadImageError, printable
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Patience, Storage, open_storage
@@ -32,10 +32,10 @@ class SourceChangedError(InvalidInputError):
 class Originals(Protocol):
     """Where pictures come from."""
 
-    def begin(self, entries: Sequence[PlannedImage]) -> None:
+    def begin(self, entries: Sequence[PlannedPicture]) -> None:
         """Be told which pictures will be read, in this order; whatever was told before is over."""
 
-    def read(self, entry: PlannedImage) -> bytes:
+    def read(self, entry: PlannedPicture) -> bytes:
         """Read a picture that must still be the one of the plan.
 
         Raises SourceChangedError, BadImageError, and what a bucket raises.
@@ -55,24 +55,24 @@ class FolderOriginals:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def begin(self, entries: Sequence[PlannedImage]) -> None:
+    def begin(self, entries: Sequence[PlannedPicture]) -> None:
         """Do nothing."""
 
-    def read(self, entry: PlannedImage) -> bytes:
+    def read(self, entry: PlannedPicture) -> bytes:
         """Read a file that must still be the one of the plan."""
         path = self._folder / entry.key
         _check_size(entry)
         try:
             with open_regular(path) as file:
                 state = os.fstat(file.fileno())
-                data = file.read() if entry.readable else b""
+                data = file.read() if entry.is_readable else b""
         except FileNotFoundError as error:
-            if entry.readable:
+            if entry.is_readable:
                 raise _changed(str(path), "it is gone") from error
             raise BadImageError("read_error", "a link that leads nowhere") from error
         except OSError as error:
             raise BadImageError("read_error", error.strerror or str(error)) from error
-        if not entry.readable:
+        if not entry.is_readable:
             raise _changed(str(path), "it can be read now")
         if (state.st_size, state.st_mtime_ns) != (entry.bytes, entry.version):
             raise _changed(str(path), "its size or time is another now")
@@ -89,17 +89,17 @@ class BucketOriginals:
     ) -> None:
         self._storage, self._budget = storage, ahead_bytes
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="originals")
-        self._coming: deque[PlannedImage] = deque()
+        self._coming: deque[PlannedPicture] = deque()
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
 
-    def begin(self, entries: Sequence[PlannedImage]) -> None:
+    def begin(self, entries: Sequence[PlannedPicture]) -> None:
         """Be told what will be read."""
         for _, future in self._running.values():
             future.cancel()
         self._running.clear()
         self._coming = deque(entries)
 
-    def read(self, entry: PlannedImage) -> bytes:
+    def read(self, entry: PlannedPicture) -> bytes:
         """Read the version of an object that the plan was made for, compared with its crc32c."""
         self._read_ahead()
         if entry.key not in self._running:
@@ -116,7 +116,7 @@ class BucketOriginals:
             self._running[entry.key] = entry.bytes, self._threads.submit(self._fetch, entry)
             held += entry.bytes
 
-    def _fetch(self, entry: PlannedImage) -> bytes:
+    def _fetch(self, entry: PlannedPicture) -> bytes:
         _check_size(entry)
         name = f"{self._storage.address}/{entry.key}"
         try:
@@ -130,13 +130,13 @@ class BucketOriginals:
         return data
 
 
-def _check_size(entry: PlannedImage) -> None:
+def _check_size(entry: PlannedPicture) -> None:
     if entry.bytes > MAX_FILE_BYTES:
         raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
 
 
 def _changed(name: str, what: str) -> SourceChangedError:
     return SourceChangedError(
-        f"{readable(name)} changed while its folder was being presized: {what}.",
+        f"{printable(name)} changed while its folder was being presized: {what}.",
         hint="Let the folder rest, then run the same command again; finished shards are kept.",
     )

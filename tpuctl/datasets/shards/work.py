@@ -6,13 +6,12 @@ Whatever lies there is trusted only after its size and crc32c have been compared
 import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.datasets.manifest import FinishedShard
-from tpuctl.datasets.plan import ShardJob
 from tpuctl.datasets.quarantine import parse_lines
 from tpuctl.storage.local import append_line, translated_write_errors, write_atomically
 
@@ -74,21 +73,20 @@ class Work:
         with translated_write_errors(self.folder):
             self.part(job).unlink(missing_ok=True)
 
-    def forget_all_but(self, jobs: Iterable[ShardJob]) -> None:
-        """Delete what other plans have left here; raises WriteError."""
-        wanted = {job.id for job in jobs}
+    def forget_all_but(self, jobs: Collection[str]) -> None:
+        """Delete the shards of all other jobs, finished or not; raises WriteError."""
         with translated_write_errors(self.folder):
             for path in self.folder.iterdir():
                 ours = path.suffix in (".part", ".left-out", ".shard", ".packing")
-                if ours and path.name.partition(".")[0] not in wanted:
+                if ours and path.name.partition(".")[0] not in jobs:
                     path.unlink()
 
-    def forget_left_out(self, jobs: Iterable[ShardJob]) -> None:
+    def forget_left_out(self, jobs: Iterable[str]) -> None:
         """Delete what there is of shards that have left something out; raises WriteError."""
         with translated_write_errors(self.folder):
             for job in jobs:
-                if self.left_out(job.id).exists():
-                    for path in (self.part(job.id), self.shard(job.id), self.left_out(job.id)):
+                if self.left_out(job).exists():
+                    for path in (self.part(job), self.shard(job), self.left_out(job)):
                         path.unlink(missing_ok=True)
 
     def remove(self) -> None:
