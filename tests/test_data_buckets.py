@@ -206,7 +206,7 @@ def test_a_bucket_that_is_not_there_is_told_before_any_work(
     result = tpuctl("data", "presize", photos, "gs://elsewhere/x", "--json")
     assert result.exit_code == 1
     (error,) = result.document["errors"]
-    assert error["message"].endswith("there is no bucket elsewhere.")
+    assert error["message"].endswith("the bucket elsewhere does not exist.")
     assert "create_bucket" in error["hint"]
     dry = tpuctl("data", "presize", photos, ADDRESS, "--dry-run", "--json")
     assert dry.data["manifest"] == f"{ADDRESS}/manifest.json"

@@ -66,7 +66,7 @@ def test_a_picture_without_a_line_is_an_error_that_names_it(tmp_path: Path) -> N
 
 
 def test_two_different_labels_for_one_picture_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"line 4: cats/1\.jpg is 'dog' here and 'cat'"):
+    with pytest.raises(InvalidInputError, match=r"line 4: cats/1\.jpg is 'dog', and 'cat' above"):
         labelled(tmp_path, "1,cat\n2,cat\n3,dog\ncats/1.jpg,dog\n")
 
 

@@ -290,7 +290,7 @@ def test_a_sheet_under_another_name_than_png_is_refused(
     (tmp_path / "folder.png").mkdir()
     result = tpuctl("data", "show", data_set, "--sheet", tmp_path / "folder.png")
     assert result.exit_code == 1
-    assert "that is a folder" in result.stderr
+    assert "it is a folder" in result.stderr
     assert "--out" not in result.stderr
 
 

@@ -145,7 +145,7 @@ def test_auto_finds_no_classes_in_a_flat_mixed_or_single_folder() -> None:
 def test_folder_labels_can_be_insisted_on_and_refused() -> None:
     assert label("a/1.jpg", labels="folder") == (("a",), (0,))
     assert label("a/1.jpg", "b/2.jpg", labels="none") == ((), (-1, -1))
-    with pytest.raises(InvalidInputError, match=r"3\.jpg is in none"):
+    with pytest.raises(InvalidInputError, match=r"3\.jpg is not in a class folder"):
         label("a/1.jpg", "3.jpg", labels="folder")
 
 

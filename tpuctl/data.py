@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "open_batches": "batches",
+        "open_batches": "readers",
         "cache": "cache",
-        "CacheOptions": "cache_models",
-        "CacheResult": "cache_models",
-        "CopyResult": "cache_models",
-        "open_cache": "cache_reader",
+        "CacheOptions": "models",
+        "CacheResult": "models",
+        "CopyResult": "models",
+        "open_cache": "readers",
         "contact_sheet": "describe",
         "describe": "describe",
         "write_sheet": "describe",

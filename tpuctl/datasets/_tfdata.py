@@ -101,7 +101,7 @@ def _decoder(data_set: DataSet, encode: str) -> Any:
     if encode not in decoders:
         raise InvalidInputError(
             f"{data_set.folder} holds {encode} pictures, which tf.data cannot decode.",
-            hint="Read it with tpuctl.datasets.open_batches, or presize with --encode jpeg.",
+            hint="Read it with tpuctl.data.open_batches, or presize with --encode jpeg.",
         )
     size = _size(data_set)
 

@@ -131,7 +131,7 @@ def open_uniform(dst: str | Path, *, planes: bool) -> DataSet:
     if data_set.options.get("mode") == "short":
         raise InvalidInputError(
             f"The pictures in {data_set.folder} differ in size and cannot be stacked.",
-            hint="Read them one by one with tpuctl.datasets.read_records, or presize anew with "
+            hint="Read them one by one with tpuctl.data.read_records, or presize anew with "
             "another --mode.",
         )
     if planes and data_set.options.get("encode") != "yuv420":
@@ -174,7 +174,7 @@ def open_tf_dataset(
         raise InvalidInputError(
             f"{data_set.folder} holds {data_set.options.get('format')} shards; tf.data reads "
             "TFRecords.",
-            hint="Read it with tpuctl.datasets.open_batches, or presize with --format tfrecord.",
+            hint="Read it with tpuctl.data.open_batches, or presize with --format tfrecord.",
         )
     if start_step < 0:
         raise UsageError(f"Step {start_step} is before the first.")
@@ -207,7 +207,7 @@ def open_torch_dataset(
     if importlib.util.find_spec("torch") is None:
         raise InvalidInputError(
             "Reading with PyTorch needs torch, which is not installed.",
-            hint="pip install torch (or read NumPy arrays: tpuctl.datasets.open_batches)",
+            hint="pip install torch (or read NumPy arrays: tpuctl.data.open_batches)",
         )
     batches = open_batches(
         dst,
@@ -307,7 +307,7 @@ def open_cache(
     if data_set.options.get("encode") != manifest.ELEMENTS:
         raise InvalidInputError(
             f"{data_set.folder} holds pictures, not the elements of a pipeline.",
-            hint="Read it with tpuctl.datasets.open_batches.",
+            hint="Read it with tpuctl.data.open_batches.",
         )
     variants = data_set.options["variants"]
     assert isinstance(variants, int)
