@@ -61,7 +61,7 @@ def test_epochs_and_seeds_differ_and_no_shuffle_keeps_the_order() -> None:
 def test_hosts_and_batches_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="Host 2 is not one of 0 to 1"):
         ReadOrder((4,), 1, host=2, hosts=2)
-    with pytest.raises(UsageError, match="batch of 0"):
+    with pytest.raises(UsageError, match="batch size has to be at least 1, not 0"):
         ReadOrder((4,), 0)
     with pytest.raises(InvalidInputError, match="do not fill one batch of 5"):
         ReadOrder((4,), 5)

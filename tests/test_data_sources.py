@@ -15,9 +15,9 @@ from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.plan import PlannedImage
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records
-from tpuctl.datasets.shards.originals import BucketOriginals, SourceChangedError
+from tpuctl.datasets.shards.originals import BucketOriginals
 from tpuctl.datasets.verify import verify
-from tpuctl.errors import NotFoundError, PermissionDeniedError
+from tpuctl.errors import NotFoundError, PermissionDeniedError, SourceChangedError
 from tpuctl.progress import TOLD, Progress
 from tpuctl.storage.port import Location, Storage, open_storage, warning_of
 

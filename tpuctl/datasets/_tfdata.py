@@ -1,6 +1,6 @@
 """A data set as a tf.data pipeline of graph operations only: no Python runs while it is read."""
 
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ def make_dataset(data_set: DataSet, order: ReadOrder, *, start_step: int, planes
 
     Shards are read one after the other and shuffled whole: the plan has mixed them already.
     """
-    encode = str(data_set.options["encode"])
+    encode = data_set.encode
     records = _records(data_set, order, start_step)
     if encode in ("raw", "yuv420"):
         # One parse for the whole batch costs a fifth of one for every record.
@@ -79,8 +79,9 @@ def _share(order: ReadOrder, count: int) -> int:
 
 
 def _unpacker(data_set: DataSet, planes: bool) -> Any:
-    height, width = _size(data_set)
-    flat = yuv420_bytes(height, width) if data_set.options["encode"] == "yuv420" else None
+    assert data_set.size
+    height, width = data_set.size
+    flat = yuv420_bytes(height, width) if data_set.encode == "yuv420" else None
 
     def unpack(examples: Any) -> Any:
         labels = tf.cast(examples["label"], tf.int32)
@@ -103,7 +104,8 @@ def _decoder(data_set: DataSet, encode: str) -> Any:
             f"{data_set.folder} holds {encode} pictures, which tf.data cannot decode.",
             hint="Read it with tpuctl.data.open_batches, or presize with --encode jpeg.",
         )
-    size = _size(data_set)
+    assert data_set.size
+    size = data_set.size
 
     def decode(record: Any) -> Any:
         example = tf.io.parse_single_example(record, _FEATURES)
@@ -111,8 +113,3 @@ def _decoder(data_set: DataSet, encode: str) -> Any:
         return tf.ensure_shape(image, (*size, 3)), tf.cast(example["label"], tf.int32)
 
     return decode
-
-
-def _size(data_set: DataSet) -> tuple[int, int]:
-    height, width = cast(list[int], data_set.options["size"])
-    return height, width

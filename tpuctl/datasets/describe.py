@@ -8,7 +8,6 @@ from pathlib import Path
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats import open_container
 from tpuctl.datasets.formats.records import (
-    DamagedRecordError,
     Glance,
     decode_example,
     decode_leading_features,
@@ -17,8 +16,8 @@ from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import Description, LabelCount, SizeBin
-from tpuctl.datasets.reading import Record, need_images_extra, to_record
-from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.datasets.reading import Record, explained_damage, need_images_extra, to_record
+from tpuctl.errors import UsageError
 from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
 
@@ -85,9 +84,8 @@ def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
     sheet = io.BytesIO()
     with local_copy(dst, on_progress=silent) as folder:
         data_set = manifest.load_pictures(folder)
-        total = sum(shard.records for shard in data_set.shards)
-        count = min(most, total)
-        wanted = {index * total // count for index in range(count)}
+        count = min(most, data_set.records)
+        wanted = {index * data_set.records // count for index in range(count)}
         draw_sheet(_pick(data_set, wanted), count, data_set.classes).save(sheet, "PNG")
     return sheet.getvalue()
 
@@ -123,14 +121,8 @@ def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
 
 
 def _all(data_set: DataSet) -> Iterator[Glance]:
-    """Yield a glance at every record; raises InvalidInputError where a shard is damaged."""
+    """Yield a glance at every record; raises InvalidInputError if a shard is damaged."""
     container = open_container(data_set.format, data_set.encode)
     for shard in data_set.shards:
-        path = data_set.folder / shard.name
-        try:
-            yield from container.glance(path)
-        except (OSError, DamagedRecordError) as error:
-            raise InvalidInputError(
-                f"Could not read {path}: {error}.",
-                hint=data_set.how_to_verify(),
-            ) from error
+        with explained_damage(data_set, shard):
+            yield from container.glance(data_set.path(shard))

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from tpuctl.datasets.images.geometry import Fidelity, Mode
 from tpuctl.datasets.quarantine import Quarantined
-from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
+from tpuctl.errors import DamagedError, InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.units import MIB, parse_bytes
 
@@ -216,12 +216,6 @@ class Damage:
     detail: str
 
 
-class DamagedError(InvalidInputError):
-    """A data set is not what its manifest says."""
-
-    code = "damaged"
-
-
 @dataclass(frozen=True)
 class VerifyResult(Outcome):
     """Whether a data set is what its manifest says."""
@@ -392,3 +386,22 @@ class CopyResult(Outcome):
     evicted: tuple[str, ...]
     seconds: float
     format: str = field(default="tfrecord", metadata={"internal": True})
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server: `dispatcher` or `worker-N`, its address, and how often it was started anew."""
+
+    name: str
+    address: str
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Service(Outcome):
+    """A tf.data service that runs."""
+
+    target: str
+    servers: tuple[Server, ...]
+    line: str
+    seconds: float

@@ -8,29 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats import open_container
-from tpuctl.datasets.formats.records import DamagedRecordError, decode_example
+from tpuctl.datasets.formats.records import decode_example
 from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.manifest import DataSet, Shard
-from tpuctl.datasets.reading import ReadOrder, Record, need_images_extra, read_shard
+from tpuctl.datasets.reading import ReadOrder, Record, need_images_extra, read_shard, to_record
 from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from tpuctl.datasets._decoding import Labels
-    from tpuctl.datasets.images._pixels import Pixels
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Pictures (batch x height x width x 3 of uint8), labels (int32, -1: none) and their keys.
-
-    With `planes`, pictures are flat I420 (batch x bytes) for `yuv420_to_rgb`.
-    """
-
-    step: int
-    images: "Pixels"
-    labels: "Labels"
-    keys: tuple[str, ...]
+    from tpuctl.datasets._decoding import Batch
 
 
 @dataclass(frozen=True)
@@ -51,10 +36,10 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches every host takes before all of them begin anew."""
+        """How many batches every host takes in an epoch."""
         return self.order.steps_per_epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> "Iterator[Batch]":
         from tpuctl.datasets._decoding import decode_ahead
 
         size = self.order.batch_size
@@ -74,18 +59,12 @@ class Batches:
         """The records of this worker's batches."""
         taken = 0
         for shard, positions in self._turns():
-            records: list[Record] = []
+            records: list[bytes] = []
             for position in positions:
                 if taken // self.order.batch_size % self.workers == self.worker:
-                    records = records or self._read(shard)
-                    yield records[position]
+                    records = records or list(read_shard(self.data_set, shard))
+                    yield to_record(decode_example(records[position]), self.data_set)
                 taken += 1
-
-    def _read(self, shard: Shard) -> list[Record]:
-        records = list(read_shard(self.data_set, shard))
-        if len(records) != shard.records:
-            raise _another_count(self.data_set, shard.name, len(records), shard.records)
-        return records
 
     def _turns(self) -> Iterator[tuple[Shard, Sequence[int]]]:
         """Which records of which shard come next, without end."""
@@ -117,36 +96,35 @@ def open_batches(
     the iteration. Raises NotFoundError, UsageError and InvalidInputError.
     """
     need_images_extra()
-    data_set = open_uniform(dst, planes=planes)
-    if start_step < 0:
-        raise UsageError(f"Step {start_step} is before the first.")
-    records = tuple(shard.records for shard in data_set.shards)
-    order = ReadOrder(records, batch_size, seed, shuffle, host, hosts)
+    data_set = _open_uniform(dst, start_step, planes=planes)
+    order = _order(data_set.shards, batch_size, seed, shuffle, host, hosts)
     return Batches(data_set, order, start_step, steps, planes, threads)
 
 
-def open_uniform(dst: str | Path, *, planes: bool) -> DataSet:
+def _order(
+    shards: Sequence[Shard], batch_size: int, seed: int, shuffle: bool, host: int, hosts: int
+) -> ReadOrder:
+    records = tuple(shard.records for shard in shards)
+    return ReadOrder(records, batch_size, seed, shuffle, host, hosts)
+
+
+def _open_uniform(dst: str | Path, start_step: int, *, planes: bool) -> DataSet:
     """Open a data set whose pictures all have one size, so that they can be stacked."""
     data_set = manifest.load_pictures(local_data_set(dst))
-    if data_set.options.get("mode") == "short":
+    if data_set.size is None:
         raise InvalidInputError(
             f"The pictures in {data_set.folder} differ in size and cannot be stacked.",
-            hint="Read them one by one with tpuctl.data.read_records, or presize anew with "
+            hint="Read them one by one with tpuctl.data.read_records, or presize again with "
             "another --mode.",
         )
-    if planes and data_set.options.get("encode") != "yuv420":
+    if planes and data_set.encode != "yuv420":
         raise UsageError(
-            f"{data_set.folder} holds {data_set.options.get('encode')} pictures, not planes.",
+            f"{data_set.folder} holds {data_set.encode} pictures, not planes.",
             hint="Presize with --encode yuv420, or leave planes out.",
         )
+    if start_step < 0:
+        raise UsageError(f"Step {start_step} is before the first.")
     return data_set
-
-
-def _another_count(data_set: DataSet, name: str, found: int, listed: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"{data_set.folder / name} holds {found} records, the manifest lists {listed}.",
-        hint=data_set.how_to_verify(),
-    )
 
 
 def open_tf_dataset(
@@ -169,17 +147,13 @@ def open_tf_dataset(
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise MissingExtraError("Reading with tf.data", extra="tf", module="tensorflow")
-    data_set = open_uniform(dst, planes=planes)
-    if data_set.options.get("format") != "tfrecord":
+    data_set = _open_uniform(dst, start_step, planes=planes)
+    if data_set.format != "tfrecord":
         raise InvalidInputError(
-            f"{data_set.folder} holds {data_set.options.get('format')} shards; tf.data reads "
-            "TFRecords.",
+            f"{data_set.folder} holds {data_set.format} shards; tf.data reads TFRecords.",
             hint="Read it with tpuctl.data.open_batches, or presize with --format tfrecord.",
         )
-    if start_step < 0:
-        raise UsageError(f"Step {start_step} is before the first.")
-    records = tuple(shard.records for shard in data_set.shards)
-    order = ReadOrder(records, batch_size, seed, shuffle, host, hosts)
+    order = _order(data_set.shards, batch_size, seed, shuffle, host, hosts)
     from tpuctl.datasets._tfdata import make_dataset
 
     return make_dataset(data_set, order, start_step=start_step, planes=planes)
@@ -225,10 +199,6 @@ def open_torch_dataset(
     return TorchBatches(batches)
 
 
-if TYPE_CHECKING:
-    from tpuctl.datasets._elements import Structure
-
-
 @dataclass(frozen=True)
 class Cache:
     """The elements of a cached pipeline, the part of this host, by epoch.
@@ -244,11 +214,11 @@ class Cache:
     hosts: int = 1
 
     def variant_of(self, epoch: int) -> int:
-        """Say which variant an epoch reads: one after the other, and again."""
+        """Return which variant an epoch reads: one after the other, and again."""
         return epoch % self.variants
 
     def count(self, epoch: int = 0) -> int:
-        """Say how many elements this host reads in an epoch."""
+        """Return how many elements this host reads in an epoch."""
         return self._order(self._shards(epoch)).steps_per_epoch
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[Any]:
@@ -260,9 +230,9 @@ class Cache:
 
         shards = self._shards(epoch)
         for turn in self._order(shards).turns(epoch, skip=skip):
-            records = self._read(shards[turn.shard])
+            records = list(read_shard(self.data_set, shards[turn.shard]))
             for position in turn.positions:
-                yield rebuild(decode_example(records[position]), self._structure)
+                yield rebuild(decode_example(records[position]), self.data_set.options["structure"])
 
     def __iter__(self) -> Iterator[Any]:
         """Yield epoch after epoch, without end."""
@@ -271,32 +241,12 @@ class Cache:
             yield from self.epoch(epoch)
             epoch += 1
 
-    @property
-    def _structure(self) -> "Structure":
-        structure = self.data_set.options["structure"]
-        assert isinstance(structure, dict)
-        return structure
-
     def _shards(self, epoch: int) -> tuple[Shard, ...]:
         prefix = f"v{self.variant_of(epoch):03}-"
         return tuple(shard for shard in self.data_set.shards if shard.name.startswith(prefix))
 
-    def _order(self, shards: tuple[Shard, ...]) -> ReadOrder:
-        records = tuple(shard.records for shard in shards)
-        return ReadOrder(records, 1, self.seed, self.shuffle, self.host, self.hosts)
-
-    def _read(self, shard: Shard) -> list[bytes]:
-        path = self.data_set.folder / shard.name
-        hint = self.data_set.how_to_verify()
-        try:
-            container = open_container(self.data_set.format, self.data_set.encode)
-            records = [record for _, record in container.read(path)]
-        except (OSError, DamagedRecordError) as error:
-            raise InvalidInputError(f"Could not read {path}: {error}.", hint=hint) from error
-        if len(records) != shard.records:
-            counts = f"{len(records)} records, the manifest lists {shard.records}"
-            raise InvalidInputError(f"{path} holds {counts}.", hint=hint)
-        return records
+    def _order(self, shards: Sequence[Shard]) -> ReadOrder:
+        return _order(shards, 1, self.seed, self.shuffle, self.host, self.hosts)
 
 
 def open_cache(
@@ -304,13 +254,11 @@ def open_cache(
 ) -> Cache:
     """Open what `data cache` made; raises NotFoundError, UsageError and InvalidInputError."""
     data_set = manifest.load(local_data_set(dst))
-    if data_set.options.get("encode") != manifest.ELEMENTS:
+    if data_set.encode != manifest.ELEMENTS:
         raise InvalidInputError(
             f"{data_set.folder} holds pictures, not the elements of a pipeline.",
             hint="Read it with tpuctl.data.open_batches.",
         )
-    variants = data_set.options["variants"]
-    assert isinstance(variants, int)
-    opened = Cache(data_set, variants, seed, shuffle, host, hosts)
-    opened.count()
+    opened = Cache(data_set, int(data_set.options["variants"]), seed, shuffle, host, hosts)
+    opened.count()  # Fails if a host would have nothing to read.
     return opened

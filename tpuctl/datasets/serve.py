@@ -19,24 +19,57 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tpuctl.datasets import serve_agent
-from tpuctl.datasets.serve_models import (
-    PORT,
-    Server,
-    Service,
-    ServiceFailedError,
-    line_of,
-    plan_servers,
-)
-from tpuctl.errors import MissingExtraError, UsageError
+from tpuctl.datasets.models import Server, Service
+from tpuctl.errors import MissingExtraError, ServiceFailedError, UsageError
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.run import STDOUT, Command, run_each
+
+PORT = 5050
 
 _AGENT = Path(serve_agent.__file__)
 _STOP_S = 15.0
 
 OnService = Callable[[Service], None]
 OnNote = Callable[[str], None]
+
+
+def line_of(target: str) -> str:
+    """What to write in the training: between the pipeline and its consumer."""
+    return (
+        "dataset = dataset.apply(tf.data.experimental.service.distribute("
+        f'processing_mode=tf.data.experimental.service.ShardingPolicy.OFF, service="{target}"))'
+    )
+
+
+def plan_servers(
+    addresses: list[str], *, workers: int, port: int, work_dir: str
+) -> list[list[dict[str, Any]]]:
+    """Which servers each machine keeps: the dispatcher on the first, workers dealt out to all."""
+    dispatcher = f"{addresses[0]}:{port}"
+    plans: list[list[dict[str, Any]]] = [[] for _ in addresses]
+    plans[0].append(
+        {
+            "name": "dispatcher",
+            "role": "dispatcher",
+            "port": port,
+            "work_dir": work_dir,
+            "address": addresses[0],
+        }
+    )
+    for number in range(workers):
+        machine = number % len(addresses)
+        plans[machine].append(
+            {
+                "name": f"worker-{number}",
+                "role": "worker",
+                "dispatcher": dispatcher,
+                "address": addresses[machine],
+                # Not even two machines share a port: they may be two names of one.
+                "port": port + 1 + number,
+            }
+        )
+    return plans
 
 
 @dataclass

@@ -13,9 +13,9 @@ from tpuctl.datasets.models import (
     Description,
     Prediction,
     PresizeResult,
+    Service,
     VerifyResult,
 )
-from tpuctl.datasets.serve_models import Service
 from tpuctl.units import format_bytes, format_duration, format_rate
 
 _SHOWN_FILES = 20

@@ -20,13 +20,13 @@ import tpuctl
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.datasets.shards.originals import SourceChangedError
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
     NotLoggedInError,
     PermissionDeniedError,
     RateLimitedError,
+    SourceChangedError,
     TpuctlError,
     UnavailableError,
     WriteError,
