@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -17,7 +18,9 @@ from tpuctl.datasets.images._pixels import Pixels
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.images.jpeg import exif_orientation
 from tpuctl.datasets.quarantine import BadImageError, printable
-from tpuctl.datasets.reading import Record
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.reading import Record
 
 _CHANNEL_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 _PROFILE_SPACES = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK"}
@@ -80,7 +83,6 @@ _PILLOW_FORMATS = {
     "webp": ("WEBP",),
     "bmp": ("BMP",),
     "tiff": ("TIFF",),
-    "bigtiff": ("TIFF",),
 }
 _BITS_PER_SAMPLE = 258
 _BYTES_PER_PIXEL = 12
@@ -109,7 +111,7 @@ class Raster:
     def orientation(self) -> int:
         """The Exif orientation still to be applied; Pillow applies that of a TIFF itself."""
         exif = self.image.info.get("exif")
-        if self.kind in ("tiff", "bigtiff") or not isinstance(exif, bytes):
+        if self.kind == "tiff" or not isinstance(exif, bytes):
             return 1
         return exif_orientation(exif.removeprefix(b"Exif\0\0"))
 
@@ -211,7 +213,7 @@ _CELL, _GAP, _TEXT = 128, 8, 18
 _PAPER, _INK = (255, 255, 255), (40, 40, 40)
 
 
-def draw_sheet(records: Iterable[Record], count: int, classes: Sequence[str]) -> Image.Image:
+def draw_sheet(records: Iterable["Record"], count: int, classes: Sequence[str]) -> Image.Image:
     """Lay out records row by row in a grid that is nearly square."""
     columns = max(1, math.ceil(math.sqrt(count)))
     rows = max(1, math.ceil(count / columns))
@@ -234,7 +236,7 @@ def draw_sheet(records: Iterable[Record], count: int, classes: Sequence[str]) ->
     return sheet
 
 
-def _caption(record: Record, classes: Sequence[str]) -> str:
+def _caption(record: "Record", classes: Sequence[str]) -> str:
     if 0 <= record.label < len(classes):
         return printable(classes[record.label])
     return printable(record.key.rpartition("/")[2])
