@@ -14,12 +14,11 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
-from tpuctl.datasets.formats import suffix_of
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import CopyResult
 from tpuctl.datasets.places import bucket_of, local_target
-from tpuctl.datasets.publish import find_entry
-from tpuctl.datasets.quarantine import QUARANTINE, printable
+from tpuctl.datasets.publish import find_entry, find_published
+from tpuctl.datasets.quarantine import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir
@@ -47,7 +46,7 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
     storage = open_storage(address)
     data_set = load_from(storage)
     ensure_folder(cache_dir())
-    _check_space(address, sum(shard.bytes for shard in data_set.shards))
+    _check_space(address, data_set.bytes)
     with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="data-set-") as folder:
         names = [manifest.MANIFEST, QUARANTINE, *(shard.name for shard in data_set.shards)]
         for number, name in enumerate(names):
@@ -57,20 +56,6 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
             except NotFoundError:
                 (Path(folder) / name).unlink(missing_ok=True)
         yield Path(folder)
-
-
-def foreign_in_bucket(dst: str | Path, data_set: DataSet) -> tuple[str, ...]:
-    """Name the shards beside a data set in a bucket that are not of it; none for a folder."""
-    address = bucket_of(dst)
-    if address is None:
-        return ()
-    listed = {shard.name for shard in data_set.shards}
-    suffix = suffix_of(data_set.format)
-    return tuple(
-        printable(entry.name)
-        for entry in open_storage(address).list()
-        if entry.name.endswith(suffix) and "/" not in entry.name and entry.name not in listed
-    )
 
 
 def _check_space(address: str, needed: int) -> None:
@@ -84,12 +69,13 @@ def _check_space(address: str, needed: int) -> None:
 
 def load_from(storage: Storage) -> DataSet:
     """Read the manifest of a data set in a bucket; raises NotFoundError, InvalidInputError."""
-    if find_entry(storage, manifest.MANIFEST) is None:
+    published = find_published(storage, leniently=False)
+    if published is None or published.data_set is None:
         raise NotFoundError(
-            f"{storage.address} is no data set: there is no {manifest.MANIFEST} in it.",
+            f"{storage.address} is not a data set: there is no {manifest.MANIFEST} in it.",
             hint=f"Make one: tpuctl data presize SRC {storage.address}",
         )
-    return manifest.parse(Path(storage.address), storage.read(manifest.MANIFEST))
+    return published.data_set
 
 
 _POLL_S = 0.1
@@ -146,11 +132,11 @@ def copy_data_set(
         path=str(wanted.folder),
         plan_id=wanted.data_set.plan_id,
         shards=len(wanted.data_set.shards),
-        records=wanted.data_set.totals.get("records", 0),
-        bytes=sum(shard.bytes for shard in wanted.data_set.shards),
+        records=wanted.data_set.records,
+        bytes=wanted.data_set.bytes,
         fetched_bytes=fetched,
         evicted=evicted,
-        format=str(wanted.data_set.options.get("format")),
+        format=wanted.data_set.format,
         seconds=time.monotonic() - started_s,
     )
 
@@ -244,7 +230,7 @@ def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> 
     if not wanted.is_shared:
         _replace_other(wanted, overwrite=overwrite)
     needed = missing_bytes(wanted.data_set, wanted.folder)
-    whole = sum(shard.bytes for shard in wanted.data_set.shards)
+    whole = wanted.data_set.bytes
     evicted = []
     if wanted.is_shared:
         for copy in _least_recently_used(wanted.folder.parent, but=wanted.folder):

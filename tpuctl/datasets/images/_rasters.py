@@ -97,9 +97,18 @@ class Raster:
     kind: str
 
     @property
-    def memory_bytes(self) -> int:
+    def width(self) -> int:
+        """Columns, as stored."""
+        return self.image.width
+
+    @property
+    def height(self) -> int:
+        """Rows, as stored."""
+        return self.image.height
+
+    def memory_bytes(self, denominator: int) -> int:
         """What decoding takes at most: the picture, its flattened copy and 16-bit colour."""
-        return self.image.width * self.image.height * _BYTES_PER_PIXEL
+        return self.width * self.height * _BYTES_PER_PIXEL
 
     @property
     def profile(self) -> bytes | None:

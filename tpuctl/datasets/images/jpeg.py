@@ -38,8 +38,13 @@ class JpegHeader:
         """Colour channels: 1 grey, 3 colour, 4 CMYK or YCCK."""
         return len(self.sampling)
 
+    def memory_bytes(self, denominator: int) -> int:
+        """What decoding at 1/denominator takes at most."""
+        decoded = -(-self.width // denominator) * -(-self.height // denominator)
+        return 2 * decoded * self.components + (self._coefficient_bytes if self.progressive else 0)
+
     @property
-    def coefficient_bytes(self) -> int:
+    def _coefficient_bytes(self) -> int:
         """Memory for all coefficients, which a progressive decoder holds at any scale."""
         widest = max(h for _, h, _ in self.sampling)
         tallest = max(v for _, _, v in self.sampling)
