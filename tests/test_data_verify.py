@@ -175,8 +175,8 @@ def miscount(folder: Path) -> None:
     [
         (cut, "Repair it: tpuctl data presize SRC "),
         (lose_the_list, "Repair it: tpuctl data presize SRC "),
-        (relabel, "Make it anew: rm "),
-        (miscount, "Make it anew: rm "),
+        (relabel, "Make it again: rm "),
+        (miscount, "Make it again: rm "),
     ],
 )
 def test_damage_is_one_failure_whose_hint_repairs_it(

@@ -1,7 +1,7 @@
-"""The shards of a plan as a Beam pipeline: numbers go through the engine, pictures do not.
+"""The shards of a plan as a Beam pipeline.
 
-Each element is one shard, built by our own supervised worker and put in its place with its note; to
-do that twice does no harm, so a runner may repeat what it likes.
+Each element is the job of one shard, which our own supervised worker builds and puts at the target;
+no pictures pass through Beam. Building a shard twice does no harm, so a runner may retry.
 """
 
 import json
@@ -26,7 +26,7 @@ from tpuctl.storage.port import open_storage
 
 
 def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
-    """Build and commit shards on whatever runner is asked for; raises TpuctlError, UsageError."""
+    """Build shards with the chosen runner; raises TpuctlError, UsageError."""
     lead = runs[0]
     targets = [run.target for run in runs]
     shared = {"source": lead.source, "targets": targets, "options": lead.plan.options}
@@ -45,7 +45,7 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
 
 
 def build_shard(text: str, shared: dict[str, Any]) -> str:
-    """Build one shard, in every size, and put it in its place; gives the id of its job."""
+    """Build one shard in every size and record it at the target; returns the id of its job."""
     job = ShardJob.from_json(json.loads(text))
     with tempfile.TemporaryDirectory(prefix="tpuctl-beam-") as folder:
         targets = [

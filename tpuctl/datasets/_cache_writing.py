@@ -44,7 +44,7 @@ class PipelineSource:
 
     @property
     def takes_seed(self) -> bool:
-        """Whether it can be told which variant to make."""
+        """Whether the function takes `seed`."""
         return "seed" in parameters(self.function)
 
     def open(self, seed: int) -> Iterable[Any]:
@@ -78,7 +78,7 @@ def load_source(text: str) -> PipelineSource:
 
 
 def count_elements(made: Iterable[Any], *, at_most: int | None) -> int | None:
-    """Say how many elements there will be; None if that is unknown.
+    """Return how many elements there will be; None if that is unknown.
 
     Raises UsageError for a pipeline that never ends, unless it is cut off.
     """
@@ -97,7 +97,7 @@ def count_elements(made: Iterable[Any], *, at_most: int | None) -> int | None:
 
 
 def _seed_everything(seed: int) -> None:
-    """Seed whatever random numbers the pipeline may draw; only what it has imported itself."""
+    """Seed the random generators of all libraries that the pipeline has imported."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % (1 << 32))
@@ -108,7 +108,7 @@ def _seed_everything(seed: int) -> None:
 
 
 class Feed:
-    """The records of one variant, the first few of which can be looked at beforehand."""
+    """The records of one variant, the first few of which can be sampled before."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Run an input pipeline once, as often as there are to be variants, and keep what it gave.
+"""Run an input pipeline once, as often as there are to be variants, and keep its elements.
 
 Random augmentation is kept too: with K variants, made with K seeds, a reader takes another one in
 every epoch. A finished variant survives any interruption; an unfinished one is made again, because
-no pipeline promises to give its elements in the same order twice.
+pipelines do not promise to yield their elements in the same order twice.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class _Run:
 
     @property
     def disk(self) -> Path | str:
-        """What to name if space runs out: the target, or where shards for a bucket wait."""
+        """The place to name in a message about space: the target, or the work folder."""
         return self.work.folder if bucket_of(self.address) else self.address
 
     @property
@@ -90,7 +90,7 @@ def cache(
     *,
     on_progress: OnProgress = silent,
 ) -> CacheResult:
-    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, a data set of what the pipeline `target` gives.
+    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, a data set of the elements of a pipeline.
 
     An interrupted cache is resumed. `target` is module:function or path.py:function; the function
     returns a tf.data pipeline or any other iterable of nested arrays, and takes `seed` if its
@@ -235,8 +235,8 @@ def _check_reserve(run: _Run, at: int) -> None:
     if free - run.options.shard_bytes < _RESERVE * total:
         raise WriteError(
             f"{run.disk} has {format_bytes(free)} of {format_bytes(total)} free after {at} "
-            f"elements, and it is unknown how many {run.source.text} gives.",
-            hint="Say how many to keep with --elements N, or free some space.",
+            f"elements, and it is unknown how many {run.source.text} yields.",
+            hint="Keep a fixed number with --elements N, or free some space.",
         )
 
 

@@ -64,12 +64,12 @@ def _describe(data_set: DataSet, name: str) -> Description:
 def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     """Write a PNG with up to `most` records, spread evenly over the data set, with their labels.
 
-    The same data set gives the same sheet. Raises UsageError for a path that does not end in .png,
+    The same data set gives the same sheet. Raises UsageError for a path without .png,
     NotFoundError, InvalidInputError and WriteError.
     """
     if not str(path).lower().endswith(".png"):
         raise UsageError(
-            f"--sheet {path} does not end in .png, and a contact sheet is a PNG.",
+            f"--sheet {path} does not end in .png; a contact sheet is a PNG file.",
             hint="Write --sheet sheet.png.",
         )
     write_atomically(Path(path), contact_sheet(dst, most=most))
@@ -91,7 +91,7 @@ def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
 
 
 def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:
-    """List every class, the empty ones too, then whatever else there is."""
+    """Count every class, also empty ones, then other labels."""
     names = dict(enumerate(data_set.classes))
     return tuple(
         LabelCount(label, names.get(label, ""), labels[label])

@@ -1,8 +1,8 @@
 """Which files of a folder are pictures to presize.
 
-A file counts as a picture when its first bytes say so, whatever its name; a file whose name
-promises a picture counts too, so that a broken one is reported and not overlooked. Everything else,
-and whatever is hidden, is ignored and counted.
+A file counts as a picture if its first bytes say so, whatever its name. If only its name promises a
+picture it counts too, so that a broken one is reported and not overlooked. All other files, and
+hidden ones, are ignored and counted.
 """
 
 import os
@@ -28,10 +28,9 @@ _NOT_FOLLOWED = "link to a folder around the source or the target"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A picture below the source; `bytes` is `UNREADABLE` when its state cannot be read.
+    """A picture below the source; `bytes` is `UNREADABLE` if it could not be looked at.
 
-    `version` tells it from what may come in its place: its time in ns in a folder, its generation
-    in a bucket.
+    `version` changes with its content: its mtime in ns in a folder, its generation in a bucket.
     """
 
     key: str
@@ -56,7 +55,7 @@ class ScanResult:
 
 @dataclass
 class _Walk:
-    """One walk over the source, and what it passed by."""
+    """One walk over the source, and what it ignored."""
 
     folder: Path
     target: Path | None
@@ -67,8 +66,8 @@ class _Walk:
 def scan(folder: Path, target: Path | None = None) -> ScanResult:
     """Find every picture below a folder; raises NotFoundError and InvalidInputError.
 
-    A link to a folder is followed, unless `folder` or `target` lies in there: that would read what
-    nobody pointed to, and the results of the last run. Both paths must be free of links.
+    A link to a folder is followed unless `folder` or `target` lies in there: that would read files
+    outside the source, or the results of the last run. Both paths must be free of links.
     """
     if not folder.exists():
         raise NotFoundError(f"There is no folder {folder}.", hint="Check the path of the pictures.")
@@ -95,7 +94,7 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
 def _files(walk: _Walk) -> Iterator[str]:
     """Yield the files below a folder; each real folder once, by its own name if it has one here.
 
-    As text, for there may be millions, and pathlib takes longer than all the rest.
+    As text: with a million files, pathlib takes longer than everything else.
     """
     seen: set[tuple[int, int]] = set()
     linked: list[Path] = []
@@ -157,7 +156,7 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _look(path: str) -> tuple[str, bool]:
-    """Say whether a file is a picture or promises to be one."""
+    """Return a path and whether it is a picture or its name promises one."""
     if file_type.claims_to_be_an_image(os.path.basename(path)):
         return path, True
     try:
@@ -168,7 +167,7 @@ def _look(path: str) -> tuple[str, bool]:
 
 
 def sort_of(name: str) -> str:
-    """Name the kind of a file that is passed by."""
+    """Name the kind of an ignored file."""
     return printable(Path(name).suffix.lower()) or "no suffix"
 
 
@@ -230,7 +229,7 @@ def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[Entry]:
 
 
 def _sniff(storage: Storage, entries: Sequence[Entry]) -> list[bool]:
-    """Look at the first bytes of objects; one that is gone by now is no picture."""
+    """Whether each object begins like a picture; one that was deleted meanwhile does not."""
 
     def sniff(entry: Entry) -> bool:
         if not entry.size_bytes:

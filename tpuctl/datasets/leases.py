@@ -1,4 +1,4 @@
-"""Which machine builds which shard while several take whatever is left: `--steal`.
+"""Which machine builds which shard when several machines share the work freely: `--steal`.
 
 A lease is an object that only one machine can create, and that it replaces every 20 seconds while
 it works. If another machine has not seen it change for 90 seconds, it takes it over by replacing

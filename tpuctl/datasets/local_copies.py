@@ -1,4 +1,4 @@
-"""Data sets in buckets, as `verify` and `show` look at them."""
+"""Local copies of data sets in buckets: temporary ones, and ones that all processes share."""
 
 import fcntl
 import hashlib
@@ -34,10 +34,10 @@ from tpuctl.units import format_bytes
 
 @contextmanager
 def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
-    """Have a data set in a folder: its own, or a copy of one in a bucket, for a while.
+    """Yield the folder of a data set, or of a temporary copy of one in a bucket.
 
     Shards that are missing in the bucket are missing in the copy. Raises NotFoundError and
-    InvalidInputError for what is no data set, WriteError where the disk has no room for it.
+    InvalidInputError if there is no data set, WriteError if the disk has no room for it.
     """
     address = bucket_of(dst)
     if address is None:
@@ -112,7 +112,7 @@ def copy_data_set(
     overwrite: bool = False,
     on_progress: OnProgress = silent,
 ) -> CopyResult:
-    """Have a data set of a bucket in a folder: in `dst`, or in one that all processes share.
+    """Copy a data set from a bucket to `dst`, or to a folder that all processes share.
 
     Shared copies make room for each other, the least recently used first, for the free space and
     for `limit_bytes` for all together. Raises NotFoundError, InvalidInputError, AlreadyExistsError,
@@ -144,7 +144,7 @@ def copy_data_set(
 def local_data_set(dst: str | Path) -> Path:
     """The folder of a data set: its own, or that of a verified copy of one in a bucket.
 
-    How far a long copy is appears on stderr; `copy_data_set` beforehand is silent.
+    Progress of a long copy is shown on stderr; call `copy_data_set` first to avoid that.
     """
     address = bucket_of(dst)
     if address is None:
@@ -170,7 +170,7 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
 
 
 def _share(wanted: _Wanted) -> bool:
-    """Hold a complete copy with the others that read it; False where it is not complete."""
+    """Hold a complete copy, together with other readers; False if it is not complete."""
     descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     if wanted.is_complete:
@@ -185,9 +185,9 @@ def _share(wanted: _Wanted) -> bool:
 
 @contextmanager
 def _alone(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
-    """Hold the copy alone, as soon as nobody else does.
+    """Hold the copy exclusively, as soon as no other process holds it.
 
-    False where somebody else has completed it meanwhile: who reads it may hold it for hours.
+    Yields False if another process has completed it meanwhile: a reader may hold it for hours.
     """
     descriptor = _open(wanted.lock)
     try:
@@ -225,7 +225,7 @@ def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
 
 
 def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> tuple[str, ...]:
-    """Delete what is in the way; gives the copies that had to go. Raises WriteError."""
+    """Delete what is in the way; returns the copies that were deleted. Raises WriteError."""
     ensure_folder(wanted.folder)
     if not wanted.is_shared:
         _replace_other(wanted, overwrite=overwrite)
@@ -253,7 +253,7 @@ def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> 
 
 
 def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
-    """Take another data set out of the folder, its manifest first; raises AlreadyExistsError."""
+    """Delete another data set from the folder, its manifest first; raises AlreadyExistsError."""
     try:
         there = manifest.load_if_there(wanted.folder)
     except InvalidInputError:
@@ -287,13 +287,13 @@ def _last_used(copy: Path) -> float:
 
 
 def _used(wanted: _Wanted) -> int:
-    """What all other shared copies take."""
+    """How large all other shared copies are."""
     others = _least_recently_used(wanted.folder.parent, but=wanted.folder)
     return sum(path.stat().st_size for copy in others for path in copy.iterdir())
 
 
 def _evict(copy: Path) -> bool:
-    """Delete a copy that nobody uses."""
+    """Delete a copy; False if it is in use."""
     descriptor = _open(copy.with_name(copy.name + _LOCK))
     try:
         if not _try_alone(descriptor):

@@ -20,7 +20,7 @@ SCHEMA = "tpuctl.dataset/1"
 MANIFEST = "manifest.json"
 WORK = ".presize"
 
-# The `encode` of a cache: its records are whatever a pipeline gave, not pictures.
+# The `encode` of a cache, whose records are elements of a pipeline, not pictures.
 ELEMENTS = "elements"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

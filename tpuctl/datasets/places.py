@@ -12,13 +12,13 @@ _BUCKET = re.compile(r"gs:/+")
 def check_places(src: str | Path, dst: str | Path) -> tuple[str, str]:
     """Return both: folders free of links, addresses of buckets in full.
 
-    Raises UsageError and WriteError for a target that cannot be.
+    Raises UsageError and WriteError for an impossible target.
     """
     source = bucket_of(src) or os.path.realpath(src)
     target = bucket_of(dst) or str(local_target(dst))
     if f"{target}/".startswith(f"{source.rstrip('/')}/"):
         raise UsageError(
-            f"The target {dst} lies inside the source {src}: the next run would read its results.",
+            f"The target {dst} lies inside the source {src}: the next run would read it.",
             hint="Choose a target beside the source.",
         )
     return source, target

@@ -1,6 +1,6 @@
-"""A presize decided beforehand: which pictures have which label and go into which shard.
+"""The plan of a presize: which pictures have which label and go into which shard.
 
-The same plan gives the same bytes, on whatever machine and in however many runs it is built.
+The same plan gives the same bytes, on any machine and in any number of runs.
 """
 
 import csv
@@ -243,7 +243,7 @@ def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
     """Label pictures by `folder`, by a file `*.csv`, not at all (`none`), or as fits (`auto`).
 
     `auto` takes the first-level folders as classes when every picture lies in one and there are at
-    least two. Raises InvalidInputError and NotFoundError when what is asked for cannot be had.
+    least two. Raises InvalidInputError and NotFoundError if that is impossible.
     """
     if is_csv(how):
         return _by_file(pictures, Path(how))
@@ -301,7 +301,7 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
             raise InvalidInputError(f"{path} is too large for a list of labels.")
         text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
-        raise NotFoundError(f"There is no file {path} to take labels from.") from None
+        raise NotFoundError(f"There is no file {path} with labels.") from None
     except OSError as error:
         raise InvalidInputError(f"Could not read {path}: {error.strerror or error}.") from error
     columns: tuple[int, int] | None = None
@@ -337,7 +337,7 @@ def _pick(row: list[str], columns: tuple[int, int], path: Path, line: int) -> tu
 
 
 def _nicknames(pictures: Sequence[ImageFile]) -> dict[str, str]:
-    """Map what lists commonly call a picture to its key, where it can mean only one."""
+    """Map the file names and stems that lists use to keys, if they mean only one picture."""
     names: dict[str, str | None] = {}
     for picture in pictures:
         path = PurePosixPath(picture.key)

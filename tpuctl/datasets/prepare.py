@@ -1,4 +1,4 @@
-"""What a presize has to know before the first picture is decoded: libraries, pictures, the plan."""
+"""What a presize decides before the first picture is decoded: libraries, pictures, the plan."""
 
 import importlib.util
 import os
@@ -66,7 +66,7 @@ def prepare(
 def prepare_sizes(
     src: str | Path, dst: str | Path, options: PresizeOptions, *, started_s: float
 ) -> tuple[Prepared, ...]:
-    """Plan each size that one pass makes, in a folder of its own where there are several."""
+    """Plan each size that one pass makes; several go into one folder each."""
     source, target = check_places(src, dst)
     versions = _check_modules(options)
     if bucket_of(source):
@@ -136,7 +136,7 @@ _LAST_WRITES = 2
 
 
 def describe_traffic(run: Prepared, missing: Sequence[ShardJob]) -> str | None:
-    """Say what building these shards costs in requests; None if no bucket is involved.
+    """Describe the requests that building these shards takes; None without buckets.
 
     Class A operations (lists, writes) cost about ten times as much as class B (reads).
     """
@@ -185,7 +185,7 @@ def _only_repairs(previous: DataSet, plan: Plan) -> bool:
 
 
 def _difference(previous: DataSet, plan: Plan) -> str:
-    """Say what makes the two differ, in the user's words."""
+    """Describe in the user's words how the two differ."""
     for name, value in plan.options.items():
         if previous.options.get(name) != value:
             before, now = _plain(previous.options.get(name)), _plain(value)

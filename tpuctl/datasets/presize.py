@@ -218,7 +218,7 @@ def _build_all(
 
 
 def _owner_of(target: Target) -> str:
-    """Name whoever does this share on this machine, so that a run knows a killed one's leases.
+    """Return the name under which runs of this share claim shards, also after one was killed.
 
     Shards are claimed while the lock beside it is held, so that no two runs are one owner at once.
     """

@@ -50,7 +50,7 @@ class Published:
 def find_published(storage: Storage, *, leniently: bool) -> Published | None:
     """Read the manifest at an address; None if there is none. A missing bucket is an error.
 
-    With `leniently`, a manifest that cannot be read counts as one of another data set.
+    With `leniently`, an unreadable manifest counts as one of another data set.
     """
     while entry := find_entry(storage, MANIFEST):
         try:
@@ -103,7 +103,7 @@ class Target:
         while True:
             self.work.create()
             with locked(self.work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:
-                # Whoever held it may have finished meanwhile, and deleted the folder with the lock.
+                # The run that held it may have finished and deleted the folder with the lock.
                 if _is_at(lock, self.work.lock):
                     yield lock
                     return
@@ -199,7 +199,7 @@ class Target:
             try:
                 self.storage.delete(entry)
             except AlreadyExistsError:
-                # A lease that was renewed meanwhile: the machine that holds it deletes it.
+                # A lease that was just renewed: the machine that holds it deletes it.
                 if not entry.name.startswith(LEASE):
                     raise
         self.work.remove()
@@ -225,12 +225,12 @@ class Target:
     def _write_manifest(
         self, plan_id: str, text: str, shards: Collection[str], before: Published | None
     ) -> bool:
-        """Write it unless another data set is there now; False if it was modified meanwhile."""
+        """Write it unless another data set is there now; False if it was modified concurrently."""
         now = find_published(self.storage, leniently=True)
         is_ours = now is None or now.has(plan_id)
         if now and not is_ours and not (before and before.entry.version == now.entry.version):
             raise AlreadyExistsError(
-                f"Another data set has been published in {self.storage.address} meanwhile.",
+                f"Another data set was published in {self.storage.address} concurrently.",
                 hint="Choose another target, or replace it with --overwrite.",
             )
         old = now.data_set.shards if now and now.data_set else ()

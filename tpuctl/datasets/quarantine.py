@@ -45,7 +45,7 @@ class Quarantined:
 
 
 def printable(path: str) -> str:
-    """Escape undecodable bytes, line breaks and whatever else in a file name cannot be printed."""
+    """Escape undecodable bytes and unprintable characters of a file name."""
     text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

@@ -26,7 +26,7 @@ NUMBERS = ("label", "height", "width", "orig_height", "orig_width", "flags")
 
 @dataclass(frozen=True)
 class Record:
-    """One picture of a data set: still encoded, with its label (-1: none) and where it was from."""
+    """One picture of a data set: still encoded, with its label (-1: none) and its origin."""
 
     key: str
     label: int

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,10 +14,12 @@ from tpuctl.datasets.models import (
     Description,
     Prediction,
     PresizeResult,
-    Service,
     VerifyResult,
 )
 from tpuctl.units import format_bytes, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.serve import Service
 
 _SHOWN_FILES = 20
 _BAR_WIDTH = 30
@@ -110,7 +113,7 @@ def copied(result: CopyResult) -> Group:
     return Group(*lines, Text(next_, style="dim"))
 
 
-def served(service: Service) -> str:
+def served(service: "Service") -> str:
     """Say that a tf.data service runs, and the line of code that uses it."""
     workers = _count(len(service.servers) - 1, "worker")
     return (

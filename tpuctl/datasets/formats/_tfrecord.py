@@ -86,7 +86,7 @@ class RecordWriter:
         return self._bytes
 
     def digest(self) -> Digest:
-        """Say what has been written so far."""
+        """Return the digest of what has been written so far."""
         sha256 = self._sha256.hexdigest() if self._sha256 else ""
         return Digest(self._bytes, f"{self._crc:08x}", sha256)
 

@@ -190,7 +190,7 @@ def _fit_all(
 ) -> list[Pixels]:
     """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
 
-    What a decoder gives at half the scale are the means of 2 x 2 of these pixels.
+    A decoder at half the scale returns the means of 2 x 2 of these pixels.
     """
     halves = {decoded.denominator: decoded}
     smalls = []

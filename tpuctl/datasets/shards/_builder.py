@@ -1,4 +1,4 @@
-"""One shard from its pictures: continue where the last run stopped, lose at most one picture."""
+"""Builds one shard from its pictures; resumes an interrupted one, losing at most one picture."""
 
 import hashlib
 import json
@@ -172,8 +172,8 @@ def build_together(
 ) -> tuple[FinishedShard, ...]:
     """Build shards of the same pictures at several sizes, each picture decoded once for all.
 
-    `tell` hears of each picture before it is touched. Raises WriteError, SourceChangedError, and
-    what reading from a bucket raises.
+    `tell` is called with the number of each picture before it is read. Raises WriteError,
+    SourceChangedError, and what reading from a bucket raises.
     """
     pictures = builders[0].job.pictures
     with ExitStack() as stack:

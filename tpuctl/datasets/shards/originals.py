@@ -1,4 +1,4 @@
-"""The pictures of a plan, read in its order: from a folder, or ahead of time from a bucket."""
+"""The original pictures, read in the order of a plan: from a folder, or ahead from a bucket."""
 
 import os
 from collections import OrderedDict, deque
@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 1 << 30
 # What hides the latency of a bucket from one worker; no more is held in memory.
 _AHEAD_BYTES = 64 << 20
 _CONNECTIONS = 8
-# Less than a worker may be silent about one picture.
+# Less than a worker may take for one picture before it is killed (pool.SILENCE_S).
 _PATIENCE = Patience(total_s=120.0)
 
 
@@ -27,7 +27,7 @@ class Originals(Protocol):
     """Where pictures come from."""
 
     def begin(self, entries: Sequence[PlannedPicture]) -> None:
-        """Be told which pictures will be read, in this order; whatever was told before is over."""
+        """Announce which pictures will be read next, in this order."""
 
     def read(self, entry: PlannedPicture) -> bytes:
         """Read a picture that must still be the one of the plan.
@@ -44,7 +44,7 @@ def open_originals(source: str) -> Originals:
 
 
 class FolderOriginals:
-    """Pictures in a folder of this machine, whose system reads ahead better than we could."""
+    """Pictures in a local folder; the operating system reads ahead by itself."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,14 +69,14 @@ class FolderOriginals:
         if not entry.is_readable:
             raise _changed(str(path), "it can be read now")
         if (state.st_size, state.st_mtime_ns) != (entry.bytes, entry.version):
-            raise _changed(str(path), "its size or time is another now")
+            raise _changed(str(path), "its size or time has changed")
         if len(data) != entry.bytes:
             raise _changed(str(path), f"{len(data)} bytes could be read of {entry.bytes}")
         return data
 
 
 class BucketOriginals:
-    """Pictures in a bucket, on their way before they are asked for, a budget of bytes at a time."""
+    """Pictures in a bucket, fetched before they are needed, up to a budget of bytes."""
 
     def __init__(
         self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES, connections: int = _CONNECTIONS
@@ -87,7 +87,7 @@ class BucketOriginals:
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
 
     def begin(self, entries: Sequence[PlannedPicture]) -> None:
-        """Be told what will be read."""
+        """Announce what will be read."""
         for _, future in self._running.values():
             future.cancel()
         self._running.clear()
@@ -132,5 +132,6 @@ def _check_size(entry: PlannedPicture) -> None:
 def _changed(name: str, what: str) -> SourceChangedError:
     return SourceChangedError(
         f"{printable(name)} changed while its folder was being presized: {what}.",
-        hint="Let the folder rest, then run the same command again; finished shards are kept.",
+        hint="Wait until the folder no longer changes, then run the same command again; finished "
+        "shards are kept.",
     )

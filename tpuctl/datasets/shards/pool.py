@@ -67,7 +67,7 @@ def claim_all(job: ShardJob) -> bool:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker has to know."""
+    """What every worker needs to know."""
 
     source: str
     work: str
@@ -118,7 +118,7 @@ class _Slot:
             self._end()
 
     def kill(self) -> None:
-        """Kill the process, whatever it is doing; any thread may."""
+        """Kill the process; any thread may call this."""
         if (process := self._process) is not None:
             process.kill()
 
@@ -308,7 +308,7 @@ class Meter:
         self._left_out += len(step.finished[0].left_out) if step.finished else 0
         worked = sum(self._positions.values())
         now_s = time.monotonic()
-        # Counted from the first report: what an earlier run had done is no part of the speed.
+        # From the first report on: what an earlier run had done does not count as speed.
         first_s, first, bytes_then = self._first = self._first or (now_s, worked, self._bytes)
         note = ""
         if now_s > first_s and worked > first:
