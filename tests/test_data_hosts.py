@@ -300,13 +300,15 @@ def test_the_elements_of_a_pipeline_are_cached_into_a_bucket_however_often_it_is
     words = ["data", "cache", target, ADDRESS, "--variants", "2", "--shard-size", "4000B", "--json"]
     made = tpuctl(*words[:3], tmp_path / "alone", *words[4:])
     undisturbed = contents(tmp_path / "alone")
-    for step in (1, 4, len(undisturbed)):
+    # Of the shards that a killed run has uploaded, only the last one is uploaded again.
+    last = len(undisturbed) - 3
+    for step in (1, 4, last):
         program = [sys.executable, "-c", DIES_AT, str(step), "after", *words]
         ended = subprocess.run(program, capture_output=True, timeout=120)
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         there = content(storage)
         assert there.items() <= undisturbed.items()
-        assert ("manifest.json" in there) is (step == len(undisturbed))
+        assert ("manifest.json" in there) is (step == last)
     result = tpuctl(*words)
     assert result.data["manifest"] == f"{ADDRESS}/manifest.json"
     assert content(storage) == undisturbed

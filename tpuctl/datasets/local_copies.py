@@ -19,7 +19,7 @@ from tpuctl.datasets.models import CopyResult
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry, find_published
 from tpuctl.datasets.quarantine import QUARANTINE
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import (
@@ -30,6 +30,11 @@ from tpuctl.storage.local import (
 )
 from tpuctl.storage.port import Storage, open_storage
 from tpuctl.units import format_bytes
+
+_POLL_S = 0.1
+_LOCK = ".lock"
+# Locks of copies that this process reads: held until it ends, so that no other one evicts them.
+_HELD: dict[Path, int] = {}
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
     storage = open_storage(address)
     data_set = load_from(storage)
     ensure_folder(cache_dir())
-    _check_space(address, data_set.bytes)
+    _check_space(cache_dir(), address, data_set.bytes)
     with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="data-set-") as folder:
         names = [manifest.MANIFEST, QUARANTINE, *(shard.name for shard in data_set.shards)]
         for number, name in enumerate(names):
@@ -58,10 +63,10 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _check_space(address: str, needed: int) -> None:
-    if needed > (free := free_bytes(cache_dir())):
+def _check_space(folder: Path, address: str, needed: int) -> None:
+    if needed > (free := free_bytes(folder)):
         raise WriteError(
-            f"{cache_dir()} has {format_bytes(free)} free; the copy of {address} needs "
+            f"{folder} has {format_bytes(free)} free; the copy of {address} needs "
             f"{format_bytes(needed)}.",
             hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
         )
@@ -76,12 +81,6 @@ def load_from(storage: Storage) -> DataSet:
             hint=f"Make one: tpuctl data presize SRC {storage.address}",
         )
     return published.data_set
-
-
-_POLL_S = 0.1
-_LOCK = ".lock"
-# Locks of copies that are read here: held until this process ends.
-_HELD: dict[Path, int] = {}
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ def copy_data_set(
     started_s = time.monotonic()
     wanted = _wanted(address, dst)
     fetched, evicted = 0, tuple[str, ...]()
-    while not _share(wanted):
-        with _alone(wanted, on_progress) as is_alone:
-            if is_alone and not wanted.is_complete:
+    while not _hold(wanted):
+        with _locked(wanted, on_progress) as is_locked:
+            if is_locked and not wanted.is_complete:
                 evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
                 fetched = _fill(wanted, on_progress)
     os.utime(wanted.lock)
@@ -169,7 +168,7 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
     return _Wanted(storage, data_set, text, folder, lock, dst is None)
 
 
-def _share(wanted: _Wanted) -> bool:
+def _hold(wanted: _Wanted) -> bool:
     """Hold a complete copy, together with other readers; False if it is not complete."""
     descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -184,23 +183,23 @@ def _share(wanted: _Wanted) -> bool:
 
 
 @contextmanager
-def _alone(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+def _locked(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
     """Hold the copy exclusively, as soon as no other process holds it.
 
     Yields False if another process has completed it meanwhile: a reader may hold it for hours.
     """
     descriptor = _open(wanted.lock)
     try:
-        while not (is_alone := _try_alone(descriptor)) and not wanted.is_complete:
+        while not (is_locked := _try_lock(descriptor)) and not wanted.is_complete:
             note = "another process is fetching it"
             on_progress(Progress("wait", 0, None, "", note))
             time.sleep(_POLL_S)
-        yield is_alone
+        yield is_locked
     finally:
         os.close(descriptor)
 
 
-def _try_alone(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -241,25 +240,17 @@ def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> 
             raise WriteError(
                 f"{wanted.storage.address} has {format_bytes(whole)}; with the copies that are in "
                 f"use that is more than --limit {format_bytes(limit_bytes)}.",
-                hint="Allow more, or end what reads the other copies.",
+                hint="Raise the limit, or end the processes that read the other copies.",
             )
-    if needed > (free := free_bytes(wanted.folder)):
-        raise WriteError(
-            f"{wanted.folder.parent} has {format_bytes(free)} free; the copy of "
-            f"{wanted.storage.address} needs {format_bytes(needed)}.",
-            hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
-        )
+    _check_space(wanted.folder.parent, wanted.storage.address, needed)
     return tuple(evicted)
 
 
 def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
     """Delete another data set from the folder, its manifest first; raises AlreadyExistsError."""
-    try:
-        there = manifest.load_if_there(wanted.folder)
-    except InvalidInputError:
-        there = None
+    there = find_published(open_storage(wanted.folder), leniently=True)
     path = wanted.folder / manifest.MANIFEST
-    if not path.exists() or path.read_bytes() == wanted.text:
+    if there is None or path.read_bytes() == wanted.text:
         return
     if not overwrite:
         raise AlreadyExistsError(
@@ -269,7 +260,7 @@ def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
     keep = {shard.name for shard in wanted.data_set.shards}
     with translated_write_errors(path):
         path.unlink()
-        for shard in there.shards if there else ():
+        for shard in there.data_set.shards if there.data_set else ():
             if shard.name not in keep:
                 (wanted.folder / shard.name).unlink(missing_ok=True)
 
@@ -296,7 +287,7 @@ def _evict(copy: Path) -> bool:
     """Delete a copy; False if it is in use."""
     descriptor = _open(copy.with_name(copy.name + _LOCK))
     try:
-        if not _try_alone(descriptor):
+        if not _try_lock(descriptor):
             return False
         (copy / manifest.MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(copy, ignore_errors=True)

@@ -11,10 +11,10 @@ from tpuctl.datasets.formats import need_array_record
 from tpuctl.datasets.inputs import ScanResult, scan, scan_bucket
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.places import bucket_of, check_places
+from tpuctl.datasets.places import bucket_of, check_places, warn_far_away
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError
-from tpuctl.storage.port import open_storage, warning_of
+from tpuctl.storage.port import open_storage
 from tpuctl.units import format_bytes
 
 _MODULES = {
@@ -75,7 +75,7 @@ def prepare_sizes(
         inputs = scan(Path(source), None if bucket_of(target) else Path(target))
     if not inputs.pictures:
         raise _no_pictures(source, inputs)
-    far_away = _far_away(source, target, options.zone)
+    far_away = warn_far_away(source, target, options.zone)
     prepared = []
     for size in options.sizes or (options.size,):
         this = replace(options, size=size)
@@ -89,16 +89,6 @@ def prepare_sizes(
 def available_cpus() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def _far_away(source: str, target: str, zone: str | None) -> tuple[str, ...]:
-    """Warn of buckets that are not where this machine is, or the TPU that will read them."""
-    if zone is None:
-        return ()
-    storages = [open_storage(place) for place in (source, target) if bucket_of(place)]
-    placed = [(storage.address, storage.location()) for storage in storages]
-    warnings = (warning_of(address, place, zone) for address, place in placed if place)
-    return tuple(warning for warning in warnings if warning)
 
 
 def _check_modules(options: PresizeOptions) -> dict[str, str]:
