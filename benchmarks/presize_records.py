@@ -17,8 +17,8 @@ from PIL import Image
 
 from benchmarks.presize_kernel import photographs
 from tpuctl.datasets.formats._tfrecord import RecordWriter
-from tpuctl.datasets.formats.example import Feature, encode_pieces
-from tpuctl.datasets.images._encoding import encode_picture
+from tpuctl.datasets.formats.records import Feature, encode_pieces
+from tpuctl.datasets.images._pixels import encode_picture
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.readers import open_tf_dataset

@@ -8,13 +8,11 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
-from tpuctl.datasets.distributed_presize import Part, presize_into_storage
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.preparing import prepare
-from tpuctl.datasets.presize import presize
+from tpuctl.datasets.prepare import prepare
+from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.progress import silent
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 BEAM = replace(SMALL, engine="beam")
@@ -66,7 +64,7 @@ def test_a_failed_pipeline_is_one_error_and_its_shards_are_kept(tmp_path: Path) 
     prepared = prepare(photos, target, BEAM, started_s=0.0)
     victim.write_bytes(victim.read_bytes() + b"x")
     with pytest.raises(TpuctlError, match="changed while its folder was being presized"):
-        presize_into_storage([prepared], Part(), on_progress=silent)
+        presize_prepared([prepared])
     assert not (target / "manifest.json").exists()
     result = presize(photos, target, BEAM)
     assert result.written + result.skipped == 12

@@ -12,17 +12,16 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import fill
-from tpuctl.datasets.build import build_missing
-from tpuctl.datasets.commits import Contents, commit, find_published, publish, put
-from tpuctl.datasets.distributed_presize import conclude
+from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.preparing import Prepared, prepare
-from tpuctl.datasets.presize import presize
-from tpuctl.datasets.state import Finished, Work
+from tpuctl.datasets.prepare import Prepared, prepare
+from tpuctl.datasets.presize import presize, publish
+from tpuctl.datasets.publish import Target, find_published, put
+from tpuctl.datasets.quarantine import Quarantined
+from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
+from tpuctl.datasets.shards.work import Work
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
-from tpuctl.progress import silent
-from tpuctl.storage.local import locked
 from tpuctl.storage.port import Entry, Storage, open_storage
 
 pytestmark = pytest.mark.slow
@@ -109,13 +108,14 @@ def test_nothing_is_a_data_set_before_its_manifest(bucket: Bucket, photos: Path)
     assert verify(ADDRESS).damage == ()
 
 
-def build_into(storage: Storage, run: Prepared, folder: Path) -> list[Finished]:
-    work = Work(folder)
-    work.create()
-    with locked(work.lock, wait_s=1, busy="busy") as lock:
-        shards = list(build_missing(run, work, run.plan.jobs, lock, silent))
-    for shard in shards:
-        commit(storage, shard, work.shard(shard.job))
+def build_into(target: Target, run: Prepared) -> list[FinishedShard]:
+    setup = WorkerSetup(run.source, str(target.work.folder), run.plan.options, 1 << 30, 1)
+    with target.locked() as lock:
+        shards = []
+        for step in build_shards(run.plan.jobs, setup, inherit=(lock,)):
+            for finished in step.finished:
+                target.record(finished)
+                shards.append(finished)
     return shards
 
 
@@ -132,9 +132,9 @@ class Contested:
         self._forestall(name)
         return self._storage.read(name, **how)
 
-    def replace(self, entry: Entry, content: bytes) -> Entry:
+    def replace(self, entry: Entry, content: bytes | Path, **how: Any) -> Entry:
         self._forestall(entry.name)
-        return self._storage.replace(entry, content)
+        return self._storage.replace(entry, content, **how)
 
     def _forestall(self, name: str) -> None:
         if self.left:
@@ -143,7 +143,7 @@ class Contested:
 
 
 def test_machines_that_write_the_same_at_the_same_moment_do_not_fail_each_other(
-    bucket: Bucket, photos: Path
+    bucket: Bucket, photos: Path, tmp_path: Path
 ) -> None:
     storage = bucket()
     presize(photos, ADDRESS, SMALL)
@@ -151,11 +151,15 @@ def test_machines_that_write_the_same_at_the_same_moment_do_not_fail_each_other(
     assert before
     assert before.data_set
     contested: Any = Contested(storage, times=3)
-    shards = frozenset(name for name in there if name.startswith("train-"))
-    new = Contents(before.data_set.plan_id, there["manifest.json"], shards, b"{}\n")
-    publish(contested, new, None)
+    run = prepare(photos, ADDRESS, SMALL, started_s=0.0)
+    target = Target(contested, Work(tmp_path / "work"), shared=True)
+    shards = list(Target(storage, target.work, shared=True).complete(run.plan).values())
+    bad = Quarantined("bad.jpg", "empty")
+    shards[0] = replace(shards[0], left_out=(bad,))
+    target.publish(run.plan, shards, None)
     assert contested.left == 0
-    assert content(storage) == {**there, "quarantine.jsonl": b"{}\n"}
+    changed = {name for name, data in content(storage).items() if there.get(name) != data}
+    assert changed == {"manifest.json", "quarantine.jsonl"}
     contested.left = 1
     put(contested, "quarantine.jsonl", b"")
     assert contested.left == 0
@@ -170,15 +174,17 @@ def test_of_two_writers_at_once_comes_one_data_set(
     prepared = [
         prepare(photos, ADDRESS, replace(SMALL, size=(size, size)), started_s=0.0) for size in sizes
     ]
-    shards = [build_into(storage, run, tmp_path / f"m{n}") for n, run in enumerate(prepared)]
+    targets = [Target(storage, Work(tmp_path / f"m{n}"), shared=True) for n in range(2)]
+    shards = [build_into(*each) for each in zip(targets, prepared, strict=True)]
     barrier = threading.Barrier(2)
     outcomes: list[str] = []
 
     def write(number: int) -> None:
-        storage = open_storage(ADDRESS)
+        target = replace(targets[number], storage=open_storage(ADDRESS))
+        target.work.create()
         barrier.wait()
         try:
-            conclude(prepared[number], storage, shards[number], None)
+            publish(prepared[number], target, shards[number], None)
             outcomes.append("published")
         except AlreadyExistsError:
             outcomes.append("refused")
@@ -200,7 +206,7 @@ def test_a_bucket_that_is_not_there_is_told_before_any_work(
     result = tpuctl("data", "presize", photos, "gs://elsewhere/x", "--json")
     assert result.exit_code == 1
     (error,) = result.document["errors"]
-    assert error["message"].endswith("there is no bucket elsewhere.")
+    assert error["message"].endswith("the bucket elsewhere does not exist.")
     assert "create_bucket" in error["hint"]
     dry = tpuctl("data", "presize", photos, ADDRESS, "--dry-run", "--json")
     assert dry.data["manifest"] == f"{ADDRESS}/manifest.json"

@@ -19,12 +19,10 @@ from tests.conftest import Result
 from tests.pictures import contents
 from tests.test_presize_kill import DIES_AT, check_nothing_torn, small_disk, start
 from tpuctl.datasets._elements import rebuild, structure_of, take_apart
-from tpuctl.datasets.batches import open_batches
-from tpuctl.datasets.cache import cache
-from tpuctl.datasets.cache_models import CacheOptions
-from tpuctl.datasets.cache_reader import open_cache
+from tpuctl.datasets.cache import cache, predict_total
 from tpuctl.datasets.manifest import WORK
-from tpuctl.datasets.plan import predict_total
+from tpuctl.datasets.models import CacheOptions
+from tpuctl.datasets.readers import open_batches, open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import (
     AlreadyExistsError,
@@ -193,7 +191,7 @@ def test_a_small_sample_is_less_sure_than_a_large_one() -> None:
         ("odd", InvalidInputError, "Could not keep element 0 .* is a object"),
         ("changes", InvalidInputError, "Could not keep element 1 .* another than"),
         ("number", InvalidInputError, "returned a int, which has no elements"),
-        ("needs", InvalidInputError, r"needs arguments \(path\)"),
+        ("needs", InvalidInputError, "requires arguments .*: path"),
         ("gone", InvalidInputError, "has no function gone"),
     ],
 )
@@ -215,6 +213,55 @@ def test_a_target_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(TargetError, match="ZeroDivisionError"):
         cache(f"{tmp_path}/broken.py:f", tmp_path / "out")
+
+
+@pytest.mark.parametrize("target", ["pipe_beside_helper.py:make", "pipe_beside_helper:make"])
+def test_a_pipeline_is_found_as_profile_run_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """With a helper module beside its file; a module also in the current folder."""
+    (tmp_path / "helper_of_a_pipeline.py").write_text("COUNT = 5\n")
+    (tmp_path / "pipe_beside_helper.py").write_text(
+        "from helper_of_a_pipeline import COUNT\ndef make():\n    return list(range(COUNT))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    if target.endswith(".py:make"):
+        monkeypatch.chdir("/")
+        target = f"{tmp_path}/{target}"
+    kept, profiled = (
+        subprocess.run(
+            [sys.executable, "-m", "tpuctl", *words, "--json"],
+            capture_output=True, text=True, timeout=120,
+        )
+        for words in (
+            ("data", "cache", target, str(tmp_path / "out")),
+            ("profile", "run", target, "--steps", "3", "--out", str(tmp_path / "p.tpuprof")),
+        )
+    )  # fmt: skip
+    assert json.loads(kept.stdout)["data"]["elements"] == 5, kept.stderr
+    assert json.loads(profiled.stdout)["errors"] == [], profiled.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("no_such_module_at_all:f", "not_found"), ("gone.py:f", "not_found"),
+        ("broken_pipeline.py:f", "target_failed"), ("broken_pipeline:f", "target_failed"),
+        ("empty_pipeline.py:f", "invalid"), ("needy_pipeline.py:f", "invalid"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_cannot_be_loaded_is_the_same_error_as_of_profile_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, code: str
+) -> None:
+    (tmp_path / "broken_pipeline.py").write_text("import a_module_that_is_not_there\n")
+    (tmp_path / "empty_pipeline.py").write_text("")
+    (tmp_path / "needy_pipeline.py").write_text("def f(path): ...\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (("data", "cache", target, "out"), ("profile", "run", target)):
+        program = [sys.executable, "-m", "tpuctl", *words, "--json"]
+        ended = subprocess.run(program, capture_output=True, text=True, timeout=120)
+        (error,) = json.loads(ended.stdout)["errors"]
+        assert (error["code"], ended.returncode) == (code, 1), words
 
 
 def test_what_was_finished_before_the_pipeline_broke_is_kept(
@@ -288,7 +335,7 @@ def test_a_pipeline_that_never_ends_leaves_space_and_nothing_else(
     small_disk: Path, pipeline: Path
 ) -> None:
     options = CacheOptions(shard_bytes=100_000)
-    with pytest.raises(WriteError, match=r"nobody knows how many .*:endless gives") as told:
+    with pytest.raises(WriteError, match=r"it is unknown how many .*:endless gives") as told:
         cache(f"{pipeline}:endless", small_disk / "out", options)
     assert "--elements" in (told.value.hint or "")
     assert not written_bytes(small_disk)

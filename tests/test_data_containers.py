@@ -15,7 +15,8 @@ from tests.conftest import Result
 from tests.pictures import contents, fill, small
 from tests.test_presize_kill import check_nothing_torn, command, start, wait_for
 from tpuctl.datasets.describe import describe
-from tpuctl.datasets.formats.container import DamagedRecordError, open_container
+from tpuctl.datasets.formats import open_container
+from tpuctl.datasets.formats.records import DamagedRecordError
 from tpuctl.datasets.manifest import WORK
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
@@ -76,7 +77,7 @@ def test_damage_is_found_wherever_it_is(container: str, photos: Path, tmp_path: 
     path = shards(out)[0]
     whole = path.read_bytes()
     rng = random.Random(4)
-    reader = open_container({"format": container, "encode": "jpeg"})
+    reader = open_container(container, "jpeg")
     expected = [record for _, record in reader.read(path)]
     for _ in range(40):
         place = rng.randrange(len(whole))
@@ -102,7 +103,7 @@ def test_a_flipped_bit_in_a_picture_is_told_by_the_tar_itself(photos: Path, tmp_
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
-    reader = open_container({"format": "wds", "encode": "raw"})
+    reader = open_container("wds", "raw")
     with pytest.raises(DamagedRecordError, match="wrong checksum"):
         list(reader.read(path))
 
@@ -141,7 +142,7 @@ def test_pictures_without_labels_have_no_class_file(tmp_path: Path) -> None:
 def test_array_record_reads_it_at_random(photos: Path, tmp_path: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    from tpuctl.datasets.formats.example import decode_example
+    from tpuctl.datasets.formats.records import decode_example
 
     presize(photos, tmp_path / "out", small(format="arrayrecord"))
     keys = [record.key for record in read_records(tmp_path / "out")]

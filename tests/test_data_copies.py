@@ -18,11 +18,11 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tests.waiting import wait_until
-from tpuctl.datasets.batches import open_batches
 from tpuctl.datasets.fetch import PIECE_BYTES
 from tpuctl.datasets.local_copies import copy_data_set
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
+from tpuctl.datasets.readers import open_batches
 from tpuctl.datasets.reading import read_records
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError

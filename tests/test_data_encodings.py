@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.pictures import photograph, psnr, small
-from tpuctl.datasets.images._encoding import decode_picture, encode_picture
+from tpuctl.datasets.images._pixels import decode_picture, encode_picture
 from tpuctl.datasets.images.geometry import yuv420_bytes, yuv420_to_rgb
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records

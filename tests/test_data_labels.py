@@ -7,8 +7,8 @@ import pytest
 
 from tests.conftest import Result
 from tests.pictures import fill, small
-from tpuctl.datasets.inputs import Input
-from tpuctl.datasets.labels import Labelling, assign_labels
+from tpuctl.datasets.inputs import ImageFile
+from tpuctl.datasets.plan import Labelling, assign_labels
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -19,7 +19,7 @@ KEYS = ("cats/1.jpg", "cats/2.jpg", "dogs/3.jpg")
 def labelled(tmp_path: Path, text: str, *keys: str) -> Labelling:
     path = tmp_path / "labels.csv"
     path.write_bytes(text.encode())
-    return assign_labels([Input(key, 1, 1) for key in keys or KEYS], str(path))
+    return assign_labels([ImageFile(key, 1, 1) for key in keys or KEYS], str(path))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_picture_without_a_line_is_an_error_that_names_it(tmp_path: Path) -> N
 
 
 def test_two_different_labels_for_one_picture_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"line 4: cats/1\.jpg is 'dog' here and 'cat'"):
+    with pytest.raises(InvalidInputError, match=r"line 4: cats/1\.jpg is 'dog', and 'cat' above"):
         labelled(tmp_path, "1,cat\n2,cat\n3,dog\ncats/1.jpg,dog\n")
 
 
@@ -87,13 +87,13 @@ def test_lines_that_name_no_picture_are_told(tmp_path: Path) -> None:
 
 def test_a_missing_or_unreadable_file_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file"):
-        assign_labels([Input("1.jpg", 1, 1)], str(tmp_path / "gone.csv"))
+        assign_labels([ImageFile("1.jpg", 1, 1)], str(tmp_path / "gone.csv"))
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InvalidInputError, match="Could not read"):
-        assign_labels([Input("1.jpg", 1, 1)], str(tmp_path / "folder.csv"))
+        assign_labels([ImageFile("1.jpg", 1, 1)], str(tmp_path / "folder.csv"))
     (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 10)
     with pytest.raises(InvalidInputError, match=r"binary\.csv"):
-        assign_labels([Input("1.jpg", 1, 1)], str(tmp_path / "binary.csv"))
+        assign_labels([ImageFile("1.jpg", 1, 1)], str(tmp_path / "binary.csv"))
 
 
 def test_labels_travel_from_the_file_into_the_records(

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pictures import fill, psnr, small
-from tpuctl.datasets.batches import open_batches
 from tpuctl.datasets.images.geometry import yuv420_to_rgb
-from tpuctl.datasets.order import Order
 from tpuctl.datasets.presize import presize
-from tpuctl.datasets.readers import open_tf_dataset
-from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.readers import open_batches, open_tf_dataset
+from tpuctl.datasets.reading import ReadOrder, read_records
 from tpuctl.errors import InvalidInputError, UsageError
 
 pytestmark = pytest.mark.slow
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.slow
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(tuple)
 
 
-def places(order: Order, epoch: int, skip: int = 0) -> list[tuple[int, int]]:
+def places(order: ReadOrder, epoch: int, skip: int = 0) -> list[tuple[int, int]]:
     turns = order.turns(epoch, skip=skip)
     return [(turn.shard, position) for turn in turns for position in turn.positions]
 
@@ -33,7 +31,7 @@ def test_hosts_share_an_epoch_without_overlap_and_in_equal_steps(
     records: tuple[int, ...], hosts: int, batch: int, epoch: int, shuffle: bool
 ) -> None:
     try:
-        orders = [Order(records, batch, 7, shuffle, host, hosts) for host in range(hosts)]
+        orders = [ReadOrder(records, batch, 7, shuffle, host, hosts) for host in range(hosts)]
     except InvalidInputError:
         return
     read = [places(order, epoch) for order in orders]
@@ -47,26 +45,26 @@ def test_hosts_share_an_epoch_without_overlap_and_in_equal_steps(
 
 @given(COUNTS, st.integers(0, 40), st.integers(0, 3))
 def test_skipping_leaves_exactly_the_rest(records: tuple[int, ...], skip: int, epoch: int) -> None:
-    order = Order(records, 1, seed=3)
+    order = ReadOrder(records, 1, seed=3)
     assert places(order, epoch, skip) == places(order, epoch)[skip:]
 
 
 def test_epochs_and_seeds_differ_and_no_shuffle_keeps_the_order() -> None:
     records = (6, 6, 6, 6)
-    assert places(Order(records, 2), 0) != places(Order(records, 2), 1)
-    assert places(Order(records, 2), 0) != places(Order(records, 2, seed=1), 0)
-    plain = places(Order(records, 2, shuffle=False), 5)
+    assert places(ReadOrder(records, 2), 0) != places(ReadOrder(records, 2), 1)
+    assert places(ReadOrder(records, 2), 0) != places(ReadOrder(records, 2, seed=1), 0)
+    plain = places(ReadOrder(records, 2, shuffle=False), 5)
     assert plain == sorted(plain)
     assert len(plain) == 24
 
 
 def test_hosts_and_batches_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="Host 2 is not one of 0 to 1"):
-        Order((4,), 1, host=2, hosts=2)
-    with pytest.raises(UsageError, match="batch of 0"):
-        Order((4,), 0)
+        ReadOrder((4,), 1, host=2, hosts=2)
+    with pytest.raises(UsageError, match="batch size has to be at least 1, not 0"):
+        ReadOrder((4,), 0)
     with pytest.raises(InvalidInputError, match="do not fill one batch of 5"):
-        Order((4,), 5)
+        ReadOrder((4,), 5)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from tests.pictures import fill
 from tpuctl.datasets.formats._tfrecord import RecordWriter, digest_file, frame, read_frames
-from tpuctl.datasets.formats.container import DamagedRecordError
-from tpuctl.datasets.formats.example import decode_example, decode_leading_features, encode_example
+from tpuctl.datasets.formats.records import (
+    DamagedRecordError,
+    decode_example,
+    decode_leading_features,
+    encode_example,
+)
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from tests.conftest import Tpuctl
-from tpuctl.datasets.serve import Watch
-from tpuctl.datasets.serve_models import line_of, plan_servers
+from tpuctl.datasets.serve import Watch, line_of, plan_servers
 
 needs_tf = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"

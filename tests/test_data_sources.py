@@ -12,12 +12,12 @@ from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tpuctl.datasets.inputs import scan, scan_bucket
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.originals import BucketOriginals, SourceChangedError
-from tpuctl.datasets.plan import Entry
+from tpuctl.datasets.plan import PlannedPicture
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records
+from tpuctl.datasets.shards.originals import BucketOriginals
 from tpuctl.datasets.verify import verify
-from tpuctl.errors import NotFoundError, PermissionDeniedError
+from tpuctl.errors import NotFoundError, PermissionDeniedError, SourceChangedError
 from tpuctl.progress import TOLD, Progress
 from tpuctl.storage.port import Location, Storage, open_storage, warning_of
 
@@ -178,7 +178,7 @@ def test_a_bucket_is_where_its_location_says(
 def test_no_more_is_read_ahead_than_the_budget(bucket: Bucket, tmp_path: Path) -> None:
     storage = bucket()
     upload(fill(tmp_path / "p", 6), storage)
-    entries = [Entry(p.key, p.bytes, p.version, -1) for p in scan_bucket(storage).pictures]
+    entries = [PlannedPicture(p.key, p.bytes, p.version, -1) for p in scan_bucket(storage).pictures]
     ahead = BucketOriginals(storage, ahead_bytes=entries[0].bytes + entries[1].bytes)
     ahead.begin(entries)
     for number, entry in enumerate(entries):

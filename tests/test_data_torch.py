@@ -10,10 +10,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed (make test-t
 from torch.utils.data import DataLoader  # noqa: E402
 
 from tests.pictures import fill  # noqa: E402
-from tpuctl.datasets.batches import open_batches  # noqa: E402
 from tpuctl.datasets.models import PresizeOptions  # noqa: E402
 from tpuctl.datasets.presize import presize  # noqa: E402
-from tpuctl.datasets.readers import open_torch_dataset  # noqa: E402
+from tpuctl.datasets.readers import (  # noqa: E402
+    open_batches,
+    open_torch_dataset,
+)
 
 
 @pytest.fixture(scope="module")

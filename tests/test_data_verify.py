@@ -13,7 +13,7 @@ from tests.conftest import Result
 from tests.pictures import fill
 from tpuctl.datasets.describe import describe, write_sheet
 from tpuctl.datasets.formats._tfrecord import digest_file, frame, read_frames
-from tpuctl.datasets.formats.example import decode_example, encode_example
+from tpuctl.datasets.formats.records import decode_example, encode_example
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.verify import verify
@@ -175,8 +175,8 @@ def miscount(folder: Path) -> None:
     [
         (cut, "Repair it: tpuctl data presize SRC "),
         (lose_the_list, "Repair it: tpuctl data presize SRC "),
-        (relabel, "Make it anew: rm "),
-        (miscount, "Make it anew: rm "),
+        (relabel, "Make it again: rm "),
+        (miscount, "Make it again: rm "),
     ],
 )
 def test_damage_is_one_failure_whose_hint_repairs_it(
@@ -228,7 +228,7 @@ def test_a_shard_name_cannot_lead_out_of_the_folder(data_set: Path) -> None:
     manifest = json.loads((data_set / "manifest.json").read_text())
     manifest["shards"][0]["name"] = "../outside.tfrecord"
     edit(data_set, **manifest)
-    with pytest.raises(InvalidInputError, match="cannot be the name of a shard"):
+    with pytest.raises(InvalidInputError, match="not a valid shard name"):
         verify(data_set)
 
 
@@ -290,7 +290,7 @@ def test_a_sheet_under_another_name_than_png_is_refused(
     (tmp_path / "folder.png").mkdir()
     result = tpuctl("data", "show", data_set, "--sheet", tmp_path / "folder.png")
     assert result.exit_code == 1
-    assert "that is a folder" in result.stderr
+    assert "it is a folder" in result.stderr
     assert "--out" not in result.stderr
 
 

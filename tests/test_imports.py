@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "runtime": {"hardware", "storage"},
     "diagnosis": {"runtime", "hardware", "training", "storage"},
     "profiling": {"compile", "datasets", "hardware", "training", "storage", "usercode"},
-    "datasets": {"remote", "storage"},
+    "datasets": {"remote", "storage", "usercode"},
     "training": {
         "cloud",
         "diagnosis",

@@ -293,5 +293,5 @@ def test_a_file_size_limit_is_one_error_too(tmp_path: Path) -> None:
 def test_a_read_only_target_is_one_error(small_disk: Path, tmp_path: Path) -> None:
     photos = fill(tmp_path / "photos", 4)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(WriteError, match="that file system is read-only"):
+    with pytest.raises(WriteError, match="the file system is read-only"):
         presize(photos, small_disk / "out", PresizeOptions(size=(32, 32)))

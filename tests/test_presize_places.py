@@ -58,7 +58,7 @@ def test_a_target_that_is_a_file_or_below_one_is_refused(photos: Path, tmp_path:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="is a file"):
         presize(photos, tmp_path / "file", SMALL)
-    with pytest.raises(WriteError, match="a part of that path is a file"):
+    with pytest.raises(WriteError, match="part of the path is a file"):
         presize(photos, tmp_path / "file" / "out", SMALL)
 
 

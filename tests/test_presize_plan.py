@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from tests.pictures import encoded, fill, photograph
-from tpuctl.datasets.inputs import UNREADABLE, Input, scan
-from tpuctl.datasets.labels import assign_labels
+from tpuctl.datasets.inputs import UNREADABLE, ImageFile, scan
 from tpuctl.datasets.models import PresizeOptions, allowed_bad, parse_size
-from tpuctl.datasets.plan import count_shards, plan_presize, split_evenly
-from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.plan import assign_labels, count_shards, plan_presize, split_evenly
+from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 
 VERSIONS = {"kernel": "1"}
@@ -25,8 +24,8 @@ def keys(folder: Path) -> list[str]:
     return [picture.key for picture in scan(folder).pictures]
 
 
-def inputs(count: int) -> tuple[Input, ...]:
-    return tuple(Input(f"{index:06}.jpg", 1000 + index, 7) for index in range(count))
+def inputs(count: int) -> tuple[ImageFile, ...]:
+    return tuple(ImageFile(f"{index:06}.jpg", 1000 + index, 7) for index in range(count))
 
 
 def test_a_picture_is_what_begins_like_one_or_is_named_like_one(
@@ -53,9 +52,9 @@ def test_the_order_is_that_of_the_bytes_of_the_names(tmp_path: Path, jpeg: bytes
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(jpeg)
     assert keys(tmp_path) == sorted((*names, raw), key=os.fsencode)
-    assert readable(raw) == "caf\\xe9.jpg"
-    assert readable("line\nbreak") == "line\\nbreak"
-    assert readable("ä") == "ä"
+    assert printable(raw) == "caf\\xe9.jpg"
+    assert printable("line\nbreak") == "line\\nbreak"
+    assert printable("ä") == "ä"
 
 
 def test_links_are_followed_once_and_loops_end(tmp_path: Path, jpeg: bytes) -> None:
@@ -128,7 +127,7 @@ def test_a_missing_folder_and_a_file_are_named(tmp_path: Path, jpeg: bytes) -> N
 
 
 def label(*names: str, labels: str = "auto") -> tuple[tuple[str, ...], tuple[int, ...]]:
-    found = assign_labels([Input(name, 1, 1) for name in names], labels)
+    found = assign_labels([ImageFile(name, 1, 1) for name in names], labels)
     return found.classes, found.labels
 
 
@@ -146,7 +145,7 @@ def test_auto_finds_no_classes_in_a_flat_mixed_or_single_folder() -> None:
 def test_folder_labels_can_be_insisted_on_and_refused() -> None:
     assert label("a/1.jpg", labels="folder") == (("a",), (0,))
     assert label("a/1.jpg", "b/2.jpg", labels="none") == ((), (-1, -1))
-    with pytest.raises(InvalidInputError, match=r"3\.jpg is in none"):
+    with pytest.raises(InvalidInputError, match=r"3\.jpg is not in a class folder"):
         label("a/1.jpg", "3.jpg", labels="folder")
 
 
@@ -185,8 +184,8 @@ def test_the_same_inputs_make_the_same_plan_and_any_change_another() -> None:
     assert plan == plan_presize(inputs(40), options, VERSIONS)
     others = [
         plan_presize(inputs(41), options, VERSIONS),
-        plan_presize((*inputs(39), Input("000039.jpg", 1, 7)), options, VERSIONS),
-        plan_presize((*inputs(39), Input("000039.jpg", 1039, 8)), options, VERSIONS),
+        plan_presize((*inputs(39), ImageFile("000039.jpg", 1, 7)), options, VERSIONS),
+        plan_presize((*inputs(39), ImageFile("000039.jpg", 1039, 8)), options, VERSIONS),
         plan_presize(inputs(40), PresizeOptions(size=(96, 96)), VERSIONS),
         plan_presize(inputs(40), PresizeOptions(quality=94), VERSIONS),
         plan_presize(inputs(40), PresizeOptions(seed=1), VERSIONS),
@@ -210,17 +209,17 @@ def test_what_does_not_change_the_records_does_not_change_the_plan() -> None:
 
 def test_the_shuffle_is_complete_mixes_and_follows_the_seed() -> None:
     plan = plan_presize(inputs(64), PresizeOptions(), VERSIONS)
-    order = [entry.key for job in plan.jobs for entry in job.entries]
+    order = [entry.key for job in plan.jobs for entry in job.pictures]
     assert Counter(order) == Counter(picture.key for picture in inputs(64))
     assert order != sorted(order)
     other = plan_presize(inputs(64), PresizeOptions(seed=1), VERSIONS)
-    assert order != [entry.key for job in other.jobs for entry in job.entries]
+    assert order != [entry.key for job in other.jobs for entry in job.pictures]
 
 
 def test_a_replaced_file_changes_only_its_own_shard() -> None:
     before = plan_presize(inputs(64), PresizeOptions(), VERSIONS)
     changed = list(inputs(64))
-    changed[10] = Input(changed[10].key, 5, 5)
+    changed[10] = ImageFile(changed[10].key, 5, 5)
     after = plan_presize(changed, PresizeOptions(), VERSIONS)
     same = [a.id == b.id for a, b in zip(before.jobs, after.jobs, strict=True)]
     assert sorted(same) == [False, True, True, True]

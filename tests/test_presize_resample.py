@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.pictures import photograph, psnr
-from tpuctl.datasets.images._resample import (
+from tpuctl.datasets.images._pixels import (
     Pixels,
     Rect,
     _interpolate,

@@ -282,7 +282,7 @@ def test_a_dry_run_writes_nothing(
 def test_a_source_that_changes_under_the_run_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
     photos, out = fill(tmp_path / "photos", 32), tmp_path / "out"
     plan = plan_presize(scan(photos).pictures, small(), {})
-    last = plan.jobs[-1].entries[-1].key
+    last = plan.jobs[-1].pictures[-1].key
 
     def change(progress: Progress) -> None:
         os.utime(photos / last, ns=(1, 1))

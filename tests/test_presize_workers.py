@@ -10,9 +10,9 @@ import pytest
 from tests.pictures import contents, fill, small
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.plan import plan_presize
-from tpuctl.datasets.pool import WORKER, Setup, build_shards
 from tpuctl.datasets.presize import presize
-from tpuctl.datasets.state import Work
+from tpuctl.datasets.shards.pool import WORKER, WorkerSetup, build_shards
+from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import TpuctlError
 from tpuctl.progress import Progress
 
@@ -41,7 +41,7 @@ def test_a_killed_worker_costs_a_retry_and_not_the_run(tmp_path: Path) -> None:
 # A worker as it is, but a picture of 344 pixels' width ends or stalls its process.
 POISONED = """
 import os, signal, time
-from tpuctl.datasets import worker
+from tpuctl.datasets.shards import worker
 from tpuctl.datasets.images import _shrink as _images
 shrink_all = _images.shrink_all
 def poisoned(data, *args, **options):
@@ -73,10 +73,10 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     plan = plan_presize(scan(photos).pictures, small(), {})
     work = Work(tmp_path / "work")
     work.create()
-    setup = Setup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
+    setup = WorkerSetup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
     command = (sys.executable, "-c", POISONED.format(death=death))
     steps = list(build_shards(plan.jobs, setup, command=command, silence_s=silence_s))
-    finished = [step.finished for step in steps if step.finished]
+    finished = [shard for step in steps for shard in step.finished]
     left_out = [bad for shard in finished for bad in shard.left_out]
     assert [(bad.path, bad.reason, bad.detail) for bad in left_out] == [
         ("class-0/003.jpg", "crashed_worker", detail)
@@ -86,7 +86,7 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
 
 def test_a_worker_that_cannot_start_is_one_clear_error(photos: Path, tmp_path: Path) -> None:
     plan = plan_presize(scan(photos).pictures, small(), {})
-    setup = Setup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
+    setup = WorkerSetup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
     command = (sys.executable, "-c", "raise SystemExit('no luck today')")
     with pytest.raises(TpuctlError, match=r"ended before it began: exit code 1: no luck today"):
         list(build_shards(plan.jobs, setup, command=command))

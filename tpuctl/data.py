@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
-    from tpuctl.datasets.batches import open_batches as open_batches
     from tpuctl.datasets.cache import cache as cache
-    from tpuctl.datasets.cache_models import CacheOptions as CacheOptions
-    from tpuctl.datasets.cache_models import CacheResult as CacheResult
-    from tpuctl.datasets.cache_models import CopyResult as CopyResult
-    from tpuctl.datasets.cache_reader import open_cache as open_cache
     from tpuctl.datasets.describe import contact_sheet as contact_sheet
     from tpuctl.datasets.describe import describe as describe
     from tpuctl.datasets.describe import write_sheet as write_sheet
     from tpuctl.datasets.images.geometry import yuv420_to_rgb as yuv420_to_rgb
     from tpuctl.datasets.local_copies import copy_data_set as copy_data_set
+    from tpuctl.datasets.models import CacheOptions as CacheOptions
+    from tpuctl.datasets.models import CacheResult as CacheResult
+    from tpuctl.datasets.models import CopyResult as CopyResult
     from tpuctl.datasets.models import Description as Description
     from tpuctl.datasets.models import PresizeOptions as PresizeOptions
     from tpuctl.datasets.models import PresizeResult as PresizeResult
     from tpuctl.datasets.models import VerifyResult as VerifyResult
     from tpuctl.datasets.presize import presize as presize
+    from tpuctl.datasets.readers import open_batches as open_batches
+    from tpuctl.datasets.readers import open_cache as open_cache
     from tpuctl.datasets.readers import open_tf_dataset as open_tf_dataset
     from tpuctl.datasets.readers import open_torch_dataset as open_torch_dataset
     from tpuctl.datasets.reading import Record as Record
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "open_batches": "batches",
+        "open_batches": "readers",
         "cache": "cache",
-        "CacheOptions": "cache_models",
-        "CacheResult": "cache_models",
-        "CopyResult": "cache_models",
-        "open_cache": "cache_reader",
+        "CacheOptions": "models",
+        "CacheResult": "models",
+        "CopyResult": "models",
+        "open_cache": "readers",
         "contact_sheet": "describe",
         "describe": "describe",
         "write_sheet": "describe",

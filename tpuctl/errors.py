@@ -2,12 +2,15 @@
 
     TpuctlError                 1  failed, and we can say why
     ├── InvalidInputError       1  a file or a value we were given cannot be used
-    │   └── TargetError         1  the user's own code failed, not ours
+    │   ├── TargetError         1  the user's own code failed
+    │   ├── DamagedError        1  a data set does not match its manifest
+    │   └── SourceChangedError  1  a picture changed while it was being presized
     ├── NotFoundError           1  the named thing does not exist
     ├── AlreadyExistsError      1  the target is there and we were not told to replace it
     ├── WriteError              1  the place we must write to is full, read-only or gone
     ├── LimitPassedError        1  a figure is beyond what the caller allowed with --fail-if
     ├── ScriptFailedError       1  a training script ended with an error of its own
+    ├── ServiceFailedError      1  a tf.data server keeps ending
     ├── MissingExtraError       1  a part of tpuctl that is not installed
     ├── NotLoggedInError        1  there are no credentials for Google Cloud here
     ├── PermissionDeniedError   1  the account may not do this
@@ -76,6 +79,18 @@ class TargetError(InvalidInputError):
     code = "target_failed"
 
 
+class DamagedError(InvalidInputError):
+    """A data set does not match its manifest."""
+
+    code = "damaged"
+
+
+class SourceChangedError(InvalidInputError):
+    """A picture has changed since the plan was made."""
+
+    code = "source_changed"
+
+
 class NotFoundError(TpuctlError):
     """The named file, folder or object does not exist."""
 
@@ -104,6 +119,12 @@ class ScriptFailedError(TpuctlError):
     """A training script ended with an error of its own."""
 
     code = "script_failed"
+
+
+class ServiceFailedError(TpuctlError):
+    """A server of the tf.data service ended, again after each restart."""
+
+    code = "service_failed"
 
 
 class MissingExtraError(TpuctlError):

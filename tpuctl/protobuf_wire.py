@@ -69,6 +69,8 @@ def field_at(data: bytes, position: int, stop: int) -> Field:
 
 def varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
     """Read one unsigned number and where the next thing begins; raises Damaged."""
+    if position < stop and (byte := data[position]) < 0x80:
+        return byte, position + 1
     value = shift = 0
     for at in range(position, min(stop, position + LONGEST_VARINT)):
         byte = data[at]

@@ -1,6 +1,6 @@
 """What this machine is to the others: its zone, and its share of work that several do."""
 
-from tpuctl.datasets.distributed_presize import Part, parse_part
+from tpuctl.datasets.models import Part, parse_part
 from tpuctl.datasets.places import bucket_of
 from tpuctl.runtime.chips import find_chips
 from tpuctl.runtime.live import live_machine

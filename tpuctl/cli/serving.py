@@ -6,8 +6,7 @@ import typer
 
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import Project, Zone
-from tpuctl.datasets.serve import serve_here, serve_on_hosts
-from tpuctl.datasets.serve_models import Service
+from tpuctl.datasets.serve import Service, serve_here, serve_on_hosts
 from tpuctl.reporters import data as report
 
 

@@ -1,36 +1,36 @@
-"""The shards of a plan as a Beam pipeline: numbers go through the engine, pictures do not.
+"""The shards of a plan as a Beam pipeline.
 
-Each element is one shard, built by our own supervised worker and put in its place with its note; to
-do that twice does no harm, so a runner may repeat what it likes.
+Each element is the job of one shard, which our own supervised worker builds and puts at the target;
+no pictures pass through Beam. Building a shard twice does no harm, so a runner may retry.
 """
 
 import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from tpuctl.datasets.commits import commit
 from tpuctl.datasets.images.memory import memory_budget_bytes
-from tpuctl.datasets.plan import Entry, ShardJob, Twin
-from tpuctl.datasets.pool import Setup, build_shards
-from tpuctl.datasets.preparing import Prepared
-from tpuctl.datasets.state import Work
-from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.datasets.plan import ShardJob
+from tpuctl.datasets.prepare import Prepared
+from tpuctl.datasets.publish import Target
+from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
+from tpuctl.datasets.shards.work import Work
+from tpuctl.errors import TpuctlError, UsageError, first_line
 from tpuctl.storage.port import open_storage
 
 
 def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
-    """Build and commit shards on whatever runner is asked for; raises TpuctlError, UsageError."""
+    """Build shards with the chosen runner; raises TpuctlError, UsageError."""
     lead = runs[0]
     targets = [run.target for run in runs]
     shared = {"source": lead.source, "targets": targets, "options": lead.plan.options}
-    jobs = [json.dumps(asdict(job)) for job in missing]
+    jobs = [json.dumps(job.to_json()) for job in missing]
     options = _options(lead.options.beam)
     try:
         with beam.Pipeline(options=options) as pipeline:
@@ -45,29 +45,31 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
 
 
 def build_shard(text: str, shared: dict[str, Any]) -> str:
-    """Build one shard, in every size, and put it in its place; gives the id of its job."""
-    document = json.loads(text)
-    entries = tuple(Entry(*fields) for fields in document.pop("entries"))
+    """Build one shard in every size and record it at the target; returns the id of its job."""
+    job = ShardJob.from_json(json.loads(text))
     with tempfile.TemporaryDirectory(prefix="tpuctl-beam-") as folder:
-        works = [Work(Path(folder) / str(number)) for number in range(len(shared["targets"]))]
-        for work in works:
-            work.create()
-        twins = tuple(
-            Twin(**{**twin, "work": str(work.folder)})
-            for twin, work in zip(document.pop("twins"), works[1:], strict=True)
+        targets = [
+            Target(open_storage(target), Work(Path(folder) / str(number)), shared=True)
+            for number, target in enumerate(shared["targets"])
+        ]
+        for target in targets:
+            target.work.create()
+        siblings = tuple(
+            replace(sibling, work=str(target.work.folder))
+            for sibling, target in zip(job.siblings, targets[1:], strict=True)
         )
-        job = ShardJob(**document, entries=entries, twins=twins)
-        setup = Setup(
+        job = replace(job, siblings=siblings)
+        setup = WorkerSetup(
             source=shared["source"],
-            work=str(works[0].folder),
+            work=str(targets[0].work.folder),
             options=shared["options"],
             budget_bytes=memory_budget_bytes(),
             workers=1,
         )
         with closing(build_shards([job], setup)) as steps:
-            done = next(step.all for step in steps if step.finished is not None)
-        for target, work, finished in zip(shared["targets"], works, done, strict=True):
-            commit(open_storage(target), finished, work.shard(finished.job))
+            done = next(step.finished for step in steps if step.finished)
+        for target, finished in zip(targets, done, strict=True):
+            target.record(finished)
     return job.id
 
 
@@ -77,7 +79,7 @@ def _options(words: Sequence[str]) -> PipelineOptions:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise UsageError(
-                f"--beam {word} is no option of Beam.", hint="Write --beam runner=DataflowRunner."
+                f"--beam {word} is not a Beam option.", hint="Write --beam runner=DataflowRunner."
             )
         flags.append(f"--{name.lstrip('-')}={value}")
     return PipelineOptions(flags=flags)
@@ -86,8 +88,7 @@ def _options(words: Sequence[str]) -> PipelineOptions:
 def _translate(error: Exception) -> TpuctlError:
     if isinstance(error, TpuctlError):
         return error
-    first = str(error).strip().splitlines()[:1]
     return TpuctlError(
-        f"The Beam pipeline failed: {''.join(first) or type(error).__name__}",
-        hint="The same command again goes on from the shards that are complete.",
+        f"The Beam pipeline failed: {first_line(error)}",
+        hint="Run the same command again; it resumes from the shards that are complete.",
     )

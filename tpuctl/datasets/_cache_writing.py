@@ -1,32 +1,118 @@
-"""Elements out of the user's pipeline and into shards, one variant at a time."""
+"""The user's pipeline as elements, and the shards they are written to, one variant at a time."""
 
+import hashlib
+import random
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from tpuctl.datasets._elements import Structure, structure_of, take_apart
-from tpuctl.datasets.cache_models import CacheOptions
 from tpuctl.datasets.formats._tfrecord import RecordWriter
-from tpuctl.datasets.formats.container import Digest
-from tpuctl.datasets.formats.example import encode_example
-from tpuctl.datasets.sources import Source, count_elements
-from tpuctl.datasets.state import Finished, Work
-from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.datasets.formats.records import Digest, encode_example
+from tpuctl.datasets.manifest import FinishedShard
+from tpuctl.datasets.models import CacheOptions
+from tpuctl.datasets.shards.work import Work
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.storage.local import publish, translated_write_errors
+from tpuctl.usercode.function import (
+    Function,
+    load_function,
+    parameters,
+    parse_function,
+    users_errors,
+)
 
+_INFINITE = -1
 _SAMPLE_ELEMENTS = 64
 _SAMPLE_S = 5.0
 _FRAME_BYTES = 16
+_END = object()
+
+
+@dataclass(frozen=True)
+class PipelineSource:
+    """A function of the user's that returns a tf.data pipeline or any other iterable."""
+
+    text: str
+    name: Function
+    function: Callable[..., Any]
+    code_sha256: str
+
+    @property
+    def takes_seed(self) -> bool:
+        """Whether the function takes `seed`."""
+        return "seed" in parameters(self.function)
+
+    def open(self, seed: int) -> Iterable[Any]:
+        """Make the pipeline for one variant; raises TargetError."""
+        _seed_everything(seed)
+        with users_errors(f"Calling {self.text} failed", self.name):
+            made = self.function(seed=seed) if self.takes_seed else self.function()
+        if not isinstance(made, Iterable):
+            raise InvalidInputError(
+                f"{self.text} returned a {type(made).__name__}, which has no elements.",
+                hint="Return a tf.data.Dataset or anything else that can be iterated over.",
+            )
+        return made
+
+
+def load_source(text: str) -> PipelineSource:
+    """Import the module or file and find the function in it.
+
+    Raises UsageError, NotFoundError, InvalidInputError and TargetError.
+    """
+    name = parse_function(text)
+    if name is None:
+        raise UsageError(
+            f"{text!r} is not a pipeline; data cache takes module:function or path.py:function.",
+            hint="For a folder of photographs: tpuctl data presize SRC DST",
+        )
+    function = load_function(name, given=("seed",), caller="data cache")
+    file = name.place if name.place.endswith(".py") else sys.modules[name.place].__file__
+    code = Path(file).read_bytes() if file else b""
+    return PipelineSource(text, name, function, hashlib.sha256(code).hexdigest())
+
+
+def count_elements(made: Iterable[Any], *, at_most: int | None) -> int | None:
+    """Return how many elements there will be; None if that is unknown.
+
+    Raises UsageError for a pipeline that never ends, unless it is cut off.
+    """
+    cardinality = getattr(made, "cardinality", None)
+    count = int(cardinality()) if cardinality is not None else None
+    if count == _INFINITE and at_most is None:
+        raise UsageError(
+            "The pipeline never ends; say how much of it to keep.",
+            hint="Write --elements N, or remove .repeat().",
+        )
+    if count is None and isinstance(made, Sized):
+        count = len(made)
+    if count is None or count < 0:
+        return at_most
+    return count if at_most is None else min(count, at_most)
+
+
+def _seed_everything(seed: int) -> None:
+    """Seed the random generators of all libraries that the pipeline has imported."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % (1 << 32))
+    if (tensorflow := sys.modules.get("tensorflow")) is not None:
+        tensorflow.random.set_seed(seed)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
 
 
 class Feed:
-    """The records of one variant, the first few of which can be looked at beforehand."""
+    """The records of one variant, the first few of which can be sampled before."""
 
     def __init__(
         self,
-        source: Source,
+        source: PipelineSource,
         options: CacheOptions,
         variant: int,
         agree: Callable[[Structure], None],
@@ -52,32 +138,26 @@ class Feed:
             sample.append((len(record) + _FRAME_BYTES, time.monotonic() - started_s))
         if not sample:
             raise self.nothing()
-        # The first element pays for starting up; where there are others, they know better.
+        # The first element pays for starting up; replace its time if there are others.
         if len(sample) > 2:
             sample[0] = (sample[0][0], sample[1][1])
         return sample
 
     def nothing(self) -> InvalidInputError:
-        """Say that there is nothing to keep."""
+        """The error of a pipeline without elements."""
         return InvalidInputError(f"{self._source.text} gave no element.")
 
     def records(self) -> Iterator[bytes]:
         """Yield every record; raises TargetError and InvalidInputError."""
-        return chain(self._drain_sample(), iter(self._next, None))
-
-    def _drain_sample(self) -> Iterator[bytes]:
-        while self._sampled:
-            yield self._sampled.pop(0)
+        sampled, self._sampled = self._sampled, []
+        return chain(sampled, iter(self._next, None))
 
     def _next(self) -> bytes | None:
-        try:
-            element = next(self._elements)
-        except StopIteration:
+        doing = f"{self._source.text} failed while making element {self._taken}"
+        with users_errors(doing, self._source.name):
+            element = next(self._elements, _END)
+        if element is _END:
             return None
-        except TpuctlError:
-            raise
-        except Exception as error:
-            raise self._source.failed(error, f"making element {self._taken}") from error
         try:
             if self._structure is None:
                 self._structure = structure_of(element)
@@ -98,19 +178,19 @@ def write_variant(
     work: Work,
     shard_bytes: int,
     tell: Callable[[int], None],
-    may_go_on: Callable[[int], None],
-) -> list[Finished]:
+    check: Callable[[int], None] | None,
+) -> list[FinishedShard]:
     """Write every record of a feed into shards of about that size, and finish them together.
 
-    `tell` hears how many elements there are, `may_go_on` before each shard but the first. Raises
-    WriteError, and TargetError and InvalidInputError for what the pipeline does.
+    `tell` is called with the number of elements so far, `check` too before each shard but the
+    first. Raises WriteError, and TargetError and InvalidInputError for what the pipeline does.
     """
     records = feed.records()
     parts: list[_Part] = []
     start = 0
     while (record := next(records, None)) is not None:
-        if parts:
-            may_go_on(start)
+        if parts and check:
+            check(start)
         path = work.part(f"v{feed.variant:03}-{len(parts):05}")
         with translated_write_errors(path), path.open("wb") as file:
             writer = RecordWriter(file)
@@ -137,11 +217,11 @@ class _Part:
     count: int
 
 
-def _finish(work: Work, variant: int, number: int, parts: Sequence[_Part]) -> Finished:
+def _finish(work: Work, variant: int, number: int, parts: Sequence[_Part]) -> FinishedShard:
     part = parts[number]
     job = f"v{variant:03}-{number:05}-of-{len(parts):05}"
     publish(part.path, work.shard(job))
-    return Finished(
+    return FinishedShard(
         job=job,
         name=f"{job}-{part.digest.crc32c}.tfrecord",
         bytes=part.digest.bytes,
@@ -150,7 +230,4 @@ def _finish(work: Work, variant: int, number: int, parts: Sequence[_Part]) -> Fi
         sha256=part.digest.sha256,
         first_key=f"{variant}/{part.start}",
         last_key=f"{variant}/{part.start + part.count - 1}",
-        salvaged=0,
-        bytes_in=0,
-        left_out=(),
     )

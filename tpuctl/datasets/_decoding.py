@@ -1,20 +1,33 @@
-"""Decode records in threads, a batch ahead of whoever consumes them: decoders free the GIL."""
+"""Decode records in threads, two batches ahead of their consumer: decoders release the GIL."""
 
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count, islice
 
 import numpy as np
 import numpy.typing as npt
 
-from tpuctl.datasets.batches import Batch
-from tpuctl.datasets.images._resample import Pixels
+from tpuctl.datasets.images._pixels import Pixels
 from tpuctl.datasets.reading import Record
 
 Labels = npt.NDArray[np.int32]
 
 _AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pictures (batch x height x width x 3 of uint8), labels (int32, -1: none) and their keys.
+
+    With `planes`, pictures are flat I420 (batch x bytes) for `yuv420_to_rgb`.
+    """
+
+    step: int
+    images: Pixels
+    labels: Labels
+    keys: tuple[str, ...]
 
 
 def decode_ahead(

@@ -1,4 +1,4 @@
-"""Elements of any pipeline as records: nested tuples and dicts of arrays, taken apart and rebuilt.
+"""Elements of any pipeline as records: nested tuples and dicts of arrays, split and rebuilt.
 
 A record holds, for every leaf, its bytes and its shape; the manifest holds the structure once.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuctl.datasets.formats.example import Feature
+from tpuctl.datasets.formats.records import Feature
 from tpuctl.errors import InvalidInputError
 
 Structure = dict[str, Any]
@@ -31,9 +31,9 @@ def structure_of(element: Any, name: str = "") -> Structure:
 
 
 def take_apart(element: Any, structure: Structure) -> dict[str, Feature]:
-    """Turn an element into features; raises InvalidInputError where its structure is another."""
+    """Turn an element into features; raises InvalidInputError if its structure differs."""
     if structure_of(element) != structure:
-        raise InvalidInputError("its structure or a type in it is another than that of the first")
+        raise InvalidInputError("its structure or types differ from those of the first")
     features: dict[str, Feature] = {}
     for name, leaf in _leaves(element, structure):
         dtype, data = _leaf_of(leaf, name)
@@ -88,7 +88,7 @@ def _leaf_of(leaf: Any, name: str) -> tuple[str, Any]:
     array = np.asarray(leaf)
     if array.dtype.hasobject or array.dtype.kind in "US":
         raise InvalidInputError(
-            f"the leaf {name} is a {type(leaf).__name__} of {array.dtype}, which cannot be kept"
+            f"the leaf {name} is a {type(leaf).__name__} of {array.dtype}, which cannot be stored"
         )
     return array.dtype.name, np.ascontiguousarray(array).reshape(array.shape)
 

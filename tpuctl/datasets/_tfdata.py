@@ -1,12 +1,12 @@
 """A data set as a tf.data pipeline of graph operations only: no Python runs while it is read."""
 
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
 from tpuctl.datasets.images.geometry import yuv420_bytes, yuv420_to_rgb
-from tpuctl.datasets.models import DataSet
-from tpuctl.datasets.order import Order
+from tpuctl.datasets.manifest import DataSet
+from tpuctl.datasets.reading import ReadOrder
 from tpuctl.errors import InvalidInputError
 
 _FEATURES = {
@@ -15,12 +15,12 @@ _FEATURES = {
 }
 
 
-def make_dataset(data_set: DataSet, order: Order, *, start_step: int, planes: bool) -> Any:
+def make_dataset(data_set: DataSet, order: ReadOrder, *, start_step: int, planes: bool) -> Any:
     """Return endless batches of (uint8 images, int32 labels), `Order`'s promises kept.
 
     Shards are read one after the other and shuffled whole: the plan has mixed them already.
     """
-    encode = str(data_set.options["encode"])
+    encode = data_set.encode
     records = _records(data_set, order, start_step)
     if encode in ("raw", "yuv420"):
         # One parse for the whole batch costs a fifth of one for every record.
@@ -33,7 +33,7 @@ def make_dataset(data_set: DataSet, order: Order, *, start_step: int, planes: bo
     return decoded.batch(order.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def _records(data_set: DataSet, order: Order, start_step: int) -> Any:
+def _records(data_set: DataSet, order: ReadOrder, start_step: int) -> Any:
     first_epoch, step = divmod(start_step, order.steps_per_epoch)
     first_skip = step * order.batch_size
     wanted = order.steps_per_epoch * order.batch_size
@@ -74,13 +74,14 @@ def _records(data_set: DataSet, order: Order, start_step: int) -> Any:
     return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_records)
 
 
-def _share(order: Order, count: int) -> int:
+def _share(order: ReadOrder, count: int) -> int:
     return count if order.by_shard else len(range(order.host, count, order.hosts))
 
 
 def _unpacker(data_set: DataSet, planes: bool) -> Any:
-    height, width = _size(data_set)
-    flat = yuv420_bytes(height, width) if data_set.options["encode"] == "yuv420" else None
+    assert data_set.size
+    height, width = data_set.size
+    flat = yuv420_bytes(height, width) if data_set.encode == "yuv420" else None
 
     def unpack(examples: Any) -> Any:
         labels = tf.cast(examples["label"], tf.int32)
@@ -101,9 +102,10 @@ def _decoder(data_set: DataSet, encode: str) -> Any:
     if encode not in decoders:
         raise InvalidInputError(
             f"{data_set.folder} holds {encode} pictures, which tf.data cannot decode.",
-            hint="Read it with tpuctl.datasets.open_batches, or presize with --encode jpeg.",
+            hint="Read it with tpuctl.data.open_batches, or presize with --encode jpeg.",
         )
-    size = _size(data_set)
+    assert data_set.size
+    size = data_set.size
 
     def decode(record: Any) -> Any:
         example = tf.io.parse_single_example(record, _FEATURES)
@@ -111,8 +113,3 @@ def _decoder(data_set: DataSet, encode: str) -> Any:
         return tf.ensure_shape(image, (*size, 3)), tf.cast(example["label"], tf.int32)
 
     return decode
-
-
-def _size(data_set: DataSet) -> tuple[int, int]:
-    height, width = cast(list[int], data_set.options["size"])
-    return height, width

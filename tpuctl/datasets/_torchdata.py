@@ -2,24 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tpuctl.datasets.batches import Batches
+if TYPE_CHECKING:
+    from tpuctl.datasets.readers import Batches
 
 
 class TorchBatches(IterableDataset):  # type: ignore[misc,unused-ignore]
     """Batches as tensors; in a loader's process, only those that fall to it."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: "Batches") -> None:
         super().__init__()
         self.batches = batches
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches every host takes before all of them begin anew."""
+        """How many batches every host takes in an epoch."""
         return self.batches.steps_per_epoch
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:

@@ -1,68 +1,75 @@
-"""Run an input pipeline once, as often as there are to be variants, and keep what it gave.
+"""Run an input pipeline once, as often as there are to be variants, and keep its elements.
 
 Random augmentation is kept too: with K variants, made with K seeds, a reader takes another one in
-every epoch. A finished variant survives any interruption; an unfinished one is made anew, because
-nobody promises that a pipeline gives its elements in the same order twice.
+every epoch. A finished variant survives any interruption; an unfinished one is made again, because
+pipelines do not promise to yield their elements in the same order twice.
 """
 
 import contextlib
-import hashlib
 import importlib.util
 import json
-import shutil
+import math
+import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.datasets import commits, manifest
-from tpuctl.datasets.build import clean_up, publish_data_set
-from tpuctl.datasets.cache_models import CacheOptions, CacheResult, Prediction
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.manifest import ELEMENTS, MANIFEST, DataSet, FinishedShard
+from tpuctl.datasets.models import CacheOptions, CacheResult, Interval, Prediction
 from tpuctl.datasets.places import bucket_of, local_target
-from tpuctl.datasets.plan import Plan, digest_of, predict_total
-from tpuctl.datasets.reuse import is_whole
-from tpuctl.datasets.sources import Source, load_source
-from tpuctl.datasets.state import Finished, Work
+from tpuctl.datasets.plan import Plan, digest_of
+from tpuctl.datasets.publish import Published, Target, find_published, open_target
+from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
-from tpuctl.settings import cache_dir
-from tpuctl.storage.local import disk_space, ensure_folder, free_bytes, locked, write_atomically
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage.local import disk_space, free_bytes, write_atomically
 from tpuctl.units import format_bytes
 
 if TYPE_CHECKING:
+    from tpuctl.datasets._cache_writing import PipelineSource
     from tpuctl.datasets._elements import Structure
-
-_LOCK_WAIT_S = 10.0
 
 # Of a disk, left to others by a pipeline that may never end.
 _RESERVE = 0.05
 
+# Two-sided 95 % of Student's t for 1 to 10 degrees of freedom, then for 20, 30, ... 60.
+_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+_T95_BY_TENS = (2.09, 2.05, 2.02, 2.01, 2.00)
+
 
 @dataclass(frozen=True)
 class _Run:
-    """One cache on its way."""
+    """One cache that is being made."""
 
-    source: Source
-    target: Path
+    source: "PipelineSource"
+    target: Target
     options: CacheOptions
-    previous: DataSet | None
+    previous: Published | None
     started_s: float
     on_progress: OnProgress
 
     @property
     def work(self) -> Work:
-        return Work(self.target / manifest.WORK)
+        return self.target.work
+
+    @property
+    def address(self) -> str:
+        return self.target.storage.address
+
+    @property
+    def disk(self) -> Path | str:
+        """The place to name in a message about space: the target, or the work folder."""
+        return self.work.folder if bucket_of(self.address) else self.address
 
     @property
     def recipe(self) -> dict[str, Any]:
         return {
             "format": "tfrecord",
-            "encode": manifest.ELEMENTS,
+            "encode": ELEMENTS,
             "target": self.source.text,
             "code_sha256": self.source.code_sha256,
             "variants": self.options.variants,
@@ -83,117 +90,71 @@ def cache(
     *,
     on_progress: OnProgress = silent,
 ) -> CacheResult:
-    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, a data set of what the pipeline `target` gives.
+    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, a data set of the elements of a pipeline.
 
-    Begun already, it is finished. `target` is module:function or path.py:function; the function
+    An interrupted cache is resumed. `target` is module:function or path.py:function; the function
     returns a tf.data pipeline or any other iterable of nested arrays, and takes `seed` if its
-    variants are to differ by more than global seeds. Raises TpuctlError subclasses, TargetError
-    where the user's code fails.
+    variants are to differ by more than global seeds. Everything is made on this machine; shards go
+    to a bucket when all of them are finished. Raises TpuctlError subclasses, TargetError where the
+    user's code fails.
     """
     _need_libraries()
+    from tpuctl.datasets._cache_writing import load_source
+
     options = options or CacheOptions()
-    if address := bucket_of(dst):
-        return _cache_into_bucket(load_source(target), address, options, on_progress)
-    folder = local_target(dst)
-    return _cache_into_folder(load_source(target), folder, options, on_progress)
-
-
-def _cache_into_folder(
-    source: Source, folder: Path, options: CacheOptions, on_progress: OnProgress
-) -> CacheResult:
-    previous = manifest.load_previous(folder, leniently=options.overwrite)
-    run = _Run(source, folder, options, previous, time.monotonic(), on_progress)
-    is_same = _is_same(run, str(folder))
-    if (
-        previous is not None
-        and is_same
-        and all(is_whole(folder, run.work, shard) for shard in previous.shards)
-    ):
+    address = bucket_of(dst) or str(local_target(dst))
+    source = load_source(target)
+    place = open_target(address, address, shared=False)
+    previous = find_published(place.storage, leniently=options.overwrite)
+    run = _Run(source, place, options, previous, time.monotonic(), on_progress)
+    if (there := _already_complete(run)) is not None:
         if run.work.folder.is_dir():
-            clean_up(folder, run.work, keep=(shard.name for shard in previous.shards))
-        return _result(run, previous.totals, len(previous.shards), kept=options.variants)
+            with place.locked():
+                place.clean_up({shard.name for shard in there.shards})
+        return _result(run, there.records, there.bytes, len(there.shards), kept=options.variants)
     if options.dry_run:
-        return _result(run, {}, 0, prediction=_sample_only(run))
-    return _make(run)
+        return _result(run, 0, 0, 0, prediction=_sample_only(run))
+    with place.locked():
+        return _make(run)
 
 
-def _cache_into_bucket(
-    source: Source, address: str, options: CacheOptions, on_progress: OnProgress
-) -> CacheResult:
-    """Make the whole of it on this machine, where it can be resumed, then put it in its place."""
-    storage = open_storage(address)
-    before = commits.find_published(storage, leniently=options.overwrite)
-    previous = before.data_set if before else None
-    digest = hashlib.sha256(address.encode()).hexdigest()[:16]
-    staging = cache_dir() / "caches" / digest
-    run = _Run(source, staging, options, previous, time.monotonic(), on_progress)
-    place = f"{address}/{manifest.MANIFEST}"
-    if _is_same(run, address) and previous and commits.are_whole(storage, previous.shards):
-        kept = _result(run, previous.totals, len(previous.shards), kept=options.variants)
-        return replace(kept, manifest=place)
-    ensure_folder(staging.parent)
-    busy = f"Another tpuctl is working on {address}."
-    with locked(staging.with_suffix(".lock"), wait_s=_LOCK_WAIT_S, busy=busy):
-        anew = replace(options, overwrite=True)
-        made = _cache_into_folder(source, staging, anew, on_progress)
-        if not options.dry_run:
-            _upload(manifest.load(staging), storage, before, on_progress)
-            shutil.rmtree(staging)
-    return replace(made, manifest=place)
+def _already_complete(run: _Run) -> DataSet | None:
+    """The data set that is there, if it is this one and undamaged.
 
-
-def _upload(
-    data_set: DataSet,
-    storage: Storage,
-    before: commits.Published | None,
-    on_progress: OnProgress,
-) -> None:
-    for number, shard in enumerate(data_set.shards):
-        on_progress(Progress("upload", number, len(data_set.shards), "shards", shard.name))
-        storage.create(shard.name, data_set.folder / shard.name, crc32c=shard.crc32c)
-    text = manifest.to_text(data_set.document).encode()
-    names = frozenset(shard.name for shard in data_set.shards)
-    commits.publish(storage, commits.Contents(data_set.plan_id, text, names), before)
-
-
-def _is_same(run: _Run, place: str) -> bool:
-    """Whether the data set that is there is this one; raises AlreadyExistsError for another."""
-    if run.previous is None or run.previous.plan_id == run.plan_id:
-        return run.previous is not None
-    if run.options.overwrite:
-        return False
-    raise AlreadyExistsError(
-        f"{place} holds another data set, or {run.source.text} has changed since.",
-        hint="Choose another target, or replace this data set with --overwrite.",
-    )
+    Raises AlreadyExistsError for another one.
+    """
+    there = run.previous.data_set if run.previous else None
+    if there is None:
+        return None
+    if there.plan_id != run.plan_id:
+        if run.options.overwrite:
+            return None
+        raise AlreadyExistsError(
+            f"{run.address} holds another data set, or {run.source.text} has changed since.",
+            hint="Choose another target, or replace this data set with --overwrite.",
+        )
+    return there if all(map(run.target.checker(), there.shards)) else None
 
 
 def _make(run: _Run) -> CacheResult:
-    ensure_folder(run.target)
-    run.work.create()
-    busy = f"Another tpuctl is working on {run.target}."
-    with locked(run.work.lock, wait_s=_LOCK_WAIT_S, busy=busy):
-        kept = _kept(run)
-        run.work.rewrite(kept)
-        done = {_variant_of(shard.job) for shard in kept}
-        _forget_all_but(run.work, {shard.job for shard in kept})
-        if not kept:
-            run.work.structure.unlink(missing_ok=True)
-        made, prediction = _make_missing(run, done)
-        shards = (*kept, *made)
-        plan = Plan(run.plan_id, {**run.recipe, "structure": _structure(run.work)}, {}, (), (), 0)
-        publish_data_set(run.target, run.work, plan, shards, run.previous)
-    totals = {
-        "records": sum(shard.records for shard in shards),
-        "bytes_out": sum(shard.bytes for shard in shards),
-    }
-    return _result(run, totals, len(shards), kept=len(done), prediction=prediction)
+    kept = _kept(run)
+    done = {_variant_of(shard.job) for shard in kept}
+    run.target.take_up(kept, {shard.job for shard in kept})
+    if not kept:
+        run.work.structure.unlink(missing_ok=True)
+    made, prediction = _make_missing(run, done)
+    shards = (*kept, *made)
+    plan = Plan(run.plan_id, {**run.recipe, "structure": _structure(run.work)}, {}, (), (), 0)
+    run.target.publish(plan, shards, run.previous, run.on_progress)
+    records = sum(shard.records for shard in shards)
+    size = sum(shard.bytes for shard in shards)
+    return _result(run, records, size, len(shards), kept=len(done), prediction=prediction)
 
 
-def _make_missing(run: _Run, done: set[int]) -> tuple[list[Finished], Prediction | None]:
+def _make_missing(run: _Run, done: set[int]) -> tuple[list[FinishedShard], Prediction | None]:
     from tpuctl.datasets._cache_writing import Feed, write_variant
 
-    made: list[Finished] = []
+    made: list[FinishedShard] = []
     prediction: Prediction | None = None
     missing = [variant for variant in range(run.options.variants) if variant not in done]
     for variant in missing:
@@ -202,17 +163,17 @@ def _make_missing(run: _Run, done: set[int]) -> tuple[list[Finished], Prediction
             prediction = _predict(feed.take_sample(), feed.count, len(missing))
             _check_space(run, prediction)
         tell = partial(_show, run, variant, feed.count)
-        may_go_on = partial(_check_reserve, run) if feed.count is None else _never_mind
+        check = partial(_check_reserve, run) if feed.count is None else None
         try:
-            shards = write_variant(feed, run.work, run.options.shard_bytes, tell, may_go_on)
+            shards = write_variant(feed, run.work, run.options.shard_bytes, tell, check)
         except WriteError:
-            # An unfinished variant is of no use, and takes what others on this disk need. Where it
-            # cannot be removed either, the first error is the one to tell.
-            with contextlib.suppress(OSError):
-                _forget_all_but(run.work, {shard.job for shard in run.work.finished()})
+            # An unfinished variant is of no use, and takes what others on this disk need. If it
+            # cannot be removed either, the first error is the one to report.
+            with contextlib.suppress(WriteError):
+                run.work.forget_all_but({shard.job for shard in run.work.finished()})
             raise
         for shard in shards:
-            run.work.record(shard)
+            run.target.record(shard)
         made += shards
     return made, prediction
 
@@ -234,13 +195,34 @@ def _predict(sample: Sequence[tuple[int, float]], count: int | None, variants: i
     return Prediction(len(sample), elements, sizes, seconds)
 
 
+def predict_total(sample: Sequence[float], count: int) -> Interval:
+    """Predict the sum over `count` items of which `sample` is a part; it counts as it is.
+
+    Mean ± t · s/√n of Student's distribution for what is not sampled yet.
+    """
+    known, left = sum(sample), max(0, count - len(sample))
+    mean = known / len(sample)
+    if len(sample) < 2:
+        return Interval(known, known + left * mean, known + left * 2 * mean)
+    spread = statistics.stdev(sample) / math.sqrt(len(sample)) * _t95(len(sample) - 1)
+    low, high = max(0.0, mean - spread), mean + spread
+    return Interval(known + left * low, known + left * mean, known + left * high)
+
+
+def _t95(freedom: int) -> float:
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    tens = freedom // 10 - 2
+    return _T95[-1] if tens < 0 else _T95_BY_TENS[tens] if tens < len(_T95_BY_TENS) else 1.96
+
+
 def _check_space(run: _Run, prediction: Prediction) -> None:
     """Compare the free space with the upper end of the prediction, before the first byte."""
-    free = free_bytes(run.target)
+    free = free_bytes(run.work.folder)
     if prediction.bytes is not None and prediction.bytes.high > free:
         run.work.remove()
         raise WriteError(
-            f"{run.target} has {format_bytes(free)} free; {run.options.variants} variants need "
+            f"{run.disk} has {format_bytes(free)} free; {run.options.variants} variants need "
             f"{format_bytes(int(prediction.bytes.low))} to "
             f"{format_bytes(int(prediction.bytes.high))}, from a sample of {prediction.sample}.",
             hint="Free some space, keep fewer --variants or --elements, or cache an earlier stage.",
@@ -248,38 +230,29 @@ def _check_space(run: _Run, prediction: Prediction) -> None:
 
 
 def _check_reserve(run: _Run, at: int) -> None:
-    """Leave the disk some space where nobody knows how much is still to come."""
-    free, total = disk_space(run.target)
+    """Leave the disk some space if it is unknown how much is still to come."""
+    free, total = disk_space(run.work.folder)
     if free - run.options.shard_bytes < _RESERVE * total:
         raise WriteError(
-            f"{run.target} has {format_bytes(free)} of {format_bytes(total)} free after {at} "
-            f"elements, and nobody knows how many {run.source.text} gives.",
-            hint="Say how many to keep with --elements N, or free some space.",
+            f"{run.disk} has {format_bytes(free)} of {format_bytes(total)} free after {at} "
+            f"elements, and it is unknown how many {run.source.text} yields.",
+            hint="Keep a fixed number with --elements N, or free some space.",
         )
 
 
-def _never_mind(at: int) -> None:
-    """Go on: there is space for all that is to come."""
-
-
-def _kept(run: _Run) -> tuple[Finished, ...]:
+def _kept(run: _Run) -> tuple[FinishedShard, ...]:
     """Return the journalled shards of complete variants whose bytes are still right."""
+    if _plan_of(run.work) != run.plan_id:
+        return ()
+    is_whole = run.target.checker()
     journalled = {shard.job: shard for shard in run.work.finished()}
-    kept: list[Finished] = []
+    kept: list[FinishedShard] = []
     ordered = sorted(journalled.values(), key=lambda shard: shard.job)
     for _, group in groupby(ordered, key=lambda shard: _variant_of(shard.job)):
         shards = list(group)
-        complete = len(shards) == int(shards[0].job.rpartition("-")[2])
-        known = _plan_of(run.work) == run.plan_id
-        if known and complete and all(is_whole(run.target, run.work, one) for one in shards):
+        if len(shards) == int(shards[0].job.rpartition("-")[2]) and all(map(is_whole, shards)):
             kept += shards
     return tuple(kept)
-
-
-def _forget_all_but(work: Work, jobs: set[str]) -> None:
-    for path in work.folder.iterdir():
-        if path.suffix in (".part", ".shard") and path.stem not in jobs:
-            path.unlink()
 
 
 def _variant_of(job: str) -> int:
@@ -292,7 +265,7 @@ def _agree(run: _Run, structure: "Structure") -> None:
     if not path.exists():
         write_atomically(path, json.dumps({"plan_id": run.plan_id, "structure": structure}))
     elif _structure(run.work) != structure:
-        raise InvalidInputError("its structure is another than that of the first variant")
+        raise InvalidInputError("its structure differs from that of the first variant")
 
 
 def _structure(work: Work) -> Any:
@@ -314,24 +287,24 @@ def _show(run: _Run, variant: int, count: int | None, at: int) -> None:
 
 def _result(
     run: _Run,
-    totals: dict[str, int],
+    records: int,
+    size: int,
     shards: int,
     *,
     kept: int = 0,
     prediction: Prediction | None = None,
 ) -> CacheResult:
-    seconds = time.monotonic() - run.started_s
     return CacheResult(
         plan_id=run.plan_id,
         target=run.source.text,
         variants=run.options.variants,
         kept_variants=kept,
-        elements=totals.get("records", 0),
+        elements=records,
         shards=shards,
-        bytes_out=totals.get("bytes_out", 0),
-        seconds=seconds,
+        bytes_out=size,
+        seconds=time.monotonic() - run.started_s,
         predicted=prediction,
-        manifest=str(run.target / manifest.MANIFEST),
+        manifest=f"{run.address}/{MANIFEST}",
         dry_run=run.options.dry_run,
         seeded=run.source.takes_seed,
     )

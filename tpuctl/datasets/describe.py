@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats.container import DamagedRecordError, Glance, open_container
-from tpuctl.datasets.formats.example import decode_example, decode_leading_features
+from tpuctl.datasets.formats import open_container
+from tpuctl.datasets.formats.records import (
+    Glance,
+    decode_example,
+    decode_leading_features,
+)
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
-from tpuctl.datasets.models import DataSet, Description, LabelCount, SizeBin
-from tpuctl.datasets.reading import Record, need_images_extra, to_record
-from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.datasets.manifest import DataSet
+from tpuctl.datasets.models import Description, LabelCount, SizeBin
+from tpuctl.datasets.reading import Record, explained_damage, need_images_extra, to_record
+from tpuctl.errors import UsageError
 from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
 
@@ -59,12 +64,12 @@ def _describe(data_set: DataSet, name: str) -> Description:
 def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     """Write a PNG with up to `most` records, spread evenly over the data set, with their labels.
 
-    The same data set gives the same sheet. Raises UsageError for a path that does not end in .png,
+    The same data set gives the same sheet. Raises UsageError for a path without .png,
     NotFoundError, InvalidInputError and WriteError.
     """
     if not str(path).lower().endswith(".png"):
         raise UsageError(
-            f"--sheet {path} does not end in .png, and a contact sheet is a PNG.",
+            f"--sheet {path} does not end in .png; a contact sheet is a PNG file.",
             hint="Write --sheet sheet.png.",
         )
     write_atomically(Path(path), contact_sheet(dst, most=most))
@@ -74,20 +79,19 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
 def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
     """Draw the PNG of `write_sheet`. Raises NotFoundError and InvalidInputError."""
     need_images_extra()
-    from tpuctl.datasets.images._sheet import draw_sheet
+    from tpuctl.datasets.images._rasters import draw_sheet
 
     sheet = io.BytesIO()
     with local_copy(dst, on_progress=silent) as folder:
         data_set = manifest.load_pictures(folder)
-        total = sum(shard.records for shard in data_set.shards)
-        count = min(most, total)
-        wanted = {index * total // count for index in range(count)}
+        count = min(most, data_set.records)
+        wanted = {index * data_set.records // count for index in range(count)}
         draw_sheet(_pick(data_set, wanted), count, data_set.classes).save(sheet, "PNG")
     return sheet.getvalue()
 
 
 def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:
-    """List every class, the empty ones too, then whatever else there is."""
+    """Count every class, also empty ones, then other labels."""
     names = dict(enumerate(data_set.classes))
     return tuple(
         LabelCount(label, names.get(label, ""), labels[label])
@@ -117,14 +121,8 @@ def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
 
 
 def _all(data_set: DataSet) -> Iterator[Glance]:
-    """Yield a glance at every record; raises InvalidInputError where a shard is damaged."""
-    container = open_container(data_set.options)
+    """Yield a glance at every record; raises InvalidInputError if a shard is damaged."""
+    container = open_container(data_set.format, data_set.encode)
     for shard in data_set.shards:
-        path = data_set.folder / shard.name
-        try:
-            yield from container.glance(path)
-        except (OSError, DamagedRecordError) as error:
-            raise InvalidInputError(
-                f"Could not read {path}: {error}.",
-                hint=data_set.how_to_verify(),
-            ) from error
+        with explained_damage(data_set, shard):
+            yield from container.glance(data_set.path(shard))

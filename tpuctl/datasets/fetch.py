@@ -1,7 +1,7 @@
-"""The shards of a data set from a bucket to a folder: in ranges, many at once, checked, resumable.
+"""Copies the shards of a data set from a bucket to a folder: in ranges, in parallel, resumable.
 
-A shard arrives in `.NAME.part`, a piece of it at a time; `.NAME.pieces` has a byte for each piece
-that is there. What a power cut does to these two is found by the checksum of the whole.
+A shard arrives in `.NAME.part`, one piece at a time; `.NAME.pieces` has one byte per piece that has
+arrived. If a power cut damages either, the checksum of the whole shard shows it.
 """
 
 import os
@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuctl.datasets.models import DataSet, Shard
+from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.storage.local import publish, translated_write_errors
@@ -25,7 +25,7 @@ _THERE = b"\1"
 
 @dataclass(frozen=True)
 class _Arriving:
-    """A shard on its way."""
+    """A shard that is being fetched."""
 
     shard: Shard
     folder: Path
@@ -56,7 +56,7 @@ def missing_bytes(data_set: DataSet, folder: Path) -> int:
 
 
 def is_there(folder: Path, shard: Shard) -> bool:
-    """Whether a shard has its name, which it gets when it has been checked, and its size."""
+    """Whether a shard is there with its size; it gets its name after it has been checked."""
     try:
         return (folder / shard.name).stat().st_size == shard.bytes
     except OSError:
@@ -66,7 +66,7 @@ def is_there(folder: Path, shard: Shard) -> bool:
 def fetch_shards(
     storage: Storage, data_set: DataSet, folder: Path, *, on_progress: OnProgress
 ) -> int:
-    """Fetch what is missing, and say how many bytes that was.
+    """Fetch what is missing, and return how many bytes that was.
 
     Raises NotFoundError and InvalidInputError for shards that are not what the manifest lists,
     WriteError, and what storage raises. What has arrived stays for the next attempt.
@@ -89,7 +89,7 @@ def fetch_shards(
 
 
 def _see_through(running: Sequence["Future[None]"]) -> None:
-    """Wait for all; the first failure, or Ctrl-C, ends the others before they begin."""
+    """Wait for all; the first failure, or Ctrl-C, cancels those that have not begun."""
     try:
         done, _ = wait(running, return_when=FIRST_EXCEPTION)
         for future in done:
@@ -114,10 +114,10 @@ class _Meter:
 def _begin(shard: Shard, folder: Path, entry: Entry | None, storage: Storage) -> _Arriving:
     hint = f"See all that is wrong: tpuctl data verify {storage.address}"
     if entry is None:
-        raise NotFoundError(f"There is no {shard.name} in {storage.address}.", hint=hint)
+        raise NotFoundError(f"{storage.address} has no {shard.name}.", hint=hint)
     if entry.size_bytes != shard.bytes or entry.crc32c not in (None, shard.crc32c):
         raise InvalidInputError(
-            f"{storage.address}/{shard.name} is not what the manifest lists.", hint=hint
+            f"{storage.address}/{shard.name} does not match the manifest.", hint=hint
         )
     arriving = _Arriving(shard, folder, entry.version)
     with translated_write_errors(arriving.part):
@@ -163,7 +163,7 @@ def _write_at(path: Path, data: bytes, position: int) -> None:
 
 
 def _finish(storage: Storage, arriving: _Arriving) -> Shard:
-    """Give a shard its name if its checksum is that of the manifest; once more if it is not."""
+    """Rename a shard if its checksum is that of the manifest; otherwise fetch it once more."""
     for attempt in _attempts(storage, arriving):
         if attempt == arriving.shard.crc32c:
             publish(arriving.part, arriving.final)
@@ -172,8 +172,7 @@ def _finish(storage: Storage, arriving: _Arriving) -> Shard:
     arriving.part.unlink(missing_ok=True)
     arriving.pieces.unlink(missing_ok=True)
     raise InvalidInputError(
-        f"{storage.address}/{arriving.shard.name} is not what the manifest lists: its crc32c is "
-        "another.",
+        f"{storage.address}/{arriving.shard.name} does not match the manifest: its crc32c differs.",
         hint=f"See all that is wrong: tpuctl data verify {storage.address}",
     )
 

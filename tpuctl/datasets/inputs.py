@@ -1,8 +1,8 @@
 """Which files of a folder are pictures to presize.
 
-A file counts as a picture when its first bytes say so, whatever its name; a file whose name
-promises a picture counts too, so that a broken one is reported and not overlooked. Everything else,
-and whatever is hidden, is ignored and counted.
+A file counts as a picture if its first bytes say so, whatever its name. If only its name promises a
+picture it counts too, so that a broken one is reported and not overlooked. All other files, and
+hidden ones, are ignored and counted.
 """
 
 import os
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.datasets.images import file_type
-from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Entry, Storage
@@ -27,11 +27,10 @@ _NOT_FOLLOWED = "link to a folder around the source or the target"
 
 
 @dataclass(frozen=True)
-class Input:
-    """A picture below the source; `bytes` is `UNREADABLE` when its state cannot be read.
+class ImageFile:
+    """A picture below the source; `bytes` is `UNREADABLE` if it could not be looked at.
 
-    `version` tells it from what may come in its place: its time in ns in a folder, its generation
-    in a bucket.
+    `version` changes with its content: its mtime in ns in a folder, its generation in a bucket.
     """
 
     key: str
@@ -40,14 +39,14 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ScanResult:
     """All pictures, sorted by key, how many files of which kind were ignored, and what to say.
 
     `lists` and `looks` count the requests that it took to find them in a bucket.
     """
 
     source: str
-    pictures: tuple[Input, ...]
+    pictures: tuple[ImageFile, ...]
     ignored: dict[str, int]
     notes: tuple[str, ...] = ()
     lists: int = 0
@@ -56,7 +55,7 @@ class Inputs:
 
 @dataclass
 class _Walk:
-    """One walk over the source, and what it passed by."""
+    """One walk over the source, and what it ignored."""
 
     folder: Path
     target: Path | None
@@ -64,11 +63,11 @@ class _Walk:
     not_followed: list[str] = field(default_factory=list)
 
 
-def scan(folder: Path, target: Path | None = None) -> Inputs:
+def scan(folder: Path, target: Path | None = None) -> ScanResult:
     """Find every picture below a folder; raises NotFoundError and InvalidInputError.
 
-    A link to a folder is followed, unless `folder` or `target` lies in there: that would read what
-    nobody pointed to, and the results of the last run. Both paths must be free of links.
+    A link to a folder is followed unless `folder` or `target` lies in there: that would read files
+    outside the source, or the results of the last run. Both paths must be free of links.
     """
     if not folder.exists():
         raise NotFoundError(f"There is no folder {folder}.", hint="Check the path of the pictures.")
@@ -89,13 +88,13 @@ def scan(folder: Path, target: Path | None = None) -> Inputs:
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return Inputs(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
+    return ScanResult(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
 
 
 def _files(walk: _Walk) -> Iterator[str]:
     """Yield the files below a folder; each real folder once, by its own name if it has one here.
 
-    As text, for there may be millions, and pathlib takes longer than all the rest.
+    As text: with a million files, pathlib takes longer than everything else.
     """
     seen: set[tuple[int, int]] = set()
     linked: list[Path] = []
@@ -141,7 +140,7 @@ def _is_off_limits(place: Path, walk: _Walk) -> bool:
 
 
 def _notes(walk: _Walk) -> tuple[str, ...]:
-    links = [readable(link) for link in sorted(walk.not_followed, key=os.fsencode)]
+    links = [printable(link) for link in sorted(walk.not_followed, key=os.fsencode)]
     if not links:
         return ()
     shown = ", ".join(links[:_SHOWN_LINKS])
@@ -157,7 +156,7 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _look(path: str) -> tuple[str, bool]:
-    """Say whether a file is a picture or promises to be one."""
+    """Return a path and whether it is a picture or its name promises one."""
     if file_type.claims_to_be_an_image(os.path.basename(path)):
         return path, True
     try:
@@ -168,25 +167,25 @@ def _look(path: str) -> tuple[str, bool]:
 
 
 def sort_of(name: str) -> str:
-    """Name the kind of a file that is passed by."""
-    return readable(Path(name).suffix.lower()) or "no suffix"
+    """Name the kind of an ignored file."""
+    return printable(Path(name).suffix.lower()) or "no suffix"
 
 
-def _state(path: str, key: str) -> Input:
+def _state(path: str, key: str) -> ImageFile:
     try:
         state = os.stat(path)
     except OSError:
-        return Input(key, UNREADABLE, 0)
+        return ImageFile(key, UNREADABLE, 0)
     if not stat.S_ISREG(state.st_mode):
-        return Input(key, UNREADABLE, 0)
-    return Input(key, state.st_size, state.st_mtime_ns)
+        return ImageFile(key, UNREADABLE, 0)
+    return ImageFile(key, state.st_size, state.st_mtime_ns)
 
 
 _PAGE = 1000
 _CONNECTIONS = 16
 
 
-def scan_bucket(storage: Storage) -> Inputs:
+def scan_bucket(storage: Storage) -> ScanResult:
     """Find every picture below an address: one request for a thousand names.
 
     Objects whose name does not promise a picture are looked at, 64 bytes of each. Raises
@@ -206,13 +205,13 @@ def scan_bucket(storage: Storage) -> Inputs:
     }  # fmt: skip
     ignored.update(sort_of(name) for name in others)
     pictures = [
-        Input(entry.name, entry.size_bytes, int(entry.version))
+        ImageFile(entry.name, entry.size_bytes, int(entry.version))
         for entry in found
         if entry.name not in others
     ]
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
     pages = 1 + (len(found) + ignored["hidden"]) // _PAGE
-    return Inputs(
+    return ScanResult(
         storage.address,
         tuple(pictures),
         dict(sorted(ignored.items())),
@@ -230,7 +229,7 @@ def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[Entry]:
 
 
 def _sniff(storage: Storage, entries: Sequence[Entry]) -> list[bool]:
-    """Look at the first bytes of objects; one that is gone by now is no picture."""
+    """Whether each object begins like a picture; one that was deleted meanwhile does not."""
 
     def sniff(entry: Entry) -> bool:
         if not entry.size_bytes:

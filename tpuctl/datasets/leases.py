@@ -1,10 +1,10 @@
-"""Which machine builds which shard while any number of them take what is left: `--steal`.
+"""Which machine builds which shard when several machines share the work freely: `--steal`.
 
-A lease is an object that only one machine can make, and that it replaces now and then while it
-works. One that another machine has not seen change for a while belongs to nobody, and is taken over
-by replacing that very version: no clocks are compared. One that an earlier run of the same share
-has left, killed, is taken over at once. A lease only saves work; a shard that two machines build
-after all has the same bytes, and is there once.
+A lease is an object that only one machine can create, and that it replaces every 20 seconds while
+it works. If another machine has not seen it change for 90 seconds, it takes it over by replacing
+that very version: no two clocks are compared. A lease that an earlier, killed run of the same share
+left behind is taken over at once. Leases only save work: a shard that two machines build after all
+has the same bytes and the same name.
 """
 
 import threading
@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from tpuctl.clock import Clock
-from tpuctl.datasets.commits import LEASE
 from tpuctl.datasets.plan import ShardJob
+from tpuctl.datasets.publish import LEASE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError
 from tpuctl.storage.port import Entry, Storage
 
@@ -25,32 +25,33 @@ _EXPIRES = timedelta(seconds=90)
 
 
 class Leases:
-    """The leases at the address of a data set, and which of them are ours. Safe with threads.
+    """The leases at the address of a data set, and which of them are ours. Thread-safe.
 
-    No two runs of one `owner` are at work at the same time.
+    No two runs of one `owner` may be at work at the same time.
     """
 
     def __init__(self, storage: Storage, clock: Clock, owner: str) -> None:
-        self._storage, self._clock, self._owner = storage, clock, owner
+        self._storage, self._clock = storage, clock
+        self._owner = f"{owner} ".encode()
         self._ours: dict[str, Entry] = {}
-        self._theirs: dict[str, tuple[Entry, datetime]] = {}
+        self._seen: dict[str, tuple[Entry, datetime]] = {}
         self._lock = threading.Lock()
         self.look()
 
     def look(self) -> None:
-        """See which leases there are, and since when each has not changed."""
+        """List the leases, and since when each has not changed."""
         now = self._clock.now()
         seen = {}
         for entry in self._storage.list(LEASE):
-            before = self._theirs.get(entry.name)
+            before = self._seen.get(entry.name)
             same = before is not None and before[0].version == entry.version
             seen[entry.name] = (entry, before[1] if before and same else now)
-        self._theirs = seen
+        self._seen = seen
 
     def claim(self, job: ShardJob) -> bool:
-        """Take the lease of a shard, or say that somebody else is at it."""
-        name = _lease_of(job)
-        there = self._theirs.get(name)
+        """Take the lease of a shard; False if another machine holds it."""
+        name = f"{LEASE}{job.id}"
+        there = self._seen.get(name)
         try:
             if there is None:
                 entry = self._storage.create(name, self._token())
@@ -65,7 +66,7 @@ class Leases:
         return True
 
     def renew(self) -> None:
-        """Show that we are still here; a lease that somebody has taken over is theirs."""
+        """Show that we are still at work; a lease that another machine took over is dropped."""
         for name, entry in list(self._ours.items()):
             try:
                 renewed = self._storage.replace(entry, self._token())
@@ -79,7 +80,7 @@ class Leases:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew our leases until the end of the block, then give them back."""
+        """Renew our leases until the end of the block, then delete them."""
         over = threading.Event()
 
         def keep() -> None:
@@ -98,20 +99,12 @@ class Leases:
                     self._storage.delete(entry)
 
     def _was_ours(self, entry: Entry) -> bool:
-        """Whether an earlier run of this owner took a lease: it is over, or we would not run."""
+        """Whether an earlier run of this owner took the lease; it is dead, or we would not run."""
         try:
-            return self._storage.read(entry.name, version=entry.version).startswith(self._prefix)
+            return self._storage.read(entry.name, version=entry.version).startswith(self._owner)
         except NotFoundError:
             return False
 
     def _token(self) -> bytes:
-        """What no other lease holds: to make an object that is there with the same bytes works."""
-        return self._prefix + uuid.uuid4().hex.encode()
-
-    @property
-    def _prefix(self) -> bytes:
-        return f"{self._owner} ".encode()
-
-
-def _lease_of(job: ShardJob) -> str:
-    return f"{LEASE}{job.id}"
+        # Unique, because creating an object that exists with the same bytes succeeds.
+        return self._owner + uuid.uuid4().hex.encode()

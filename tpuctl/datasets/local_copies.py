@@ -1,4 +1,4 @@
-"""Data sets in buckets, as `verify` and `show` look at them."""
+"""Local copies of data sets in buckets: temporary ones, and ones that all processes share."""
 
 import fcntl
 import hashlib
@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.cache_models import CopyResult
-from tpuctl.datasets.commits import find_entry
 from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
-from tpuctl.datasets.formats.container import suffix_of
-from tpuctl.datasets.models import DataSet
+from tpuctl.datasets.manifest import DataSet
+from tpuctl.datasets.models import CopyResult
 from tpuctl.datasets.places import bucket_of, local_target
-from tpuctl.datasets.quarantine import readable
-from tpuctl.datasets.state import QUARANTINE
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
+from tpuctl.datasets.publish import find_entry, find_published
+from tpuctl.datasets.quarantine import QUARANTINE
+from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, Spoken, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import (
@@ -33,13 +31,18 @@ from tpuctl.storage.local import (
 from tpuctl.storage.port import Storage, open_storage
 from tpuctl.units import format_bytes
 
+_POLL_S = 0.1
+_LOCK = ".lock"
+# Locks of copies that this process reads: held until it ends, so that no other one evicts them.
+_HELD: dict[Path, int] = {}
+
 
 @contextmanager
 def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
-    """Have a data set in a folder: its own, or a copy of one in a bucket, for a while.
+    """Yield the folder of a data set, or of a temporary copy of one in a bucket.
 
     Shards that are missing in the bucket are missing in the copy. Raises NotFoundError and
-    InvalidInputError for what is no data set, WriteError where the disk has no room for it.
+    InvalidInputError if there is no data set, WriteError if the disk has no room for it.
     """
     address = bucket_of(dst)
     if address is None:
@@ -48,7 +51,7 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
     storage = open_storage(address)
     data_set = load_from(storage)
     ensure_folder(cache_dir())
-    _check_space(address, sum(shard.bytes for shard in data_set.shards))
+    _check_space(cache_dir(), address, data_set.bytes)
     with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="data-set-") as folder:
         names = [manifest.MANIFEST, QUARANTINE, *(shard.name for shard in data_set.shards)]
         for number, name in enumerate(names):
@@ -60,24 +63,10 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
         yield Path(folder)
 
 
-def foreign_in_bucket(dst: str | Path, data_set: DataSet) -> tuple[str, ...]:
-    """Name the shards beside a data set in a bucket that are not of it; none for a folder."""
-    address = bucket_of(dst)
-    if address is None:
-        return ()
-    listed = {shard.name for shard in data_set.shards}
-    suffix = suffix_of(data_set.options)
-    return tuple(
-        readable(entry.name)
-        for entry in open_storage(address).list()
-        if entry.name.endswith(suffix) and "/" not in entry.name and entry.name not in listed
-    )
-
-
-def _check_space(address: str, needed: int) -> None:
-    if needed > (free := free_bytes(cache_dir())):
+def _check_space(folder: Path, address: str, needed: int) -> None:
+    if needed > (free := free_bytes(folder)):
         raise WriteError(
-            f"{cache_dir()} has {format_bytes(free)} free; the copy of {address} needs "
+            f"{folder} has {format_bytes(free)} free; the copy of {address} needs "
             f"{format_bytes(needed)}.",
             hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
         )
@@ -85,18 +74,13 @@ def _check_space(address: str, needed: int) -> None:
 
 def load_from(storage: Storage) -> DataSet:
     """Read the manifest of a data set in a bucket; raises NotFoundError, InvalidInputError."""
-    if find_entry(storage, manifest.MANIFEST) is None:
+    published = find_published(storage, leniently=False)
+    if published is None or published.data_set is None:
         raise NotFoundError(
-            f"{storage.address} is no data set: there is no {manifest.MANIFEST} in it.",
+            f"{storage.address} is not a data set: there is no {manifest.MANIFEST} in it.",
             hint=f"Make one: tpuctl data presize SRC {storage.address}",
         )
-    return manifest.parse(Path(storage.address), storage.read(manifest.MANIFEST))
-
-
-_POLL_S = 0.1
-_LOCK = ".lock"
-# Locks of copies that are read here: held until this process ends.
-_HELD: dict[Path, int] = {}
+    return published.data_set
 
 
 @dataclass(frozen=True)
@@ -127,7 +111,7 @@ def copy_data_set(
     overwrite: bool = False,
     on_progress: OnProgress = silent,
 ) -> CopyResult:
-    """Have a data set of a bucket in a folder: in `dst`, or in one that all processes share.
+    """Copy a data set from a bucket to `dst`, or to a folder that all processes share.
 
     Shared copies make room for each other, the least recently used first, for the free space and
     for `limit_bytes` for all together. Raises NotFoundError, InvalidInputError, AlreadyExistsError,
@@ -136,9 +120,9 @@ def copy_data_set(
     started_s = time.monotonic()
     wanted = _wanted(address, dst)
     fetched, evicted = 0, tuple[str, ...]()
-    while not _share(wanted):
-        with _alone(wanted, on_progress) as is_alone:
-            if is_alone and not wanted.is_complete:
+    while not _hold(wanted):
+        with _locked(wanted, on_progress) as is_locked:
+            if is_locked and not wanted.is_complete:
                 evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
                 fetched = _fill(wanted, on_progress)
     os.utime(wanted.lock)
@@ -147,11 +131,11 @@ def copy_data_set(
         path=str(wanted.folder),
         plan_id=wanted.data_set.plan_id,
         shards=len(wanted.data_set.shards),
-        records=wanted.data_set.totals.get("records", 0),
-        bytes=sum(shard.bytes for shard in wanted.data_set.shards),
+        records=wanted.data_set.records,
+        bytes=wanted.data_set.bytes,
         fetched_bytes=fetched,
         evicted=evicted,
-        format=str(wanted.data_set.options.get("format")),
+        format=wanted.data_set.format,
         seconds=time.monotonic() - started_s,
     )
 
@@ -159,7 +143,7 @@ def copy_data_set(
 def local_data_set(dst: str | Path) -> Path:
     """The folder of a data set: its own, or that of a verified copy of one in a bucket.
 
-    How far a long copy is appears on stderr; `copy_data_set` beforehand is silent.
+    Progress of a long copy is shown on stderr; call `copy_data_set` first to avoid that.
     """
     address = bucket_of(dst)
     if address is None:
@@ -184,8 +168,8 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
     return _Wanted(storage, data_set, text, folder, lock, dst is None)
 
 
-def _share(wanted: _Wanted) -> bool:
-    """Hold a complete copy with the others that read it; False where it is not complete."""
+def _hold(wanted: _Wanted) -> bool:
+    """Hold a complete copy, together with other readers; False if it is not complete."""
     descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     if wanted.is_complete:
@@ -199,23 +183,23 @@ def _share(wanted: _Wanted) -> bool:
 
 
 @contextmanager
-def _alone(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
-    """Hold the copy alone, as soon as nobody else does.
+def _locked(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+    """Hold the copy exclusively, as soon as no other process holds it.
 
-    False where somebody else has completed it meanwhile: who reads it may hold it for hours.
+    Yields False if another process has completed it meanwhile: a reader may hold it for hours.
     """
     descriptor = _open(wanted.lock)
     try:
-        while not (is_alone := _try_alone(descriptor)) and not wanted.is_complete:
+        while not (is_locked := _try_lock(descriptor)) and not wanted.is_complete:
             note = "another process is fetching it"
             on_progress(Progress("wait", 0, None, "", note))
             time.sleep(_POLL_S)
-        yield is_alone
+        yield is_locked
     finally:
         os.close(descriptor)
 
 
-def _try_alone(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -240,12 +224,12 @@ def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
 
 
 def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> tuple[str, ...]:
-    """Delete what is in the way; gives the copies that had to go. Raises WriteError."""
+    """Delete what is in the way; returns the copies that were deleted. Raises WriteError."""
     ensure_folder(wanted.folder)
     if not wanted.is_shared:
         _replace_other(wanted, overwrite=overwrite)
     needed = missing_bytes(wanted.data_set, wanted.folder)
-    whole = sum(shard.bytes for shard in wanted.data_set.shards)
+    whole = wanted.data_set.bytes
     evicted = []
     if wanted.is_shared:
         for copy in _least_recently_used(wanted.folder.parent, but=wanted.folder):
@@ -256,25 +240,17 @@ def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> 
             raise WriteError(
                 f"{wanted.storage.address} has {format_bytes(whole)}; with the copies that are in "
                 f"use that is more than --limit {format_bytes(limit_bytes)}.",
-                hint="Allow more, or end what reads the other copies.",
+                hint="Raise the limit, or end the processes that read the other copies.",
             )
-    if needed > (free := free_bytes(wanted.folder)):
-        raise WriteError(
-            f"{wanted.folder.parent} has {format_bytes(free)} free; the copy of "
-            f"{wanted.storage.address} needs {format_bytes(needed)}.",
-            hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
-        )
+    _check_space(wanted.folder.parent, wanted.storage.address, needed)
     return tuple(evicted)
 
 
 def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
-    """Take another data set out of the folder, its manifest first; raises AlreadyExistsError."""
-    try:
-        there = manifest.load_if_there(wanted.folder)
-    except InvalidInputError:
-        there = None
+    """Delete another data set from the folder, its manifest first; raises AlreadyExistsError."""
+    there = find_published(open_storage(wanted.folder), leniently=True)
     path = wanted.folder / manifest.MANIFEST
-    if not path.exists() or path.read_bytes() == wanted.text:
+    if there is None or path.read_bytes() == wanted.text:
         return
     if not overwrite:
         raise AlreadyExistsError(
@@ -284,7 +260,7 @@ def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
     keep = {shard.name for shard in wanted.data_set.shards}
     with translated_write_errors(path):
         path.unlink()
-        for shard in there.shards if there else ():
+        for shard in there.data_set.shards if there.data_set else ():
             if shard.name not in keep:
                 (wanted.folder / shard.name).unlink(missing_ok=True)
 
@@ -302,16 +278,16 @@ def _last_used(copy: Path) -> float:
 
 
 def _used(wanted: _Wanted) -> int:
-    """What all other shared copies take."""
+    """How large all other shared copies are."""
     others = _least_recently_used(wanted.folder.parent, but=wanted.folder)
     return sum(path.stat().st_size for copy in others for path in copy.iterdir())
 
 
 def _evict(copy: Path) -> bool:
-    """Delete a copy that nobody uses."""
+    """Delete a copy; False if it is in use."""
     descriptor = _open(copy.with_name(copy.name + _LOCK))
     try:
-        if not _try_alone(descriptor):
+        if not _try_lock(descriptor):
             return False
         (copy / manifest.MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(copy, ignore_errors=True)

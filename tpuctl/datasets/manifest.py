@@ -1,30 +1,125 @@
-"""`manifest.json`: the only thing that makes a folder a data set, and all a reader needs."""
+"""`manifest.json`: what makes a folder a data set, and all that a reader needs to know."""
 
 import json
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.datasets.models import DataSet, Shard
-from tpuctl.datasets.plan import Plan
-from tpuctl.datasets.state import Finished
+from tpuctl.codec import from_plain
+from tpuctl.datasets.quarantine import Quarantined
 from tpuctl.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.plan import Plan
 
 SCHEMA = "tpuctl.dataset/1"
 MANIFEST = "manifest.json"
 WORK = ".presize"
 
-# What `encode` says where records are whatever a pipeline gave.
+# The `encode` of a cache, whose records are elements of a pipeline, not pictures.
 ELEMENTS = "elements"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def compose(plan: Plan, shards: Iterable[Finished]) -> dict[str, Any]:
-    """Write down a finished data set; nothing here depends on when or where it was made."""
+@dataclass(frozen=True)
+class Shard:
+    """One file of records, as its manifest describes it."""
+
+    name: str
+    bytes: int
+    records: int
+    crc32c: str
+    sha256: str
+    first_key: str | None
+    last_key: str | None
+    salvaged: int = 0
+    quarantined: int = 0
+    bytes_in: int = 0
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_plain(self.name):
+            raise ValueError(f"{self.name!r} is not a valid shard name")
+
+
+@dataclass(frozen=True)
+class FinishedShard(Shard):
+    """A shard that is complete, with the inputs that were left out of it."""
+
+    left_out: tuple[Quarantined, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "quarantined", len(self.left_out))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The folder of a data set, and its manifest as read."""
+
+    folder: Path
+    schema: str
+    plan_id: str
+    options: dict[str, Any]
+    classes: tuple[str, ...]
+    totals: dict[str, int]
+    quarantined: dict[str, int]
+    shards: tuple[Shard, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+    document: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"its schema is {self.schema!r}, not {SCHEMA!r}")
+
+    @property
+    def encode(self) -> str:
+        """How pictures are stored: jpeg, png, webp, raw or yuv420; `elements` for a cache."""
+        return str(self.options.get("encode", "jpeg"))
+
+    @property
+    def format(self) -> str:
+        """The file format of the shards: tfrecord, wds or arrayrecord."""
+        return str(self.options.get("format", "tfrecord"))
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of every picture; None where pictures differ in size, and for caches."""
+        if self.options.get("mode") == "short" or "size" not in self.options:
+            return None
+        height, width = self.options["size"]
+        return int(height), int(width)
+
+    @property
+    def records(self) -> int:
+        """How many records the shards hold."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """How large the shards are together."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def path(self, shard: Shard) -> Path:
+        """Where a shard is."""
+        return self.folder / shard.name
+
+    def how_to_verify(self, *, deep: bool = False) -> str:
+        """The command that finds everything that is wrong."""
+        options = "--deep " if deep else ""
+        return f"See all that is wrong: tpuctl data verify {options}{shlex.quote(str(self.folder))}"
+
+
+_LISTED = tuple(each.name for each in fields(Shard))
+
+
+def compose(plan: "Plan", shards: Iterable[FinishedShard]) -> dict[str, Any]:
+    """Describe a finished data set; nothing here depends on when or where it was made."""
     finished = sorted(shards, key=lambda shard: shard.name)
     reasons = Counter(bad.reason for shard in finished for bad in shard.left_out)
     return {
@@ -34,7 +129,7 @@ def compose(plan: Plan, shards: Iterable[Finished]) -> dict[str, Any]:
         "versions": plan.versions,
         "classes": list(plan.classes),
         "totals": {
-            "images": sum(shard.records + len(shard.left_out) for shard in finished),
+            "images": sum(shard.records + shard.quarantined for shard in finished),
             "records": sum(shard.records for shard in finished),
             "salvaged": sum(shard.salvaged for shard in finished),
             "quarantined": sum(reasons.values()),
@@ -42,23 +137,7 @@ def compose(plan: Plan, shards: Iterable[Finished]) -> dict[str, Any]:
             "bytes_out": sum(shard.bytes for shard in finished),
         },
         "quarantined": dict(sorted(reasons.items())),
-        "shards": [_describe(shard) for shard in finished],
-    }
-
-
-def _describe(shard: Finished) -> dict[str, Any]:
-    return {
-        "name": shard.name,
-        "bytes": shard.bytes,
-        "records": shard.records,
-        "crc32c": shard.crc32c,
-        "sha256": shard.sha256,
-        "first_key": shard.first_key,
-        "last_key": shard.last_key,
-        "salvaged": shard.salvaged,
-        "quarantined": len(shard.left_out),
-        "bytes_in": shard.bytes_in,
-        "job": shard.job,
+        "shards": [{name: getattr(shard, name) for name in _LISTED} for shard in finished],
     }
 
 
@@ -79,42 +158,32 @@ def load(folder: Path) -> DataSet:
     return parse(folder, data)
 
 
-def parse(folder: Path, data: bytes) -> DataSet:
-    """Understand the manifest of the data set in a folder; raises InvalidInputError."""
-    path = folder / MANIFEST
-    try:
-        return _parse(folder, json.loads(data.decode()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInputError(
-            f"{path} is damaged or not from tpuctl: {error}.",
-            hint="Run the tpuctl data presize command that made it again, with --overwrite.",
-        ) from error
+def load_if_there(folder: Path) -> DataSet | None:
+    """Read the manifest of a data set, or return None where there is none."""
+    return load(folder) if (folder / MANIFEST).exists() else None
 
 
 def load_pictures(folder: Path) -> DataSet:
     """Read the manifest of a data set of pictures; raises NotFoundError and InvalidInputError."""
     data_set = load(folder)
-    if data_set.options.get("encode") == ELEMENTS:
+    if data_set.encode == ELEMENTS:
         raise InvalidInputError(
             f"{folder} holds the elements of a pipeline, not pictures.",
-            hint="Read it with tpuctl.datasets.open_cache.",
+            hint="Read it with tpuctl.data.open_cache.",
         )
     return data_set
 
 
-def load_if_there(folder: Path) -> DataSet | None:
-    """Read the manifest of a data set, or None where there is none."""
-    return load(folder) if (folder / MANIFEST).exists() else None
-
-
-def load_previous(folder: Path, *, leniently: bool) -> DataSet | None:
-    """Read what is there already; `leniently`, a damaged manifest counts as none."""
+def parse(folder: Path, data: bytes) -> DataSet:
+    """Read a manifest from its bytes; raises InvalidInputError."""
     try:
-        return load_if_there(folder)
-    except InvalidInputError:
-        if leniently:
-            return None
-        raise
+        document = json.loads(data.decode())
+        return from_plain(DataSet, {**document, "folder": folder, "document": document})
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(
+            f"{folder / MANIFEST} is damaged or not from tpuctl: {error}.",
+            hint="Run the tpuctl data presize command that made it again, with --overwrite.",
+        ) from error
 
 
 def is_plain(name: str) -> bool:
@@ -128,44 +197,9 @@ def _not_a_data_set(folder: Path) -> NotFoundError:
     if (folder / WORK).is_dir():
         return NotFoundError(
             f"The data set in {folder} is not finished.",
-            hint="Run the same tpuctl data presize command again; it goes on from there.",
+            hint="Run the same tpuctl data presize command again; it resumes from there.",
         )
     return NotFoundError(
-        f"{folder} is no data set: there is no {MANIFEST} in it.",
+        f"{folder} is not a data set: there is no {MANIFEST} in it.",
         hint=f"Make one: tpuctl data presize SRC {shlex.quote(str(folder))}",
-    )
-
-
-def _parse(folder: Path, document: Any) -> DataSet:
-    if document["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA!r}")
-    shards = tuple(_parse_shard(shard) for shard in document["shards"])
-    return DataSet(
-        folder=folder,
-        plan_id=str(document["plan_id"]),
-        options=dict(document["options"]),
-        classes=tuple(str(name) for name in document["classes"]),
-        totals={name: int(number) for name, number in document["totals"].items()},
-        quarantined={name: int(number) for name, number in document["quarantined"].items()},
-        shards=shards,
-        document=document,
-    )
-
-
-def _parse_shard(shard: Any) -> Shard:
-    name = str(shard["name"])
-    if not is_plain(name):
-        raise ValueError(f"{name!r} cannot be the name of a shard")
-    return Shard(
-        name=name,
-        bytes=int(shard["bytes"]),
-        records=int(shard["records"]),
-        crc32c=str(shard["crc32c"]),
-        sha256=str(shard["sha256"]),
-        first_key=shard["first_key"],
-        last_key=shard["last_key"],
-        job=str(shard.get("job", "")),
-        quarantined=int(shard.get("quarantined", 0)),
-        salvaged=int(shard.get("salvaged", 0)),
-        bytes_in=int(shard.get("bytes_in", 0)),
     )

@@ -1,4 +1,4 @@
-"""What `presize` is told, and what the data commands answer."""
+"""Options of the data commands, and their results."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from tpuctl.datasets.images.geometry import Fidelity, Mode
 from tpuctl.datasets.quarantine import Quarantined
-from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
+from tpuctl.errors import DamagedError, InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.units import MIB, parse_bytes
 
@@ -24,13 +24,13 @@ _SEEN_BY_PRESIZE = ("missing", "size", "crc32c", "unreadable", "quarantine")
 
 @dataclass(frozen=True)
 class PresizeOptions:
-    """Everything that can be asked of `presize`; raises UsageError for what makes no sense.
+    """The options of `presize`; raises UsageError for invalid ones.
 
-    `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`:
-    1 % or 3 files, whichever is more, but always less than half. `zone` is where the machine or
-    its TPU is, to warn of buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`.
-    With `sizes`, one pass makes a data set of each, in a folder of its own. With `steal`, this
-    machine goes on with what other machines have not begun, or have left, until nothing is missing.
+    `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`: 1 %
+    or 3 files, whichever is more, but always less than half. `zone` is that of the machine or its
+    TPU, to warn about buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`. With `sizes`,
+    one pass makes one data set per size, each in its own folder. With `steal`, this machine also
+    builds the shards that other machines have not begun or have abandoned.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -70,7 +70,7 @@ class PresizeOptions:
         for side in (*self.size, *(side for size in self.sizes for side in size)):
             _check_range("--size", side, 1, _MAX_SIDE)
         if len(set(self.sizes)) < len(self.sizes):
-            raise UsageError("--size names a size twice.")
+            raise UsageError("--size has the same size twice.")
         _check_range("--quality", self.quality, 1, 100)
         _check_range("--shard-size", self.shard_bytes, 1, 1 << 50)
         _check_range("--workers", 1 if self.workers is None else self.workers, 1, 1024)
@@ -89,12 +89,38 @@ def _check_range(name: str, value: int, low: int, high: int) -> None:
         raise UsageError(f"{name} must be between {low} and {high}, not {value}.")
 
 
+@dataclass(frozen=True)
+class Part:
+    """The share of one machine: every `hosts`-th shard, from the `host`-th on."""
+
+    host: int = 0
+    hosts: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.host < self.hosts:
+            raise UsageError(
+                f"--hosts {self.host}/{self.hosts}: there is no such machine.",
+                hint=f"The first is 0/{max(1, self.hosts)}.",
+            )
+
+
+def parse_part(text: str) -> Part:
+    """Read `i/n`, machine i of n, counted from 0; raises UsageError."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+    if not match:
+        raise UsageError(
+            f"--hosts {text} is not a share of the work.",
+            hint="Write --hosts 0/4 on the first of four machines, or --hosts auto on a TPU slice.",
+        )
+    return Part(int(match[1]), int(match[2]))
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Read `224`, or `256x192` as height x width; raises UsageError."""
     match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", text.strip().lower())
     if not match:
         raise UsageError(
-            f"--size {text} is not a size.", hint="Write --size 224 or --size 256x192."
+            f"--size {text} is not a valid size.", hint="Write --size 224 or --size 256x192."
         )
     return int(match[1]), int(match[2] or match[1])
 
@@ -105,22 +131,22 @@ def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def parse_shard_bytes(text: str) -> int:
-    """Read the size to aim at for a shard; raises UsageError."""
+    """Read the target size of a shard; raises UsageError."""
     return parse_size_of("--shard-size", text)
 
 
 def parse_size_of(flag: str, text: str) -> int:
-    """Read the bytes that a flag gives; raises UsageError."""
+    """Read the size in bytes that a flag gives; raises UsageError."""
     try:
         return parse_bytes(text)
     except (InvalidInputError, OverflowError) as error:
         raise UsageError(
-            f"{flag} {text} is not a size.", hint=f"Write {flag} 128MiB or {flag} 2GB."
+            f"{flag} {text} is not a valid size.", hint=f"Write {flag} 128MiB or {flag} 2GB."
         ) from error
 
 
 def allowed_bad(limit: str, inputs: int) -> int:
-    """Say how many of `inputs` may be left out before the run fails; raises UsageError."""
+    """Compute how many of `inputs` may be left out before the run fails; raises UsageError."""
     if limit == DEFAULT_MAX_BAD:
         return min(max(inputs // 100, 3), max(0, (inputs - 1) // 2))
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*(%?)", limit.strip())
@@ -134,9 +160,9 @@ def allowed_bad(limit: str, inputs: int) -> int:
 
 @dataclass(frozen=True)
 class PresizeResult(Outcome):
-    """What one `presize` did: `images` = `written` + `skipped` + the number of `quarantined`.
+    """The result of `presize`: `images` = `written` + `skipped` + the number of `quarantined`.
 
-    Unless `shards_missing` shards are still to come from other machines than number `host`.
+    Unless other machines than number `host` still have to build `shards_missing` shards.
     """
 
     plan_id: str
@@ -163,21 +189,21 @@ class PresizeResult(Outcome):
 
     @property
     def status(self) -> Status:
-        """A finished data set that lacks some of its inputs deserves a look."""
+        """`attention` if some inputs were left out."""
         if self.shards_missing:
             return "partial"
         return "attention" if self.quarantined else "ok"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the run noticed by the way, and what other machines have still to do."""
+        """What to know about the inputs, and what other machines still have to do."""
         if not self.shards_missing:
             return self.notes
         shards = "1 shard is" if self.shards_missing == 1 else f"{self.shards_missing} shards are"
         return (
             *self.notes,
             f"{shards} still to come from other machines; the last of them writes "
-            f"{self.manifest}. The same command there goes on; here --hosts 0/1 does it all.",
+            f"{self.manifest}. Run the same command there, or with --hosts 0/1 here.",
         )
 
 
@@ -188,12 +214,6 @@ class Damage:
     path: str
     kind: str
     detail: str
-
-
-class DamagedError(InvalidInputError):
-    """A data set is not what its manifest says."""
-
-    code = "damaged"
 
 
 @dataclass(frozen=True)
@@ -237,13 +257,13 @@ class VerifyResult(Outcome):
 
     @property
     def _way(self) -> str:
-        """How to repair it: its maker looks at sizes and crc32c, and believes the manifest."""
+        """How to repair it: the command that made it compares sizes and crc32c, nothing else."""
         again = f"{self.maker} {shlex.quote(self.path)}, with the options that made it."
         seen = {damage.path for damage in self.damage if damage.kind in _SEEN_BY_PRESIZE}
         if all(damage.path in seen for damage in self.damage):
             return f"Repair it: {again}"
         manifest = shlex.quote(str(Path(self.path) / "manifest.json"))
-        return f"Make it anew: rm {manifest}, then {again}"
+        return f"Make it again: rm {manifest}, then {again}"
 
 
 @dataclass(frozen=True)
@@ -282,36 +302,83 @@ class Description(Outcome):
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """The folder of a data set, and its manifest as read."""
+class CacheOptions:
+    """The options of `cache`; raises UsageError for invalid ones.
 
-    folder: Path
-    plan_id: str
-    options: dict[str, object]
-    classes: tuple[str, ...]
-    totals: dict[str, int]
-    quarantined: dict[str, int]
-    shards: tuple["Shard", ...]
-    document: dict[str, object] = field(repr=False, default_factory=dict)
+    `elements` keeps only so many of each variant; variant n is made with `seed` + n.
+    """
 
-    def how_to_verify(self, *, deep: bool = False) -> str:
-        """Say which command finds all that is wrong."""
-        options = "--deep " if deep else ""
-        return f"See all that is wrong: tpuctl data verify {options}{shlex.quote(str(self.folder))}"
+    variants: int = 1
+    shard_bytes: int = 128 * MIB
+    elements: int | None = None
+    seed: int = 0
+    overwrite: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        _check_range("--variants", self.variants, 1, 999)
+        _check_range("--shard-size", self.shard_bytes, 1, 1 << 50)
+        _check_range("--elements", 1 if self.elements is None else self.elements, 1, 1 << 50)
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One file of records, as its manifest describes it."""
+class Interval:
+    """A predicted total: most likely, and the ends of its 95 % interval."""
 
-    name: str
-    bytes: int
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted from a sample of the first elements; None if their number is unknown."""
+
+    sample: int
+    elements: int | None
+    bytes: Interval | None
+    seconds: Interval | None
+
+
+@dataclass(frozen=True)
+class CacheResult(Outcome):
+    """The result of `cache`; `elements` counts those of all variants."""
+
+    plan_id: str
+    target: str
+    variants: int
+    kept_variants: int
+    elements: int
+    shards: int
+    bytes_out: int
+    seconds: float
+    predicted: Prediction | None
+    manifest: str
+    dry_run: bool
+    seeded: bool = field(default=True, metadata={"internal": True})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Whether variants may be equal to one another."""
+        if self.variants > 1 and not self.seeded:
+            return (
+                f"{self.target} takes no argument `seed`: its variants differ only where it draws "
+                "from the global generators of random, NumPy, TensorFlow or torch.",
+            )
+        return ()
+
+
+@dataclass(frozen=True)
+class CopyResult(Outcome):
+    """A data set of a bucket that was copied here, and the copies deleted to make room."""
+
+    address: str
+    path: str
+    plan_id: str
+    shards: int
     records: int
-    crc32c: str
-    sha256: str
-    first_key: str | None
-    last_key: str | None
-    job: str
-    quarantined: int
-    salvaged: int
-    bytes_in: int
+    bytes: int
+    fetched_bytes: int
+    evicted: tuple[str, ...]
+    seconds: float
+    format: str = field(default="tfrecord", metadata={"internal": True})

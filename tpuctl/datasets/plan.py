@@ -1,19 +1,25 @@
-"""The whole of a presize decided beforehand: the same plan gives the same bytes, whoever works."""
+"""The plan of a presize: which pictures have which label and go into which shard.
 
+The same plan gives the same bytes, on any machine and in any number of runs.
+"""
+
+import csv
 import hashlib
+import io
 import json
-import math
 import os
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from tpuctl.codec import to_plain
 from tpuctl.datasets.images.geometry import yuv420_bytes
-from tpuctl.datasets.inputs import UNREADABLE, Input
-from tpuctl.datasets.labels import assign_labels
+from tpuctl.datasets.inputs import UNREADABLE, ImageFile
 from tpuctl.datasets.models import PresizeOptions
+from tpuctl.datasets.quarantine import printable
+from tpuctl.errors import InvalidInputError, NotFoundError
 
 # Few shards shuffle and read in parallel badly; many small ones waste opens.
 _SPREAD = 4
@@ -28,7 +34,7 @@ _JPEG_TABLES_BYTES = 700
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
-class Entry(NamedTuple):
+class PlannedPicture(NamedTuple):
     """One picture of the plan with everything that decides about its record."""
 
     key: str
@@ -37,14 +43,14 @@ class Entry(NamedTuple):
     label: int
 
     @property
-    def readable(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether the file could at least be looked at when the plan was made."""
         return self.bytes != UNREADABLE
 
 
 @dataclass(frozen=True)
-class Twin:
-    """The same entries at another size: the job of another plan, and where it is worked on."""
+class SiblingShard:
+    """The same pictures at another size: the job of another plan, and its work folder."""
 
     id: str
     work: str
@@ -53,25 +59,31 @@ class Twin:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The work of one shard: a pure function from these entries to its bytes.
+    """The work of one shard: a pure function from these pictures to its bytes.
 
-    `twins` are made of the same entries in the same pass.
+    `siblings` are made from the same pictures in the same pass.
     """
 
     id: str
     index: int
     of: int
-    entries: tuple[Entry, ...]
-    twins: tuple[Twin, ...] = ()
-
-    @property
-    def prefix(self) -> str:
-        """The shard's name without the checksum that its content will give it."""
-        return f"train-{self.index:05}-of-{self.of:05}"
+    pictures: tuple[PlannedPicture, ...]
+    siblings: tuple[SiblingShard, ...] = ()
 
     def name(self, crc32c: str, suffix: str) -> str:
-        """The shard's file name: what it is followed by what is in it."""
-        return f"{self.prefix}-{crc32c}{suffix}"
+        """The shard's file name, which ends with the checksum of its content."""
+        return f"train-{self.index:05}-of-{self.of:05}-{crc32c}{suffix}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it for a worker; not field by field, since there may be 100,000 pictures."""
+        return {**vars(self), "siblings": to_plain(self.siblings)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "ShardJob":
+        """Read what `to_json` wrote."""
+        pictures = tuple(PlannedPicture(*fields) for fields in document["pictures"])
+        siblings = tuple(SiblingShard(**sibling) for sibling in document["siblings"])
+        return cls(document["id"], document["index"], document["of"], pictures, siblings)
 
 
 @dataclass(frozen=True)
@@ -88,31 +100,32 @@ class Plan:
 
     @property
     def images(self) -> int:
-        """How many inputs there are."""
-        return sum(len(job.entries) for job in self.jobs)
+        """How many pictures there are."""
+        return sum(len(job.pictures) for job in self.jobs)
 
 
 def plan_presize(
-    pictures: Sequence[Input], options: PresizeOptions, versions: dict[str, str]
+    pictures: Sequence[ImageFile], options: PresizeOptions, versions: dict[str, str]
 ) -> Plan:
     """Shuffle by seed, split evenly, and name the outcome; raises InvalidInputError."""
     labelling = assign_labels(pictures, options.labels)
     classes = labelling.classes
-    entries = [
-        Entry(picture.key, picture.bytes, picture.version, label)
+    planned = [
+        PlannedPicture(picture.key, picture.bytes, picture.version, label)
         for picture, label in zip(pictures, labelling.labels, strict=True)
     ]
     recipe = _recipe(options, labelling.source)
     record_bytes = estimate_record_bytes(options)
     # Sizes that are made together need the same pictures in the same shards.
-    largest = max(estimate_record_bytes(replace(options, size=size)) for size in _sizes(options))
-    count = count_shards(len(entries), largest * len(entries), options.shard_bytes)
-    shuffled = sorted(entries, key=lambda entry: _rank(entry.key, options.seed))
+    sizes = options.sizes or (options.size,)
+    largest = max(estimate_record_bytes(replace(options, size=size)) for size in sizes)
+    count = count_shards(len(planned), largest * len(planned), options.shard_bytes)
+    shuffled = sorted(planned, key=lambda picture: _rank(picture.key, options.seed))
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
-    lines = {entry.key: _line(entry) for entry in entries}
+    lines = {picture.key: _canonical(picture) for picture in planned}
     jobs = tuple(
         _job(base, index, count, shuffled[start:stop], lines)
-        for index, (start, stop) in enumerate(split_evenly(len(entries), count))
+        for index, (start, stop) in enumerate(split_evenly(len(planned), count))
     )
     return Plan(
         hashlib.sha256(b"".join((base, *lines.values()))).hexdigest(),
@@ -120,7 +133,7 @@ def plan_presize(
         versions,
         classes,
         jobs,
-        record_bytes * len(entries),
+        record_bytes * len(planned),
         labelling.notes,
     )
 
@@ -166,10 +179,6 @@ def _lossy_bytes_per_pixel(options: PresizeOptions) -> float:
     return 2.0 * share
 
 
-def _sizes(options: PresizeOptions) -> tuple[tuple[int, int], ...]:
-    return options.sizes or (options.size,)
-
-
 def _recipe(options: PresizeOptions, labels: str) -> dict[str, Any]:
     together = [list(size) for size in options.sizes]
     return {
@@ -192,15 +201,15 @@ def _rank(key: str, seed: int) -> bytes:
 
 
 def _job(
-    base: bytes, index: int, count: int, entries: Sequence[Entry], lines: Mapping[str, bytes]
+    base: bytes,
+    index: int,
+    count: int,
+    pictures: Sequence[PlannedPicture],
+    lines: Mapping[str, bytes],
 ) -> ShardJob:
-    parts = (base, f"{index}/{count}\n".encode(), *(lines[entry.key] for entry in entries))
+    parts = (base, f"{index}/{count}\n".encode(), *(lines[picture.key] for picture in pictures))
     digest = hashlib.sha256(b"".join(parts)).hexdigest()
-    return ShardJob(digest[:32], index, count, tuple(entries))
-
-
-def _line(entry: Entry) -> bytes:
-    return _canonical(entry)
+    return ShardJob(digest[:32], index, count, tuple(pictures))
 
 
 def digest_of(recipe: Mapping[str, Any]) -> str:
@@ -212,36 +221,138 @@ def _canonical(value: Any) -> bytes:
     return _CANONICAL.encode(value).encode() + b"\n"
 
 
-# Two-sided 95 % of Student's t for 1 to 10 degrees of freedom, then every tenth; then 1.96.
-_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-_T95_BY_TENS = (2.09, 2.05, 2.02, 2.01, 2.00)
+NO_LABEL = -1
+
+_PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_id", "key", "id")
+_LABEL_COLUMNS = ("label", "class", "category", "target", "labels", "class_name", "label_id")
+_MOST_BYTES = 1 << 30
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A total: most likely, and the ends of its 95 % interval."""
+class Labelling:
+    """The classes in order, each picture's index among them (-1: no label), and what to say."""
 
-    low: float
-    mean: float
-    high: float
+    classes: tuple[str, ...]
+    labels: tuple[int, ...]
+    source: str
+    notes: tuple[str, ...] = ()
 
 
-def predict_total(sample: Sequence[float], count: int) -> Interval:
-    """Predict the sum over `count` items of which `sample` is a part; it counts as it is.
+def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
+    """Label pictures by `folder`, by a file `*.csv`, not at all (`none`), or as fits (`auto`).
 
-    Mean ± t · s/√n of Student's distribution for what is not sampled yet.
+    `auto` takes the first-level folders as classes when every picture lies in one and there are at
+    least two. Raises InvalidInputError and NotFoundError if that is impossible.
     """
-    known, left = sum(sample), max(0, count - len(sample))
-    mean = known / len(sample)
-    if len(sample) < 2:
-        return Interval(known, known + left * mean, known + left * 2 * mean)
-    spread = statistics.stdev(sample) / math.sqrt(len(sample)) * _t95(len(sample) - 1)
-    low, high = max(0.0, mean - spread), mean + spread
-    return Interval(known + left * low, known + left * mean, known + left * high)
+    if is_csv(how):
+        return _by_file(pictures, Path(how))
+    tops = [key.partition("/")[0] if "/" in key else None for key in (p.key for p in pictures)]
+    folders = sorted({top for top in tops if top is not None}, key=os.fsencode)
+    loose = next((p.key for p, top in zip(pictures, tops, strict=True) if top is None), None)
+    if how == "folder" and loose is not None:
+        raise InvalidInputError(
+            f"--labels folder: {printable(loose)} is not in a class folder.",
+            hint="Move it into the folder of its class, or use --labels none.",
+        )
+    if how == "none" or (how == "auto" and (loose is not None or len(folders) < 2)):
+        return Labelling((), (NO_LABEL,) * len(pictures), "none")
+    index = {name: number for number, name in enumerate(folders)}
+    return Labelling(tuple(folders), tuple(index[top] for top in tops if top is not None), "folder")
 
 
-def _t95(freedom: int) -> float:
-    if freedom <= len(_T95):
-        return _T95[freedom - 1]
-    tens = freedom // 10 - 1
-    return _T95[-1] if tens < 1 else _T95_BY_TENS[tens - 1] if tens <= 5 else 1.96
+def is_csv(how: str) -> bool:
+    """Whether `--labels` names a file."""
+    return how.lower().endswith(".csv")
+
+
+def _by_file(pictures: Sequence[ImageFile], path: Path) -> Labelling:
+    """Match lines with pictures by path, or by a name or stem that only one picture has."""
+    rows = list(_read_rows(path))
+    keys = {picture.key for picture in pictures}
+    nicknames = _nicknames(pictures)
+    named: dict[str, str] = {}
+    strangers = []
+    for line, name, label in rows:
+        key = name if name in keys else nicknames.get(name)
+        if key is None:
+            strangers.append(name)
+        elif named.setdefault(key, label) != label:
+            raise InvalidInputError(
+                f"{path}, line {line}: {printable(key)} is {label!r}, and {named[key]!r} above."
+            )
+    missing = [picture.key for picture in pictures if picture.key not in named]
+    if missing:
+        raise InvalidInputError(
+            f"{len(missing)} of {len(pictures)} pictures have no line in {path}: {_some(missing)}.",
+            hint="Give each a line `path,label`, the path as seen from SRC, or move them away.",
+        )
+    classes = _in_order(set(named.values()))
+    index = {name: number for number, name in enumerate(classes)}
+    notes = (f"{len(strangers)} lines of {path} name no picture: {_some(strangers)}.",)
+    labels = tuple(index[named[picture.key]] for picture in pictures)
+    return Labelling(classes, labels, "csv", notes if strangers else ())
+
+
+def _read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line number, path and label; a header is recognised by the names of its columns."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InvalidInputError(f"{path} is too large for a list of labels.")
+        text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no file {path} with labels.") from None
+    except OSError as error:
+        raise InvalidInputError(f"Could not read {path}: {error.strerror or error}.") from error
+    columns: tuple[int, int] | None = None
+    # Not by its lines: a name in quotes may have several.
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            if not any(row):
+                continue
+            header = _header(row) if columns is None else None
+            columns = columns or header or (0, 1)
+            if header is None:
+                yield reader.line_num, *_pick(row, columns, path, reader.line_num)
+    except csv.Error as error:
+        raise InvalidInputError(f"{path}, line {reader.line_num}: {error}.") from error
+
+
+def _header(row: list[str]) -> tuple[int, int] | None:
+    words = [word.strip().lower() for word in row]
+    places = next((words.index(name) for name in _PATH_COLUMNS if name in words), None)
+    labels = next((words.index(name) for name in _LABEL_COLUMNS if name in words), None)
+    return None if places is None or labels is None else (places, labels)
+
+
+def _pick(row: list[str], columns: tuple[int, int], path: Path, line: int) -> tuple[str, str]:
+    cells = [row[column].strip() if column < len(row) else "" for column in columns]
+    if not all(cells):
+        raise InvalidInputError(
+            f"{path}, line {line}: a path and a label are needed, there is {','.join(row)!r}.",
+            hint="Write `path,label`, or a header with columns of these names.",
+        )
+    return cells[0].removeprefix("./"), cells[1]
+
+
+def _nicknames(pictures: Sequence[ImageFile]) -> dict[str, str]:
+    """Map the file names and stems that lists use to keys, if they mean only one picture."""
+    names: dict[str, str | None] = {}
+    for picture in pictures:
+        path = PurePosixPath(picture.key)
+        for name in {path.name, path.stem, str(path.with_suffix(""))}:
+            names[name] = None if name in names else picture.key
+    return {name: key for name, key in names.items() if key is not None}
+
+
+def _in_order(labels: set[str]) -> tuple[str, ...]:
+    """Sort numbers as numbers, so that labels 0 to n-1 keep their values."""
+    if all(label.isascii() and label.isdigit() for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels, key=os.fsencode))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(printable(name) for name in names[:_SHOWN]) + more

@@ -1,54 +1,65 @@
-"""Presize: a folder of photographs becomes a data set of small ones, once and for all."""
+"""Presize: a folder of photographs becomes a data set of small ones, once and for all.
 
+One engine for folders and buckets, one machine and several: plan, build the shards that are missing
+in worker processes, publish. The plan is the same on every machine; each builds every n-th shard of
+it, none waits for another, and the one that finds all shards complete writes the manifest.
+"""
+
+import importlib.util
+import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tpuctl.datasets import manifest
-from tpuctl.datasets.build import build_missing, clean_up, publish_data_set
-from tpuctl.datasets.distributed_presize import Part, presize_into_storage
-from tpuctl.datasets.models import DataSet, PresizeOptions, PresizeResult
+from tpuctl.clock import Clock, SteadyClock
+from tpuctl.datasets.images.memory import memory_budget_bytes
+from tpuctl.datasets.leases import POLL_S, Leases
+from tpuctl.datasets.manifest import MANIFEST, FinishedShard
+from tpuctl.datasets.models import Part, PresizeOptions, PresizeResult, allowed_bad
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import Plan, ShardJob, Twin
-from tpuctl.datasets.preparing import Prepared, prepare_sizes
-from tpuctl.datasets.results import (
-    check_quarantine,
+from tpuctl.datasets.plan import Plan, ShardJob, SiblingShard
+from tpuctl.datasets.prepare import (
+    Prepared,
     describe_traffic,
-    plan_traffic,
-    result_of,
-    summed,
+    prepare_sizes,
+    refuse_another_plan,
 )
-from tpuctl.datasets.reuse import refuse_another_plan, reusable
-from tpuctl.datasets.state import QUARANTINE, Finished, Work
-from tpuctl.errors import WriteError
+from tpuctl.datasets.publish import Published, Target, find_published, open_target
+from tpuctl.datasets.quarantine import QUARANTINE, left_out_of, quarantine_text
+from tpuctl.datasets.shards.pool import Claim, Meter, WorkerSetup, build_shards, claim_all
+from tpuctl.errors import InvalidInputError, MissingExtraError, WriteError
 from tpuctl.progress import OnProgress, silent, told
-from tpuctl.storage.local import free_bytes, locked, write_atomically
+from tpuctl.storage.local import free_bytes, write_atomically
 from tpuctl.units import format_bytes
 
-_LOCK_WAIT_S = 10.0
+_SHOWN_FILES = 5
+
+_Built = dict[str, FinishedShard]
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One presize into a folder on its way."""
+class _Size:
+    """One size that a presize makes: its plan, its target, and which shards are complete there."""
 
-    prepared: Prepared
-    target: Path
-    previous: DataSet | None
+    run: Prepared
+    part: Part
+    target: Target
+    published: Published | None
+    done: _Built
+    resumed: bool = False
 
     @property
     def plan(self) -> Plan:
-        return self.prepared.plan
+        return self.run.plan
 
     @property
-    def options(self) -> PresizeOptions:
-        return self.prepared.options
-
-    @property
-    def work(self) -> Work:
-        return Work(self.target / manifest.WORK)
+    def is_complete(self) -> bool:
+        """Whether the data set is published, and all of its shards are undamaged."""
+        is_ours = self.published is not None and self.published.has(self.plan.id)
+        return is_ours and len(self.done) == len(self.plan.jobs)
 
 
 def presize(
@@ -61,164 +72,318 @@ def presize(
 ) -> PresizeResult:
     """Make `dst` the data set of the photographs in `src`; both a folder or `gs://BUCKET/FOLDER`.
 
-    Begun already, it is finished. Nothing appears under a final name before it is complete, and
-    `manifest.json` comes last. With `part`, this machine does its share of the shards, and the last
-    of all machines writes the manifest. Raises TpuctlError subclasses: NotFoundError,
+    An interrupted presize is resumed. Nothing appears under a final name before it is complete, and
+    `manifest.json` comes last. With `part`, this machine builds its share of the shards, and the
+    last of all machines writes the manifest. Raises TpuctlError subclasses: NotFoundError,
     InvalidInputError, AlreadyExistsError, WriteError, TryAgainError.
     """
-    options = options or PresizeOptions()
-    runs = prepare_sizes(src, dst, options, started_s=time.monotonic())
-    is_shared = part is not None or options.steal or options.engine == "beam"
-    if bucket_of(runs[0].target) or is_shared:
-        return presize_into_storage(runs, part or Part(), on_progress=on_progress)
-    if len(runs) > 1:
-        return _presize_sizes(runs, on_progress)
-    run = _begin(runs[0])
-    if options.dry_run:
-        return _result(run, (), frozenset(), resumed=False)
-    if (kept := _already_complete(run)) is not None:
-        return _result(run, kept, frozenset(shard.job for shard in kept), resumed=True)
-    return _make(run, on_progress)
+    runs = prepare_sizes(src, dst, options or PresizeOptions(), started_s=time.monotonic())
+    return presize_prepared(runs, part, on_progress=on_progress)
 
 
-def _begin(prepared: Prepared) -> _Run:
-    """Look at what is in the target; raises AlreadyExistsError."""
-    target, options = Path(prepared.target), prepared.options
-    previous = manifest.load_previous(target, leniently=options.overwrite)
-    if previous is not None and previous.plan_id != prepared.plan.id:
-        refuse_another_plan(previous, prepared.plan, options)
-    return _Run(prepared, target, previous)
-
-
-def _presize_sizes(prepared: Sequence[Prepared], on_progress: OnProgress) -> PresizeResult:
-    """Make data sets of several sizes, each picture decoded once; the first one's result leads."""
-    runs = [_begin(one) for one in prepared]
-    if prepared[0].options.dry_run:
-        results = [_result(run, (), frozenset(), resumed=False) for run in runs]
-    elif all(_already_complete(run) is not None for run in runs):
-        results = [_make(run, on_progress) for run in runs]
-    else:
-        results = _make_together(runs, on_progress)
-    return summed(results)
-
-
-def _make_together(runs: Sequence[_Run], on_progress: OnProgress) -> list[PresizeResult]:
-    lead, *others = runs
-    with ExitStack() as stack:
-        locks = [stack.enter_context(_locked(run)) for run in runs]
-        kept = {run.plan.id: _take_up(run) for run in runs}
-        complete = {shard.job for run in runs for shard in kept[run.plan.id]}
-        missing = [
-            replace(jobs[0], twins=tuple(map(_twin, others, jobs[1:])))
-            for jobs in zip(*(run.plan.jobs for run in runs), strict=True)
-            if any(job.id not in complete for job in jobs)
-        ]
-        for run in runs:
-            _check_space(run, missing)
-        built = {
-            shard.job: shard
-            for shard in build_missing(lead.prepared, lead.work, missing, locks[0], on_progress)
-        }
-        return [_conclude(run, kept[run.plan.id], built) for run in runs]
-
-
-def _twin(run: _Run, job: ShardJob) -> Twin:
-    return Twin(job.id, str(run.work.folder), run.plan.options)
-
-
-def _conclude(run: _Run, kept: Sequence[Finished], built: dict[str, Finished]) -> PresizeResult:
-    """Publish a data set of which all shards are there."""
-    there = {shard.job: shard for shard in kept} | built
-    shards = sorted((there[job.id] for job in run.plan.jobs), key=lambda shard: shard.name)
-    check_quarantine(run.prepared, shards, lambda text: _list_left_out(run, text))
-    publish_data_set(run.target, run.work, run.plan, shards, run.previous)
-    done = frozenset(shard.job for shard in kept) - set(built)
-    return _result(run, shards, done, resumed=bool(kept))
-
-
-@contextmanager
-def _locked(run: _Run) -> Iterator[int]:
-    run.work.create()
-    busy = f"Another presize is working on {run.target}."
-    with locked(run.work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:
-        yield lock
-
-
-def _take_up(run: _Run) -> tuple[Finished, ...]:
-    """Keep what is still right of earlier runs, and forget the rest."""
-    kept = reusable(run.target, run.work, run.plan, retry=run.options.retry_quarantined)
-    run.work.forget_all_but(run.plan.jobs)
-    run.work.rewrite(kept)
-    if run.options.retry_quarantined:
-        done = {shard.job for shard in kept}
-        run.work.forget_left_out([job for job in run.plan.jobs if job.id not in done])
-    return kept
-
-
-def _make(run: _Run, on_progress: OnProgress) -> PresizeResult:
-    with _locked(run) as lock:
-        kept = _take_up(run)
-        done = {shard.job for shard in kept}
-        missing = [job for job in run.plan.jobs if job.id not in done]
-        _check_space(run, missing)
-        if traffic := plan_traffic(run.prepared, missing):
-            on_progress(told(describe_traffic(run.prepared, traffic)))
-        resumed = bool(kept) or any(run.work.part(job.id).exists() for job in missing)
-        fresh = build_missing(run.prepared, run.work, missing, lock, on_progress)
-        result = _conclude(run, kept, {shard.job: shard for shard in fresh})
-    return replace(result, resumed=resumed)
-
-
-def _list_left_out(run: _Run, text: str) -> str:
-    listed = run.work.folder / QUARANTINE
-    write_atomically(listed, text)
-    return str(listed)
-
-
-def _already_complete(run: _Run) -> tuple[Finished, ...] | None:
-    """Return the shards when the target is this very data set, whole."""
-    if run.previous is None or run.previous.plan_id != run.plan.id:
-        return None
-    kept = reusable(run.target, run.work, run.plan, retry=run.options.retry_quarantined)
-    published = all((run.target / shard.name).is_file() for shard in kept)
-    if len(kept) < len(run.plan.jobs) or not published:
-        return None
-    if run.work.folder.is_dir():
-        clean_up(run.target, run.work, keep=(shard.name for shard in kept))
-    return kept
-
-
-def _check_space(run: _Run, missing: Sequence[ShardJob]) -> None:
-    """Compare the free space with what is still to be written, before the first byte."""
-    images = sum(len(job.entries) for job in missing)
-    needed = run.plan.estimated_bytes * images // max(1, run.plan.images)
-    needed -= sum(_size(run.work.part(job.id)) for job in missing)
-    if run.options.format != "tfrecord":
-        needed += _packing_bytes(run, missing)
-    free = free_bytes(run.target)
-    if needed > free:
-        raise WriteError(
-            f"{run.target} has {format_bytes(free)} free; the data set needs about "
-            f"{format_bytes(needed)}.",
-            hint="Free some space, or choose another target, a smaller --size or --encode jpeg.",
-        )
-
-
-def _packing_bytes(run: _Run, missing: Sequence[ShardJob]) -> int:
-    """What lies there twice while shards are packed: one shard per worker."""
-    at_once = min(run.prepared.workers, len(missing))
-    return run.plan.estimated_bytes * at_once // len(run.plan.jobs)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _result(
-    run: _Run, shards: Sequence[Finished], kept: frozenset[str], *, resumed: bool
+def presize_prepared(
+    runs: Sequence[Prepared],
+    part: Part | None = None,
+    *,
+    on_progress: OnProgress = silent,
+    clock: Clock | None = None,
 ) -> PresizeResult:
-    name = str(run.target / manifest.MANIFEST)
-    return result_of(run.prepared, shards, kept, resumed=resumed, manifest=name)
+    """Do this machine's part of a presize, in all sizes that one pass makes."""
+    options = runs[0].options
+    sizes = [_open(run, part) for run in runs]
+    if options.dry_run:
+        return _sum(sizes, [{}] * len(sizes))
+    if not all(size.is_complete for size in sizes):
+        with ExitStack() as stack:
+            locks = [stack.enter_context(size.target.locked()) for size in sizes]
+            sizes = [_take_up(size) for size in sizes]
+            return _sum(sizes, _make(sizes, locks[0], on_progress, clock or SteadyClock()))
+    for size in sizes:
+        _clean_up(size)
+    return _sum(sizes, [size.done for size in sizes])
+
+
+def _clean_up(size: _Size) -> None:
+    """Delete what a run that was killed after publishing has left behind."""
+    target = size.target
+    with target.locked() if target.work.folder.is_dir() else nullcontext():
+        target.clean_up({shard.name for shard in size.done.values()})
+
+
+def _make(sizes: Sequence[_Size], lock: int, on_progress: OnProgress, clock: Clock) -> list[_Built]:
+    """Build what is missing and publish what is then complete; returns the shards of each size."""
+    run, missing = sizes[0].run, _missing(sizes)
+    built: _Built = {}
+    if missing and (traffic := describe_traffic(run, missing)):
+        on_progress(told(traffic))
+    if run.options.engine == "beam":
+        _build_on_beam(sizes, missing)
+    elif run.options.steal and missing:
+        built = _build_all(sizes, missing, lock, on_progress, clock)
+    else:
+        built = _build(sizes, missing, lock, on_progress)
+    return [_conclude(size, built) for size in sizes]
+
+
+def _open(run: Prepared, part: Part | None) -> _Size:
+    """Look at the target; raises AlreadyExistsError if another data set is there."""
+    options = run.options
+    shared = part is not None or options.steal or options.engine == "beam"
+    part = part or Part()
+    target = open_target(
+        run.target,
+        f"{run.target}\n{part.host}/{part.hosts}",
+        shared=shared or bucket_of(run.target) is not None,
+    )
+    return _look(
+        _Size(run, part, target, None, {}), retry=options.retry_quarantined, thorough=False
+    )
+
+
+def _look(size: _Size, *, retry: bool, thorough: bool = True) -> _Size:
+    """See what is published and complete now; not `thorough`, only if this plan is published."""
+    run, target = size.run, size.target
+    published = find_published(target.storage, leniently=run.options.overwrite)
+    if published and published.data_set and not published.has(run.plan.id):
+        refuse_another_plan(published.data_set, run.plan, run.options)
+    is_ours = published is not None and published.has(run.plan.id)
+    done = target.complete(run.plan, retry=retry) if thorough or is_ours else {}
+    return replace(size, published=published, done=done)
+
+
+def _take_up(size: _Size) -> _Size:
+    """Keep what is still right of earlier runs, and delete the rest."""
+    retry = size.run.options.retry_quarantined
+    size = _look(size, retry=retry)
+    jobs = {job.id for job in size.plan.jobs}
+    size.target.take_up(size.done.values(), jobs)
+    if retry:
+        size.target.work.forget_left_out(jobs - size.done.keys())
+    parts = map(size.target.work.part, jobs)
+    return replace(size, resumed=bool(size.done) or any(part.exists() for part in parts))
+
+
+def _missing(sizes: Sequence[_Size]) -> list[ShardJob]:
+    """The jobs of this machine that any size lacks, those of the other sizes as their siblings."""
+    lead, *others = sizes
+    done = {job for size in sizes for job in size.done}
+    together = list(zip(*(size.plan.jobs for size in sizes), strict=True))
+    return [
+        replace(jobs[0], siblings=tuple(map(_sibling, others, jobs[1:])))
+        for jobs in _in_turn(together, lead.part, steal=lead.run.options.steal)
+        if any(job.id not in done for job in jobs)
+    ]
+
+
+def _sibling(size: _Size, job: ShardJob) -> SiblingShard:
+    return SiblingShard(job.id, str(size.target.work.folder), size.plan.options)
+
+
+def _in_turn(
+    jobs: Sequence[tuple[ShardJob, ...]], part: Part, *, steal: bool
+) -> list[tuple[ShardJob, ...]]:
+    """This machine's jobs; to steal, then those of the others, on each machine in another order."""
+    ours = list(jobs[part.host :: part.hosts])
+    if not steal:
+        return ours
+    others = [each for number, each in enumerate(jobs) if number % part.hosts != part.host]
+    random.shuffle(others or ours)
+    return ours + others
+
+
+def _build_all(
+    sizes: Sequence[_Size],
+    missing: Sequence[ShardJob],
+    lock: int,
+    on_progress: OnProgress,
+    clock: Clock,
+) -> _Built:
+    """Build what no other machine is building until nothing is missing."""
+    lead = sizes[0].target
+    leases = Leases(lead.storage, clock, _owner_of(lead))
+    built: _Built = {}
+    is_waiting = False
+    with leases.kept():
+        while True:
+            built |= _build(sizes, missing, lock, on_progress, leases.claim)
+            now = [_look(size, retry=False) for size in sizes]
+            if not (missing := _missing(now)):
+                return built
+            if not is_waiting:
+                left = f"Other machines are building {len(missing)} of the shards"
+                on_progress(told(f"{left}; what they abandon is built here."))
+            is_waiting = True
+            clock.sleep(POLL_S)
+            leases.look()
+
+
+def _owner_of(target: Target) -> str:
+    """Return the name under which runs of this share claim shards, also after one was killed.
+
+    Shards are claimed while the lock beside it is held, so that no two runs are one owner at once.
+    """
+    path = target.work.folder / "owner"
+    with suppress(OSError):
+        return path.read_text()
+    write_atomically(path, uuid.uuid4().hex)
+    return path.read_text()
+
+
+def _build_on_beam(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
+    if not missing:
+        return
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingExtraError("--engine beam", extra="beam", module="apache_beam")
+    from tpuctl.datasets._beam import run_pipeline
+
+    run_pipeline([size.run for size in sizes], missing)
+
+
+def _build(
+    sizes: Sequence[_Size],
+    missing: Sequence[ShardJob],
+    lock: int,
+    on_progress: OnProgress,
+    claim: Claim = claim_all,
+) -> _Built:
+    """Build missing shards in worker processes, and record each as soon as it is finished."""
+    if not missing:
+        return {}
+    _check_space(sizes, missing)
+    lead = sizes[0]
+    setup = WorkerSetup(
+        source=lead.run.source,
+        work=str(lead.target.work.folder),
+        options=lead.plan.options,
+        budget_bytes=memory_budget_bytes(),
+        workers=min(lead.run.workers, len(missing)),
+    )
+    meter = Meter(lead.plan.images, missing, on_progress)
+    built: _Built = {}
+    with closing(build_shards(missing, setup, inherit=(lock,), claim=claim)) as steps:
+        for step in steps:
+            meter.show(step)
+            for size, finished in zip(sizes, step.finished, strict=False):
+                size.target.record(finished)
+                built[finished.job] = finished
+    return built
+
+
+def _check_space(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
+    """Compare the free space with what will lie there, before the first byte is written."""
+    lead, target = sizes[0].run, sizes[0].target
+    # A shared target takes each shard as soon as it is finished: one per worker, one on its way.
+    at_once = min(lead.workers + 1, len(missing)) if target.shared else len(missing)
+    if lead.options.format != "tfrecord":
+        at_once += min(lead.workers, len(missing))  # Shards lie there twice while they are packed.
+    needed = sum(size.plan.estimated_bytes for size in sizes) * at_once // len(lead.plan.jobs)
+    parts = (size.target.work.part(job.id) for size in sizes for job in size.plan.jobs)
+    needed -= sum(part.stat().st_size for part in parts if part.exists())
+    free = free_bytes(target.work.folder)
+    if needed <= free:
+        return
+    if target.shared:
+        raise WriteError(
+            f"{target.work.folder} has {format_bytes(free)} free; shards on their way to "
+            f"{lead.target} need about {format_bytes(needed)}.",
+            hint="Free some space, set TPUCTL_CACHE_DIR to a larger disk, or use fewer --workers.",
+        )
+    raise WriteError(
+        f"{lead.target} has {format_bytes(free)} free; the data set needs about "
+        f"{format_bytes(needed)}.",
+        hint="Free some space, or choose another target, a smaller --size or --encode jpeg.",
+    )
+
+
+def _conclude(size: _Size, built: _Built) -> _Built:
+    """Publish a data set if all of its shards are complete by now; returns those that are."""
+    ours = {job.id: built[job.id] for job in size.plan.jobs if job.id in built}
+    there = size.done | ours
+    if len(there) < len(size.plan.jobs):
+        there = size.target.complete(size.plan) | there
+    if len(there) == len(size.plan.jobs):
+        if size.is_complete and not ours:
+            size.target.clean_up({shard.name for shard in there.values()})
+        else:
+            publish(size.run, size.target, list(there.values()), size.published)
+    else:
+        size.target.work.remove()
+    return there
+
+
+def publish(
+    run: Prepared,
+    target: Target,
+    shards: Sequence[FinishedShard],
+    before: Published | None,
+) -> None:
+    """Publish the finished shards of a plan.
+
+    Raises InvalidInputError if too many pictures were left out; what was done is kept.
+    """
+    left_out = left_out_of(shards)
+    images = run.plan.images
+    allowed = allowed_bad(run.options.max_bad, images)
+    if len(left_out) < images and len(left_out) <= allowed:
+        target.publish(run.plan, shards, before)
+        return
+    listed = target.work.folder / QUARANTINE
+    write_atomically(listed, quarantine_text(shards))
+    shown = "; ".join(f"{bad.path} ({bad.reason})" for bad in left_out[:_SHOWN_FILES])
+    more = f"; and {len(left_out) - _SHOWN_FILES} more" if len(left_out) > _SHOWN_FILES else ""
+    hint = f"The reasons are in {listed}."
+    if len(left_out) < images:
+        hint = (
+            f"Repair or remove them (all are listed in {listed}), or accept them with "
+            f"--max-bad {len(left_out)}; the finished work is kept."
+        )
+    raise InvalidInputError(
+        f"{len(left_out)} of {images} pictures in {run.source} cannot be used, "
+        f"{allowed} would be allowed: {shown}{more}.",
+        hint=hint,
+    )
+
+
+def _sum(sizes: Sequence[_Size], there: Sequence[_Built]) -> PresizeResult:
+    """The result of the first size, with the bytes and shards of all."""
+    first, *others = results = [_result(*each) for each in zip(sizes, there, strict=True)]
+    if not others:
+        return first
+    return replace(
+        first,
+        bytes_out=sum(result.bytes_out for result in results),
+        shards=sum(result.shards for result in results),
+        shards_missing=sum(result.shards_missing for result in results),
+        sizes=tuple(results),
+    )
+
+
+def _result(size: _Size, there: _Built) -> PresizeResult:
+    run, part = size.run, size.part
+    kept = [shard for job, shard in there.items() if size.done.get(job) == shard]
+    seconds = time.monotonic() - run.started_s
+    skipped = sum(shard.records for shard in kept)
+    written = sum(shard.records for shard in there.values()) - skipped
+    bytes_out = sum(shard.bytes for shard in there.values())
+    return PresizeResult(
+        plan_id=run.plan.id,
+        images=run.plan.images,
+        written=written,
+        skipped=skipped,
+        salvaged=sum(shard.salvaged for shard in there.values()),
+        quarantined=left_out_of(there.values()),
+        shards=len(run.plan.jobs),
+        bytes_in=sum(max(0, picture.bytes) for picture in run.inputs.pictures),
+        bytes_out=bytes_out if there else run.plan.estimated_bytes,
+        images_per_s=written / seconds if seconds else 0.0,
+        seconds=seconds,
+        resumed=size.resumed or bool(kept),
+        manifest=f"{run.target}/{MANIFEST}",
+        classes=run.plan.classes,
+        ignored=run.inputs.ignored,
+        dry_run=run.options.dry_run,
+        host=part.host,
+        hosts=part.hosts,
+        shards_missing=0 if run.options.dry_run else len(run.plan.jobs) - len(there),
+        notes=run.notes,
+    )

@@ -1,7 +1,16 @@
-"""Why a picture was left out, and the list of those that were."""
+"""Pictures that were left out: why, and the list of them."""
 
-from dataclasses import dataclass
-from typing import Literal
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.manifest import FinishedShard
+
+QUARANTINE = "quarantine.jsonl"
 
 Reason = Literal[
     "empty",
@@ -35,7 +44,57 @@ class Quarantined:
     sha256: str | None = None
 
 
-def readable(path: str) -> str:
-    """Write any file name, undecodable bytes and newlines included, in printable text."""
+def printable(path: str) -> str:
+    """Escape undecodable bytes and unprintable characters of a file name."""
     text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def left_out_of(shards: Iterable["FinishedShard"]) -> tuple[Quarantined, ...]:
+    """All that was left out of some shards, by path, in printable text."""
+    left_out = (bad for shard in shards for bad in shard.left_out)
+    return tuple(
+        replace(bad, path=printable(bad.path), detail=printable(bad.detail))
+        for bad in sorted(left_out, key=lambda bad: bad.path)
+    )
+
+
+def quarantine_text(shards: Iterable["FinishedShard"]) -> str:
+    """Write the list of left-out files, one JSON object per line, by path."""
+    lines = sorted(
+        (bad.path, json.dumps({"key": bad.path, **_details(bad), "job": shard.job}))
+        for shard in shards
+        for bad in shard.left_out
+    )
+    return "".join(line + "\n" for _, line in lines)
+
+
+def _details(bad: Quarantined) -> dict[str, Any]:
+    return {"reason": bad.reason, "detail": bad.detail, "bytes": bad.bytes, "sha256": bad.sha256}
+
+
+def read_quarantine(text: bytes) -> dict[str, list[Quarantined]]:
+    """Read a list of left-out files, by the job of the shard they are missing from."""
+    listed: dict[str, list[Quarantined]] = {}
+    for document in parse_lines(text):
+        with contextlib.suppress(KeyError, TypeError):
+            job, key = document.pop("job"), document.pop("key")
+            listed.setdefault(job, []).append(Quarantined(path=key, **document))
+    return listed
+
+
+def quarantine_of(folder: Path) -> dict[str, list[Quarantined]]:
+    """Read the list of left-out files of the data set in a folder."""
+    try:
+        return read_quarantine((folder / QUARANTINE).read_bytes())
+    except OSError:
+        return {}
+
+
+def parse_lines(text: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a text, one per line; a torn line is skipped."""
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            document = json.loads(line)
+            if isinstance(document, dict):
+                yield document

@@ -1,12 +1,130 @@
-"""A data set as a `tf.data.Dataset`, for Keras and whoever feeds a TPU with TensorFlow."""
+"""Open a data set, or a cache of a pipeline, for NumPy, JAX, PyTorch or TensorFlow."""
 
 import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.datasets.batches import open_batches, open_uniform
-from tpuctl.datasets.order import Order
+from tpuctl.datasets import manifest
+from tpuctl.datasets.formats.records import decode_example
+from tpuctl.datasets.local_copies import local_data_set
+from tpuctl.datasets.manifest import DataSet, Shard
+from tpuctl.datasets.reading import ReadOrder, Record, need_images_extra, read_shard, to_record
 from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.datasets._decoding import Batch
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches of a data set, endless without `steps`; each iteration begins at `start_step`.
+
+    Of `workers` processes that share the work, each makes every n-th batch.
+    """
+
+    data_set: DataSet
+    order: ReadOrder
+    start_step: int = 0
+    steps: int | None = None
+    planes: bool = False
+    threads: int = 2
+    worker: int = 0
+    workers: int = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many batches every host takes in an epoch."""
+        return self.order.steps_per_epoch
+
+    def __iter__(self) -> "Iterator[Batch]":
+        from tpuctl.datasets._decoding import decode_ahead
+
+        size = self.order.batch_size
+        wanted = None
+        if self.steps is not None:
+            wanted = len(range(self.worker, self.steps, self.workers)) * size
+        return decode_ahead(
+            islice(self._records(), wanted),
+            size,
+            first_step=self.start_step + self.worker,
+            stride=self.workers,
+            planes=self.planes,
+            threads=self.threads,
+        )
+
+    def _records(self) -> Iterator[Record]:
+        """The records of this worker's batches."""
+        taken = 0
+        for shard, positions in self._turns():
+            records: list[bytes] = []
+            for position in positions:
+                if taken // self.order.batch_size % self.workers == self.worker:
+                    records = records or list(read_shard(self.data_set, shard))
+                    yield to_record(decode_example(records[position]), self.data_set)
+                taken += 1
+
+    def _turns(self) -> Iterator[tuple[Shard, Sequence[int]]]:
+        """Which records of which shard come next, without end."""
+        epoch, step = divmod(self.start_step, self.steps_per_epoch)
+        skip = step * self.order.batch_size
+        while True:
+            for turn in self.order.turns(epoch, skip=skip):
+                yield self.data_set.shards[turn.shard], turn.positions
+            epoch, skip = epoch + 1, 0
+
+
+def open_batches(
+    dst: str | Path,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    host: int = 0,
+    hosts: int = 1,
+    start_step: int = 0,
+    steps: int | None = None,
+    planes: bool = False,
+    threads: int = 2,
+) -> Batches:
+    """Read a data set in batches, the part of this host, from a step on: `for batch in ...`.
+
+    Only what the manifest lists is read, checksums verified. `batch_size` is that of one host. The
+    same arguments give the same batches; after step N, `start_step=N` gives the rest. `steps` ends
+    the iteration. Raises NotFoundError, UsageError and InvalidInputError.
+    """
+    need_images_extra()
+    data_set = _open_uniform(dst, start_step, planes=planes)
+    order = _order(data_set.shards, batch_size, seed, shuffle, host, hosts)
+    return Batches(data_set, order, start_step, steps, planes, threads)
+
+
+def _order(
+    shards: Sequence[Shard], batch_size: int, seed: int, shuffle: bool, host: int, hosts: int
+) -> ReadOrder:
+    records = tuple(shard.records for shard in shards)
+    return ReadOrder(records, batch_size, seed, shuffle, host, hosts)
+
+
+def _open_uniform(dst: str | Path, start_step: int, *, planes: bool) -> DataSet:
+    """Open a data set whose pictures all have one size, so that they can be stacked."""
+    data_set = manifest.load_pictures(local_data_set(dst))
+    if data_set.size is None:
+        raise InvalidInputError(
+            f"The pictures in {data_set.folder} differ in size and cannot be stacked.",
+            hint="Read them one by one with tpuctl.data.read_records, or presize again with "
+            "another --mode.",
+        )
+    if planes and data_set.encode != "yuv420":
+        raise UsageError(
+            f"{data_set.folder} holds {data_set.encode} pictures, not planes.",
+            hint="Presize with --encode yuv420, or leave planes out.",
+        )
+    if start_step < 0:
+        raise UsageError(f"Step {start_step} is before the first.")
+    return data_set
 
 
 def open_tf_dataset(
@@ -29,17 +147,13 @@ def open_tf_dataset(
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise MissingExtraError("Reading with tf.data", extra="tf", module="tensorflow")
-    data_set = open_uniform(dst, planes=planes)
-    if data_set.options.get("format") != "tfrecord":
+    data_set = _open_uniform(dst, start_step, planes=planes)
+    if data_set.format != "tfrecord":
         raise InvalidInputError(
-            f"{data_set.folder} holds {data_set.options.get('format')} shards; tf.data reads "
-            "TFRecords.",
-            hint="Read it with tpuctl.datasets.open_batches, or presize with --format tfrecord.",
+            f"{data_set.folder} holds {data_set.format} shards; tf.data reads TFRecords.",
+            hint="Read it with tpuctl.data.open_batches, or presize with --format tfrecord.",
         )
-    if start_step < 0:
-        raise UsageError(f"Step {start_step} is before the first.")
-    records = tuple(shard.records for shard in data_set.shards)
-    order = Order(records, batch_size, seed, shuffle, host, hosts)
+    order = _order(data_set.shards, batch_size, seed, shuffle, host, hosts)
     from tpuctl.datasets._tfdata import make_dataset
 
     return make_dataset(data_set, order, start_step=start_step, planes=planes)
@@ -67,7 +181,7 @@ def open_torch_dataset(
     if importlib.util.find_spec("torch") is None:
         raise InvalidInputError(
             "Reading with PyTorch needs torch, which is not installed.",
-            hint="pip install torch (or read NumPy arrays: tpuctl.datasets.open_batches)",
+            hint="pip install torch (or read NumPy arrays: tpuctl.data.open_batches)",
         )
     batches = open_batches(
         dst,
@@ -83,3 +197,68 @@ def open_torch_dataset(
     from tpuctl.datasets._torchdata import TorchBatches
 
     return TorchBatches(batches)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The elements of a cached pipeline, the part of this host, by epoch.
+
+    An element is as the pipeline gave it, tensors being NumPy arrays and lists tuples.
+    """
+
+    data_set: DataSet
+    variants: int
+    seed: int = 0
+    shuffle: bool = True
+    host: int = 0
+    hosts: int = 1
+
+    def variant_of(self, epoch: int) -> int:
+        """Return which variant an epoch reads: one after the other, and again."""
+        return epoch % self.variants
+
+    def count(self, epoch: int = 0) -> int:
+        """Return how many elements this host reads in an epoch."""
+        return self._order(self._shards(epoch)).steps_per_epoch
+
+    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[Any]:
+        """Yield the elements of an epoch after the first `skip`; the same ones every time.
+
+        Raises InvalidInputError for a shard that is damaged.
+        """
+        from tpuctl.datasets._elements import rebuild
+
+        shards = self._shards(epoch)
+        for turn in self._order(shards).turns(epoch, skip=skip):
+            records = list(read_shard(self.data_set, shards[turn.shard]))
+            for position in turn.positions:
+                yield rebuild(decode_example(records[position]), self.data_set.options["structure"])
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield epoch after epoch, without end."""
+        epoch = 0
+        while True:
+            yield from self.epoch(epoch)
+            epoch += 1
+
+    def _shards(self, epoch: int) -> tuple[Shard, ...]:
+        prefix = f"v{self.variant_of(epoch):03}-"
+        return tuple(shard for shard in self.data_set.shards if shard.name.startswith(prefix))
+
+    def _order(self, shards: Sequence[Shard]) -> ReadOrder:
+        return _order(shards, 1, self.seed, self.shuffle, self.host, self.hosts)
+
+
+def open_cache(
+    dst: str | Path, *, seed: int = 0, shuffle: bool = True, host: int = 0, hosts: int = 1
+) -> Cache:
+    """Open what `data cache` made; raises NotFoundError, UsageError and InvalidInputError."""
+    data_set = manifest.load(local_data_set(dst))
+    if data_set.encode != manifest.ELEMENTS:
+        raise InvalidInputError(
+            f"{data_set.folder} holds pictures, not the elements of a pipeline.",
+            hint="Read it with tpuctl.data.open_batches.",
+        )
+    opened = Cache(data_set, int(data_set.options["variants"]), seed, shuffle, host, hosts)
+    opened.count()  # Fails if a host would have nothing to read.
+    return opened

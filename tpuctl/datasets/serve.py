@@ -1,4 +1,4 @@
-"""A tf.data service on this machine: started, watched, and ended with the process that began it."""
+"""A tf.data service, here or on other machines: started, supervised, ended with this process."""
 
 import contextlib
 import importlib.util
@@ -19,29 +19,82 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tpuctl.datasets import serve_agent
-from tpuctl.datasets.serve_models import (
-    PORT,
-    Server,
-    Service,
-    ServiceFailedError,
-    line_of,
-    plan_servers,
-)
-from tpuctl.errors import MissingExtraError, UsageError
+from tpuctl.errors import MissingExtraError, ServiceFailedError, UsageError
+from tpuctl.outcome import Outcome
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.run import STDOUT, Command, run_each
 
+PORT = 5050
+
 _AGENT = Path(serve_agent.__file__)
 _STOP_S = 15.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server: `dispatcher` or `worker-N`, its address, and how often it was restarted."""
+
+    name: str
+    address: str
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Service(Outcome):
+    """A tf.data service that runs."""
+
+    target: str
+    servers: tuple[Server, ...]
+    line: str
+    seconds: float
+
 
 OnService = Callable[[Service], None]
 OnNote = Callable[[str], None]
 
 
+def line_of(target: str) -> str:
+    """The line of code that makes a training read its pipeline from the service."""
+    return (
+        "dataset = dataset.apply(tf.data.experimental.service.distribute("
+        f'processing_mode=tf.data.experimental.service.ShardingPolicy.OFF, service="{target}"))'
+    )
+
+
+def plan_servers(
+    addresses: list[str], *, workers: int, port: int, work_dir: str
+) -> list[list[dict[str, Any]]]:
+    """Plan the servers of each machine: the dispatcher on the first, workers on all in turn."""
+    dispatcher = f"{addresses[0]}:{port}"
+    plans: list[list[dict[str, Any]]] = [[] for _ in addresses]
+    plans[0].append(
+        {
+            "name": "dispatcher",
+            "role": "dispatcher",
+            "port": port,
+            "work_dir": work_dir,
+            "address": addresses[0],
+        }
+    )
+    for number in range(workers):
+        machine = number % len(addresses)
+        plans[machine].append(
+            {
+                "name": f"worker-{number}",
+                "role": "worker",
+                "dispatcher": dispatcher,
+                "address": addresses[machine],
+                # A different port on each machine too: two addresses may be the same machine.
+                "port": port + 1 + number,
+            }
+        )
+    return plans
+
+
 @dataclass
 class Watch:
-    """What the servers of a service have said so far, and when all of them are ready."""
+    """The state of a service, from the events that its agents report."""
 
     plans: list[list[dict[str, Any]]]
     on_ready: OnService
@@ -53,7 +106,7 @@ class Watch:
     is_announced: bool = False
 
     def take(self, line: str) -> None:
-        """Understand one line of an agent; what is none of it is passed on as it is."""
+        """Handle one line of an agent; a line that is not an event is passed on as a note."""
         try:
             event = json.loads(line)
             kind, name = event["event"], event["name"]
@@ -67,7 +120,7 @@ class Watch:
         elif kind == "died":
             self.ready.discard(name)
             self.restarts[name] += 1
-            self.on_note(f"{name} ended ({event['how']}) and is started again.")
+            self.on_note(f"{name} ended ({event['how']}) and is restarted.")
         else:
             self.error = _failed(name, event)
         if not self.is_announced and self.ready >= {spec["name"] for spec in self._specs}:
@@ -92,16 +145,16 @@ class Watch:
 
 def _failed(name: str, event: dict[str, Any]) -> ServiceFailedError:
     said = f": {event['said']}" if event["said"] else ""
-    hint = "Is the port in use? Choose another --port."
+    hint = "If the port is in use, choose another --port."
     if "No module named" in event["said"]:
-        hint = "Install it where the service is to run: pip install tensorflow"
+        hint = "Install it on the machine of the service: pip install tensorflow"
     return ServiceFailedError(f"The {name} ended with {event['how']}{said}.", hint=hint)
 
 
 def serve_here(
     *, workers: int | None = None, port: int | None = None, on_ready: OnService, on_note: OnNote
 ) -> NoReturn:
-    """Keep a dispatcher and workers running until one of them gives up (ServiceFailedError).
+    """Run a dispatcher and workers until one of them keeps failing (ServiceFailedError).
 
     Ctrl-C and TERM end all of them, then KeyboardInterrupt is raised; the death of this process
     ends them too, however it comes. Raises UsageError, MissingExtraError.
@@ -117,15 +170,13 @@ def serve_here(
             assert agent.stdout is not None
             for line in agent.stdout:
                 watch.take(line.rstrip("\n"))
-        raise watch.error or ServiceFailedError("The tf.data service ended without a word.")
+        raise watch.error or ServiceFailedError("The tf.data service ended without an error.")
 
 
 def check_workers(workers: int) -> int:
-    """Refuse a service without workers; raises UsageError."""
+    """Return the number of workers; raises UsageError for less than one."""
     if workers < 1:
-        raise UsageError(
-            f"With --workers {workers} nobody would serve anything.", hint="Give at least one."
-        )
+        raise UsageError(f"--workers has to be at least 1, not {workers}.")
     return workers
 
 
@@ -156,7 +207,7 @@ def _agent(plan: list[dict[str, Any]]) -> "Iterator[subprocess.Popen[str]]":
 
 @contextmanager
 def _terminated_by_signal() -> Iterator[None]:
-    """Let TERM do what Ctrl-C does; only in the main thread, where signals arrive."""
+    """Let SIGTERM act like Ctrl-C, if this is the main thread, which gets the signals."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -173,7 +224,7 @@ def _terminated_by_signal() -> Iterator[None]:
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """Find a number of consecutive free ports; returns the first."""
     while True:
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(socket.socket())
@@ -187,7 +238,7 @@ def _free_ports(count: int) -> int:
             return port
 
 
-# Of this service alone: a dispatcher would go on with the workers that an older one had.
+# Only for this service: a dispatcher would restore the workers of an older one.
 _WORK_DIR = "/tmp/tpuctl-serve-{}"
 
 
@@ -201,7 +252,7 @@ def serve_on_hosts(
     on_ready: OnService,
     on_note: OnNote,
 ) -> NoReturn:
-    """Keep a dispatcher on the first machine and workers on all until a server gives up.
+    """Run a dispatcher on the first machine and workers on all until a server keeps failing.
 
     One worker per machine by default, for each uses all vCPUs. They end with this process, or when
     the connection breaks. Raises ServiceFailedError, what kept a machine from being reached, and
@@ -226,4 +277,4 @@ def serve_on_hosts(
     }
     ends = run_each(hosts, commands, access, on_line=on_line)
     failed = next((end.failure for end in ends if end.failure), None)
-    raise watch.error or failed or ServiceFailedError("The tf.data service ended without a word.")
+    raise watch.error or failed or ServiceFailedError("The tf.data service ended without an error.")

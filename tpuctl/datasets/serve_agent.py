@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port; gRPC would share it with another server of its kind."""
+    """Whether a port is free; gRPC would share it with another gRPC server."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -190,7 +190,7 @@ def take(events: queue.Queue[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def wait_for_end(events: queue.Queue[dict[str, Any] | None]) -> None:
-    """Notice that whoever started us is gone."""
+    """Put an end event when stdin ends: the process that started us is gone."""
     while os.read(0, 4096):
         pass
     events.put(None)

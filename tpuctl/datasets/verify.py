@@ -1,21 +1,22 @@
 """Whether a data set is still what its manifest says, down to the last pixel if wanted."""
 
+import os
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.datasets import manifest
-from tpuctl.datasets.formats.container import DamagedRecordError, open_container, suffix_of
-from tpuctl.datasets.formats.example import decode_example
-from tpuctl.datasets.local_copies import foreign_in_bucket, local_copy
-from tpuctl.datasets.models import Damage, DataSet, Shard, VerifyResult
-from tpuctl.datasets.quarantine import readable
+from tpuctl.datasets.formats import open_container, suffix_of
+from tpuctl.datasets.formats.records import DamagedRecordError, decode_example
+from tpuctl.datasets.local_copies import local_copy
+from tpuctl.datasets.manifest import DataSet, Shard
+from tpuctl.datasets.models import Damage, VerifyResult
+from tpuctl.datasets.quarantine import QUARANTINE, printable, quarantine_of
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
-from tpuctl.datasets.state import quarantine_of
 from tpuctl.errors import InvalidInputError
 from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.storage.port import open_storage
 
 _MOST_PER_SHARD = 20
 
@@ -30,39 +31,34 @@ def verify(
     """
     need_images_extra()
     with local_copy(dst, on_progress=on_progress) as folder:
-        found = _verify(folder, str(dst), deep=deep, on_progress=on_progress)
-        foreign = foreign_in_bucket(dst, manifest.load(folder))
-    return replace(found, foreign=found.foreign + foreign)
-
-
-def _verify(folder: Path, name: str, *, deep: bool, on_progress: OnProgress) -> VerifyResult:
-    started_s = time.monotonic()
-    data_set = manifest.load(folder)
-    damage = list(_check_totals(data_set))
-    for number, shard in enumerate(data_set.shards):
-        on_progress(Progress("verify", number, len(data_set.shards), "shards", shard.name))
-        damage += _check_shard(data_set, shard, deep=deep)
-    on_progress(Progress("verify", len(data_set.shards), len(data_set.shards), "shards"))
-    return VerifyResult(
-        path=name,
-        plan_id=data_set.plan_id,
-        depth="records" if deep else "bytes",
-        shards=len(data_set.shards),
-        records=sum(shard.records for shard in data_set.shards),
-        bytes=sum(shard.bytes for shard in data_set.shards),
-        damage=tuple(damage),
-        seconds=time.monotonic() - started_s,
-        foreign=_foreign(data_set),
-        maker=_maker(data_set),
-    )
+        started_s = time.monotonic()
+        data_set = manifest.load(folder)
+        count = len(data_set.shards)
+        damage = list(_check_totals(data_set))
+        for number, shard in enumerate(data_set.shards):
+            on_progress(Progress("verify", number, count, "shards", shard.name))
+            damage += _check_shard(data_set, shard, deep=deep)
+        on_progress(Progress("verify", count, count, "shards"))
+        return VerifyResult(
+            path=str(dst),
+            plan_id=data_set.plan_id,
+            depth="records" if deep else "bytes",
+            shards=count,
+            records=data_set.records,
+            bytes=data_set.bytes,
+            damage=tuple(damage),
+            seconds=time.monotonic() - started_s,
+            foreign=_foreign(dst, data_set),
+            maker=_maker(data_set),
+        )
 
 
 def _check_totals(data_set: DataSet) -> Iterator[Damage]:
     """Compare the manifest with itself and with the list of left-out files."""
     totals, shards = data_set.totals, data_set.shards
     sums = {
-        "records": sum(shard.records for shard in shards),
-        "bytes_out": sum(shard.bytes for shard in shards),
+        "records": data_set.records,
+        "bytes_out": data_set.bytes,
         "images": sum(shard.records + shard.quarantined for shard in shards),
         "quarantined": sum(data_set.quarantined.values()),
     }
@@ -75,29 +71,27 @@ def _check_totals(data_set: DataSet) -> Iterator[Damage]:
         found = len(listed.get(shard.job, ()))
         if found != shard.quarantined:
             detail = f"{found} lines for {shard.name}, the manifest counts {shard.quarantined}"
-            yield Damage("quarantine.jsonl", "quarantine", detail)
+            yield Damage(QUARANTINE, "quarantine", detail)
 
 
 def _check_shard(data_set: DataSet, shard: Shard, *, deep: bool) -> list[Damage]:
     from tpuctl.datasets.formats._tfrecord import digest_file
 
-    path = data_set.folder / shard.name
+    path = data_set.path(shard)
     try:
         size = path.stat().st_size
-        if size != shard.bytes and not deep:
-            return [Damage(shard.name, "size", f"{size} bytes, should be {shard.bytes}")]
+        found = []
+        if size != shard.bytes:
+            found.append(Damage(shard.name, "size", f"{size} bytes, should be {shard.bytes}"))
+            if not deep:
+                return found
         digest = digest_file(path)
     except FileNotFoundError:
         return [Damage(shard.name, "missing", "the file is not there")]
     except OSError as error:
         return [Damage(shard.name, "unreadable", error.strerror or str(error))]
-    found = []
-    if size != shard.bytes:
-        found.append(Damage(shard.name, "size", f"{size} bytes, should be {shard.bytes}"))
-    for name, is_now, should_be in (
-        ("crc32c", digest.crc32c, shard.crc32c),
-        ("sha256", digest.sha256, shard.sha256),
-    ):
+    for name in ("crc32c", "sha256"):
+        is_now, should_be = getattr(digest, name), getattr(shard, name)
         if is_now != should_be:
             found.append(Damage(shard.name, name, f"{is_now}, should be {should_be}"))
     return found + (_check_records(data_set, shard, path) if deep else [])
@@ -107,8 +101,9 @@ def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
     """Decode every record; compare count, keys, labels and sizes with the manifest."""
     found: list[Damage] = []
     keys: list[str] = []
+    container = open_container(data_set.format, data_set.encode)
     try:
-        for offset, data in open_container(data_set.options).read(path):
+        for offset, data in container.read(path):
             key, complaint = _examine(data_set, data)
             if complaint:
                 detail = f"record {len(keys)} at byte {offset}: {complaint}"
@@ -127,26 +122,16 @@ def _check_records(data_set: DataSet, shard: Shard, path: Path) -> list[Damage]:
 def _examine(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
     """Return a record's key, as far as it has one, and what is wrong with the record."""
     key = ""
-    if data_set.options.get("encode") == manifest.ELEMENTS:
-        return _examine_element(data_set, data)
-    try:
-        record = to_record(decode_example(data), data_set)
-        key = record.key
-        return key, _complain(data_set, record)
-    except InvalidInputError as error:
-        return key, readable(str(error))
-
-
-def _examine_element(data_set: DataSet, data: bytes) -> tuple[str, str | None]:
-    from tpuctl.datasets._elements import rebuild
-
-    key = ""
     try:
         features = decode_example(data)
-        key = str(features.get("key", b""), "utf-8")  # type: ignore[arg-type]
-        rebuild(features, data_set.options["structure"])  # type: ignore[arg-type]
+        key = os.fsdecode(features.get("key", b""))  # type: ignore[arg-type]
+        if data_set.encode != manifest.ELEMENTS:
+            return key, _complain(data_set, to_record(features, data_set))
+        from tpuctl.datasets._elements import rebuild
+
+        rebuild(features, data_set.options["structure"])
     except (InvalidInputError, ValueError, KeyError, TypeError) as error:
-        return key, readable(str(error))
+        return key, printable(str(error))
     return key, None
 
 
@@ -176,12 +161,18 @@ def _complain(data_set: DataSet, record: Record) -> str | None:
 
 
 def _maker(data_set: DataSet) -> str:
-    if data_set.options.get("encode") == manifest.ELEMENTS:
+    if data_set.encode == manifest.ELEMENTS:
         return f"tpuctl data cache {shlex.quote(str(data_set.options['target']))}"
     return "tpuctl data presize SRC"
 
 
-def _foreign(data_set: DataSet) -> tuple[str, ...]:
+def _foreign(dst: str | Path, data_set: DataSet) -> tuple[str, ...]:
+    """Name the shards beside a data set that are not of it."""
     listed = {shard.name for shard in data_set.shards}
-    there = {path.name for path in data_set.folder.glob(f"*{suffix_of(data_set.options)}")}
-    return tuple(readable(name) for name in sorted(there - listed))
+    suffix = suffix_of(data_set.format)
+    there = (entry.name for entry in open_storage(dst).list())
+    return tuple(
+        printable(name)
+        for name in there
+        if name.endswith(suffix) and "/" not in name and name not in listed
+    )

@@ -2,15 +2,24 @@
 
 import shlex
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.datasets.cache_models import CacheResult, CopyResult, Prediction
-from tpuctl.datasets.models import Description, PresizeResult, VerifyResult
-from tpuctl.datasets.serve_models import Service
+from tpuctl.datasets.models import (
+    CacheResult,
+    CopyResult,
+    Description,
+    Prediction,
+    PresizeResult,
+    VerifyResult,
+)
 from tpuctl.units import format_bytes, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.serve import Service
 
 _SHOWN_FILES = 20
 _BAR_WIDTH = 30
@@ -104,7 +113,7 @@ def copied(result: CopyResult) -> Group:
     return Group(*lines, Text(next_, style="dim"))
 
 
-def served(service: Service) -> str:
+def served(service: "Service") -> str:
     """Say that a tf.data service runs, and the line of code that uses it."""
     workers = _count(len(service.servers) - 1, "worker")
     return (

@@ -104,11 +104,25 @@ class GcsStorage:
             arriving = self._reader.fetch(self._below + name, target)
         return Entry(name, arriving.received, arriving.generation, arriving.crc32c)
 
-    def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+    def create(
+        self,
+        name: str,
+        content: bytes | Path,
+        *,
+        crc32c: str | None = None,
+        move: bool = False,
+    ) -> Entry:
         """Create an object; one with the same bytes that exists already is fine."""
         return self._write(name, content, crc32c, generation=0)
 
-    def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+    def replace(
+        self,
+        entry: Entry,
+        content: bytes | Path,
+        *,
+        crc32c: str | None = None,
+        move: bool = False,
+    ) -> Entry:
         """Replace this version of an object; raises AlreadyExistsError if another is there."""
         return self._write(entry.name, content, crc32c, generation=int(entry.version))
 

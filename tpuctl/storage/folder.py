@@ -60,18 +60,32 @@ class Folder:
             shutil.copyfileobj(file, target)
             return _entry(name, os.fstat(file.fileno()))
 
-    def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+    def create(
+        self,
+        name: str,
+        content: bytes | Path,
+        *,
+        crc32c: str | None = None,
+        move: bool = False,
+    ) -> Entry:
         """Create a file; one with the same bytes that exists already is fine."""
         final = self._root / check_name(name)
-        with self._part_of(final, content, crc32c) as part, _locked_folder(final.parent):
+        with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
             if final.exists():
                 return self._same(name, part)
             return _rename(name, part, final)
 
-    def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+    def replace(
+        self,
+        entry: Entry,
+        content: bytes | Path,
+        *,
+        crc32c: str | None = None,
+        move: bool = False,
+    ) -> Entry:
         """Replace this version of a file; raises AlreadyExistsError if another is there."""
         final = self._root / check_name(entry.name)
-        with self._part_of(final, content, crc32c) as part, _locked_folder(final.parent):
+        with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
             if self.stat(entry.name).version != entry.version:
                 return self._same(entry.name, part)
             return _rename(entry.name, part, final)
@@ -119,11 +133,19 @@ class Folder:
             ) from error
 
     @contextmanager
-    def _part_of(self, final: Path, content: bytes | Path, crc32c: str | None) -> Iterator[Path]:
+    def _part_of(
+        self, final: Path, content: bytes | Path, crc32c: str | None, move: bool
+    ) -> Iterator[Path]:
         """Have the bytes on the disk beside the final place, under a name of no consequence."""
         part = final.with_name(f".{final.name[:100]}.{os.getpid()}.{os.urandom(4).hex()}{_PART}")
         with translated_write_errors(final):
             final.parent.mkdir(parents=True, exist_ok=True)
+            if move and isinstance(content, Path) and _same_disk(content, final.parent):
+                # Nothing is copied, so there is no copy to compare with the checksum.
+                with content.open("rb") as file:
+                    os.fsync(file.fileno())
+                yield content
+                return
             try:
                 with part.open("wb") as file:
                     _fill(file.fileno(), part, content)
@@ -159,6 +181,10 @@ def _fill(descriptor: int, part: Path, content: bytes | Path) -> None:
                 shutil.copyfileobj(source, target)
         target.flush()
         os.fsync(descriptor)
+
+
+def _same_disk(one: Path, other: Path) -> bool:
+    return one.stat().st_dev == other.stat().st_dev
 
 
 def _rename(name: str, part: Path, final: Path) -> Entry:

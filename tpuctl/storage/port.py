@@ -99,14 +99,29 @@ class Storage(Protocol):
     def fetch(self, name: str, path: Path) -> Entry:
         """Copy an object to a local file, verified; raises NotFoundError, WriteError."""
 
-    def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+    def create(
+        self,
+        name: str,
+        content: bytes | Path,
+        *,
+        crc32c: str | None = None,
+        move: bool = False,
+    ) -> Entry:
         """Create an object; one with the same bytes that exists already is fine.
 
         `content` may be a local file. Raises InvalidInputError if it does not have the given
-        `crc32c`, AlreadyExistsError and WriteError.
+        `crc32c`, AlreadyExistsError and WriteError. With `move`, the caller no longer needs that
+        file: a folder on the same disk renames it instead of copying it.
         """
 
-    def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
+    def replace(
+        self,
+        entry: Entry,
+        content: bytes | Path,
+        *,
+        crc32c: str | None = None,
+        move: bool = False,
+    ) -> Entry:
         """Replace this version of an object; raises AlreadyExistsError if another is there."""
 
     def checksum(self, entry: Entry) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError
+from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
 from tpuctl.usercode.error_summary import describe
 
 
@@ -101,7 +101,7 @@ def users_errors(doing: str, function: Function) -> Iterator[None]:
     """Turn whatever user code raises into a TargetError that says where."""
     try:
         yield
-    except (InvalidInputError, KeyboardInterrupt):
+    except (TpuctlError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:
         raise TargetError(f"{doing}: {describe(error)}", hint=try_alone(function)) from error
@@ -110,7 +110,15 @@ def users_errors(doing: str, function: Function) -> Iterator[None]:
 def _load_module(place: str) -> ModuleType:
     if not place.endswith(".py"):
         sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place.partition(".")[0]:
+                raise
+            raise NotFoundError(
+                f"There is no module {place} in {os.getcwd()} or among the installed packages.",
+                hint="Name the file instead: path.py:function",
+            ) from error
     path = Path(place)
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -1,1 +1,68 @@
-"""Record formats of a data set: TFRecord, webdataset tar and ArrayRecord behind one interface."""
+"""The file formats a shard can have, behind one interface; all hold the same records."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tpuctl.datasets.formats.records import Digest, Glance
+from tpuctl.errors import InvalidInputError, MissingExtraError
+
+_SUFFIXES = {"tfrecord": ".tfrecord", "wds": ".tar", "arrayrecord": ".arrayrecord"}
+
+
+class Container(Protocol):
+    """A file format. Records go in and come out as the bytes of a `tf.train.Example`.
+
+    Reading raises DamagedRecordError and OSError.
+    """
+
+    def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
+        """Make `shard` of the TFRecords in `part`, whose digest is `known`; raises WriteError.
+
+        A kill leaves either of them whole. `index` is the number of the shard.
+        """
+        ...
+
+    def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Yield where each record begins, and the record."""
+        ...
+
+    def glance(self, path: Path) -> Iterator[Glance]:
+        """Yield the records without reading their pictures, as far as the format allows."""
+        ...
+
+
+def open_container(name: str, encode: str) -> Container:
+    """Return a format by its name, for pictures of an encoding.
+
+    Raises MissingExtraError, and InvalidInputError for a format that is not known here.
+    """
+    if name == "tfrecord":
+        from tpuctl.datasets.formats._tfrecord import TfRecord
+
+        return TfRecord()
+    if name == "wds":
+        from tpuctl.datasets.formats._tar import Tar
+
+        return Tar(encode)
+    if name == "arrayrecord":
+        need_array_record()
+        from tpuctl.datasets.formats._arrayrecord import ArrayRecord
+
+        return ArrayRecord()
+    raise InvalidInputError(
+        f"The data set holds shards in the format {name!r}, which this tpuctl cannot read.",
+        hint="Update tpuctl: pip install -U tpuctl",
+    )
+
+
+def suffix_of(name: str) -> str:
+    """Return how the names of shards of a format end."""
+    return _SUFFIXES.get(name, ".tfrecord")
+
+
+def need_array_record() -> None:
+    """Raise MissingExtraError if the library for ArrayRecord is not installed."""
+    if importlib.util.find_spec("array_record") is None:
+        raise MissingExtraError("--format arrayrecord", extra="arrayrecord", module="array_record")

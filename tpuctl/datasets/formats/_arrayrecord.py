@@ -1,4 +1,4 @@
-"""ArrayRecord, for random access with Grain: every record a chunk of its own, not compressed.
+"""ArrayRecord, for random access with Grain: one uncompressed record per chunk.
 
 Pictures are compressed already; groups of one make a random read cost one record.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
-from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
 from tpuctl.storage.local import open_regular, publish, translated_write_errors
 
 _OPTIONS = "group_size:1,uncompressed"
@@ -57,7 +57,7 @@ class ArrayRecord:
                 reader.close()
 
     def glance(self, path: Path) -> Iterator[Glance]:
-        """Yield the records; their pictures are read all the same."""
+        """Yield the records; this format has to read their pictures too."""
         for _, record in self.read(path):
             yield Glance(len(record), record, partial(bytes, record))
 

@@ -16,8 +16,14 @@ from typing import Any
 import google_crc32c
 
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
-from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
-from tpuctl.datasets.formats.example import Feature, decode_example, encode_example
+from tpuctl.datasets.formats.records import (
+    DamagedRecordError,
+    Digest,
+    Feature,
+    Glance,
+    decode_example,
+    encode_example,
+)
 from tpuctl.storage.local import open_regular, publish, translated_write_errors
 
 _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", "yuv420": "i420"}
@@ -77,24 +83,19 @@ class Tar:
                 if described is None or described[1] != stem:
                     raise DamagedRecordError(member.offset, "a picture without its JSON file")
                 offset, _, document = described
-                whole = _Whole(document, data, offset)
+                whole = partial(_whole, document, data, offset)
                 yield offset, Glance(member.size, encode_example(_features(document)), whole)
                 described = None
         if described is not None:
             raise DamagedRecordError(described[0], "a record cut short")
 
 
-class _Whole:
-    """Reads a record's picture when asked, and compares its checksum."""
-
-    def __init__(self, document: dict[str, Any], data: Callable[[], bytes], offset: int) -> None:
-        self._document, self._data, self._offset = document, data, offset
-
-    def __call__(self) -> bytes:
-        picture = self._data()
-        if f"{google_crc32c.value(picture):08x}" != self._document["crc32c"]:
-            raise DamagedRecordError(self._offset, "a record with a wrong checksum")
-        return encode_example({**_features(self._document), "image": picture})
+def _whole(document: dict[str, Any], data: Callable[[], bytes], offset: int) -> bytes:
+    """Read a whole record, and compare the checksum of its picture."""
+    picture = data()
+    if f"{google_crc32c.value(picture):08x}" != document["crc32c"]:
+        raise DamagedRecordError(offset, "a record with a wrong checksum")
+    return encode_example({**_features(document), "image": picture})
 
 
 def _features(document: dict[str, Any]) -> dict[str, Feature]:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from tpuctl.datasets.formats.container import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
 from tpuctl.storage.local import open_regular, publish
 
 _LENGTH = struct.Struct("<Q")
@@ -86,7 +86,7 @@ class RecordWriter:
         return self._bytes
 
     def digest(self) -> Digest:
-        """Say what has been written so far."""
+        """Return the digest of what has been written so far."""
         sha256 = self._sha256.hexdigest() if self._sha256 else ""
         return Digest(self._bytes, f"{self._crc:08x}", sha256)
 

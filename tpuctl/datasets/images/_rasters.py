@@ -1,21 +1,26 @@
-"""Whatever colours a picture came in, sRGB comes out; done on the small result."""
+"""Pictures that Pillow opens, converted to sRGB, and the contact sheet that it draws."""
 
 import io
+import math
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-from PIL import Image, ImageCms, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageDraw, ImageFont, UnidentifiedImageError
 
-from tpuctl.datasets.images._resample import Pixels
+from tpuctl.datasets.images._pixels import Pixels
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.images.jpeg import exif_orientation
-from tpuctl.datasets.quarantine import BadImageError
+from tpuctl.datasets.quarantine import BadImageError, printable
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.reading import Record
 
 _CHANNEL_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 _PROFILE_SPACES = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK"}
@@ -78,7 +83,6 @@ _PILLOW_FORMATS = {
     "webp": ("WEBP",),
     "bmp": ("BMP",),
     "tiff": ("TIFF",),
-    "bigtiff": ("TIFF",),
 }
 _BITS_PER_SAMPLE = 258
 _BYTES_PER_PIXEL = 12
@@ -93,9 +97,18 @@ class Raster:
     kind: str
 
     @property
-    def memory_bytes(self) -> int:
+    def width(self) -> int:
+        """Columns, as stored."""
+        return self.image.width
+
+    @property
+    def height(self) -> int:
+        """Rows, as stored."""
+        return self.image.height
+
+    def memory_bytes(self, denominator: int) -> int:
         """What decoding takes at most: the picture, its flattened copy and 16-bit colour."""
-        return self.image.width * self.image.height * _BYTES_PER_PIXEL
+        return self.width * self.height * _BYTES_PER_PIXEL
 
     @property
     def profile(self) -> bytes | None:
@@ -107,7 +120,7 @@ class Raster:
     def orientation(self) -> int:
         """The Exif orientation still to be applied; Pillow applies that of a TIFF itself."""
         exif = self.image.info.get("exif")
-        if self.kind in ("tiff", "bigtiff") or not isinstance(exif, bytes):
+        if self.kind == "tiff" or not isinstance(exif, bytes):
             return 1
         return exif_orientation(exif.removeprefix(b"Exif\0\0"))
 
@@ -203,3 +216,47 @@ def _translated_errors() -> Iterator[None]:
         detail = f"{type(error).__name__}: {error}"
         reason = "truncated" if "truncated" in detail.lower() else "corrupt"
         raise BadImageError(reason, detail) from error  # type: ignore[arg-type]
+
+
+_CELL, _GAP, _TEXT = 128, 8, 18
+_PAPER, _INK = (255, 255, 255), (40, 40, 40)
+
+
+def draw_sheet(records: Iterable["Record"], count: int, classes: Sequence[str]) -> Image.Image:
+    """Lay out records row by row in a grid that is nearly square."""
+    columns = max(1, math.ceil(math.sqrt(count)))
+    rows = max(1, math.ceil(count / columns))
+    sheet = Image.new(
+        "RGB",
+        (_GAP + columns * (_CELL + _GAP), _GAP + rows * (_CELL + _TEXT + _GAP)),
+        _PAPER,
+    )
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(13)
+    for index, record in enumerate(records):
+        left = _GAP + index % columns * (_CELL + _GAP)
+        top = _GAP + index // columns * (_CELL + _TEXT + _GAP)
+        picture = Image.fromarray(record.array())
+        picture.thumbnail((_CELL, _CELL), Image.Resampling.HAMMING)
+        beside, above = (_CELL - picture.width) // 2, (_CELL - picture.height) // 2
+        sheet.paste(picture, (left + beside, top + above))
+        text = _shortened(draw, font, _caption(record, classes))
+        draw.text((left, top + _CELL + 1), text, fill=_INK, font=font)
+    return sheet
+
+
+def _caption(record: "Record", classes: Sequence[str]) -> str:
+    if 0 <= record.label < len(classes):
+        return printable(classes[record.label])
+    return printable(record.key.rpartition("/")[2])
+
+
+def _shortened(
+    draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str
+) -> str:
+    """Cut a caption to the width of its thumbnail."""
+    if draw.textlength(text, font=font) <= _CELL:
+        return text
+    while text and draw.textlength(text + "…", font=font) > _CELL:
+        text = text[:-1]
+    return text + "…"

@@ -9,8 +9,8 @@ import numpy as np
 import simplejpeg
 
 from tpuctl.datasets.images import file_type, jpeg
+from tpuctl.datasets.images._pixels import Pixels, halve, resample, resample_exactly
 from tpuctl.datasets.images._rasters import Raster, decode_raster, open_raster, to_srgb
-from tpuctl.datasets.images._resample import Pixels, resample, resample_exactly
 from tpuctl.datasets.images.geometry import (
     Fidelity,
     Fit,
@@ -92,7 +92,7 @@ def shrink_all(
     """Decode a picture once, as finely as the largest size needs, and fit it into each of them."""
     kind = _require_kind(data)
     header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
-    width, height, orientation = _look(header)
+    width, height, orientation = header.width, header.height, header.orientation
     if width * height > MAX_PIXELS:
         raise BadImageError("bomb", f"{width}x{height} pixels")
     turned = orientation >= 5
@@ -101,7 +101,7 @@ def shrink_all(
     stored = [fit.transposed if turned else fit for fit in fits]
     denominators = [choose_denominator(fit, fidelity) for fit in stored]
     denominator = min(denominators) if isinstance(header, jpeg.JpegHeader) else 1
-    with admit(_memory_bytes(header, denominator, len(data))):
+    with admit(header.memory_bytes(denominator) + 2 * len(data)):
         decoded = _decode(data, header, denominator, fidelity)
         smalls = _fit_all(decoded, stored, denominators, fidelity)
     found = []
@@ -123,33 +123,16 @@ def _require_kind(data: bytes) -> str:
     return kind
 
 
-def _look(header: jpeg.JpegHeader | Raster) -> tuple[int, int, int]:
-    if isinstance(header, Raster):
-        return header.image.width, header.image.height, header.orientation
-    return header.width, header.height, header.orientation
-
-
-def _memory_bytes(header: jpeg.JpegHeader | Raster, denominator: int, file_bytes: int) -> int:
-    if isinstance(header, Raster):
-        return header.memory_bytes + 2 * file_bytes
-    decoded = -(-header.width // denominator) * -(-header.height // denominator)
-    coefficients = header.coefficient_bytes if header.progressive else 0
-    return 2 * decoded * header.components + coefficients + 2 * file_bytes
-
-
 def _decode(
     data: bytes, header: jpeg.JpegHeader | Raster, denominator: int, fidelity: Fidelity
 ) -> _Decoded:
     try:
         if isinstance(header, Raster):
-            return _Decoded(*_with_denominator_1(decode_raster(header)))
+            pixels, flags = decode_raster(header)
+            return _Decoded(pixels, 1, flags)
         return _decode_jpeg(data, header, denominator, fidelity)
     except MemoryError as error:
         raise BadImageError("bomb", "not enough memory to decode it") from error
-
-
-def _with_denominator_1(decoded: tuple[Pixels, Flag]) -> tuple[Pixels, int, Flag]:
-    return decoded[0], 1, decoded[1]
 
 
 def _decode_jpeg(
@@ -207,7 +190,7 @@ def _fit_all(
 ) -> list[Pixels]:
     """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
 
-    What a decoder gives at half the scale are the means of 2 x 2 of these pixels.
+    A decoder at half the scale returns the means of 2 x 2 of these pixels.
     """
     halves = {decoded.denominator: decoded}
     smalls = []
@@ -215,19 +198,10 @@ def _fit_all(
         while len(fits) > 1 and max(halves) < denominator:
             largest = halves[max(halves)]
             halves[2 * max(halves)] = replace(
-                largest, pixels=_halve(largest.pixels), denominator=2 * largest.denominator
+                largest, pixels=halve(largest.pixels), denominator=2 * largest.denominator
             )
         smalls.append(_fit(halves.get(denominator, decoded), fit, fidelity))
     return smalls
-
-
-def _halve(pixels: Pixels) -> Pixels:
-    """Take the means of 2 x 2 pixels; of an odd last row or column, of what there is."""
-    height, width = pixels.shape[:2]
-    if height % 2 or width % 2:
-        pixels = cv2.copyMakeBorder(pixels, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
-    half = (-(-width // 2), -(-height // 2))
-    return cv2.resize(pixels, half, interpolation=cv2.INTER_AREA)
 
 
 def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:

@@ -1,4 +1,8 @@
-"""What a file is, by its first bytes and never by its name."""
+"""What a file is, by its first bytes and never by its name.
+
+The one sniffer: presize takes as pictures what it recognises, and `profile run FOLDER` too. What is
+recognised and not `DECODABLE` is refused with its name instead of being taken for a broken file.
+"""
 
 import os
 
@@ -11,7 +15,8 @@ _SIGNATURES: tuple[tuple[str, bytes], ...] = (
     ("gif", b"GIF89a"),
     ("tiff", b"II*\0"),
     ("tiff", b"MM\0*"),
-    ("bigtiff", b"II+\0"),
+    ("tiff", b"II+\0"),
+    # Pillow takes the big-endian BigTIFF for a TIFF with offsets of 32 bits, and finds nothing.
     ("bigtiff", b"MM\0+"),
     ("jxl", b"\xff\x0a"),
     ("jxl", b"\0\0\0\x0cJXL \r\n\x87\n"),
@@ -21,10 +26,12 @@ _SIGNATURES: tuple[tuple[str, bytes], ...] = (
     ("ico", b"\0\0\1\0"),
     ("raw", b"FUJIFILMCCD-RAW"),
 )
-_HEIF_BRANDS = {b"avif", b"avis", b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"}
+_AVIF_BRANDS = {b"avif", b"avis"}
+_HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"}
+# "BM" alone begins many a text; a bitmap then has a header of one of these sizes.
 _BMP_HEADERS = {12, 40, 52, 56, 64, 108, 124}
 
-DECODABLE = frozenset({"jpeg", "png", "gif", "webp", "bmp", "tiff", "bigtiff"})
+DECODABLE = frozenset({"jpeg", "png", "gif", "webp", "bmp", "tiff"})
 
 PHOTOGRAPH_SUFFIXES = frozenset(
     f".{suffix}"
@@ -36,19 +43,22 @@ PHOTOGRAPH_SUFFIXES = frozenset(
 
 
 def sniff(head: bytes) -> str | None:
-    """Name the image format that a file's first `HEAD_BYTES` announce, or None."""
+    """Name the image format that a file's first `HEAD_BYTES` announce; None for anything else."""
     for kind, signature in _SIGNATURES:
         if head.startswith(signature):
             return kind
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
-    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
-        return "avif" if head[8:11] == b"avi" else "heif"
     if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
         return "bmp"
+    if head[4:8] == b"ftyp":
+        # The main brand of an AVIF may be a general one, mif1, and only a compatible one say avif.
+        end = min(int.from_bytes(head[:4], "big"), len(head))
+        brands = {head[at : at + 4] for at in (8, *range(16, end, 4))}
+        return "avif" if brands & _AVIF_BRANDS else "heif" if brands & _HEIF_BRANDS else None
     return None
 
 
 def claims_to_be_an_image(name: str) -> bool:
-    """Whether the name makes its owner expect a picture inside."""
+    """Whether a file's name promises a picture."""
     return os.path.splitext(name)[1].lower() in PHOTOGRAPH_SUFFIXES

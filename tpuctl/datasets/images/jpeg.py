@@ -1,4 +1,4 @@
-"""What a JPEG says about itself: a bounded walk over its markers, without decoding a pixel.
+"""The headers of a JPEG: a bounded walk over its markers that decodes no pixels.
 
 Marker codes and segment layouts: ITU-T T.81 annex B; APP14: Adobe TN 5116; APP2 profiles: ICC.1
 annex B.4; orientation: Exif 2.32 section 4.6.4.
@@ -38,8 +38,13 @@ class JpegHeader:
         """Colour channels: 1 grey, 3 colour, 4 CMYK or YCCK."""
         return len(self.sampling)
 
+    def memory_bytes(self, denominator: int) -> int:
+        """What decoding at 1/denominator takes at most."""
+        decoded = -(-self.width // denominator) * -(-self.height // denominator)
+        return 2 * decoded * self.components + (self._coefficient_bytes if self.progressive else 0)
+
     @property
-    def coefficient_bytes(self) -> int:
+    def _coefficient_bytes(self) -> int:
         """Memory for all coefficients, which a progressive decoder holds at any scale."""
         widest = max(h for _, h, _ in self.sampling)
         tallest = max(v for _, _, v in self.sampling)
@@ -194,7 +199,7 @@ def all_scans_present(data: bytes, header: JpegHeader) -> bool:
 
 
 def exif_orientation(tiff: bytes) -> int:
-    """Read tag 0x0112 of the first directory of an Exif block; 1 for whatever else is there."""
+    """Read tag 0x0112 of the first directory of an Exif block; 1 if there is no valid one."""
     order: str = {b"II*\0": "little", b"MM\0*": "big"}.get(tiff[:4], "")
     if order not in ("little", "big"):
         return 1

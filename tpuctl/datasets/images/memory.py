@@ -1,4 +1,4 @@
-"""How much memory decoding may take, for all workers together."""
+"""The memory that all workers together may use for decoding."""
 
 import fcntl
 import os
@@ -33,15 +33,16 @@ Admit = Callable[[int], AbstractContextManager[None]]
 
 
 def admit_everything(needed_bytes: int) -> AbstractContextManager[None]:
-    """Let every picture be decoded, whatever memory it takes."""
+    """Admit every picture, however much memory it needs."""
     return nullcontext()
 
 
 class Admission:
     """Lets workers decode at once while each keeps to its share; a larger picture goes alone.
 
-    Two lock files make a turnstile between processes: whoever wants the room waits at the gate, so
-    that a stream of small pictures cannot keep a large one out for ever.
+    Two lock files work between processes as a fair read-write lock: `room` is held while decoding,
+    shared or alone, and `gate` while waiting for it. Without the gate, a stream of small pictures
+    could keep a large one waiting forever.
     """
 
     def __init__(self, folder: Path, *, budget_bytes: int, workers: int) -> None:

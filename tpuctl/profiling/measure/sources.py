@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tpuctl.datasets.batches import open_batches
+from tpuctl.datasets.readers import open_batches
 from tpuctl.errors import InvalidInputError
 from tpuctl.profiling.inputs import read_shards
 from tpuctl.profiling.measure.loop import OpenPipeline

@@ -1,4 +1,4 @@
-"""Worker processes under supervision: a killed one costs a retry, never the run."""
+"""Worker processes that build shards: a killed one costs a retry, never the run."""
 
 import contextlib
 import json
@@ -12,26 +12,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import tpuctl
-from tpuctl.datasets.originals import SourceChangedError
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.datasets.state import Finished
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
     NotLoggedInError,
     PermissionDeniedError,
     RateLimitedError,
+    SourceChangedError,
     TpuctlError,
     UnavailableError,
     WriteError,
 )
+from tpuctl.progress import OnProgress, Progress
+from tpuctl.units import format_bytes
 
-WORKER = (sys.executable, "-m", "tpuctl.datasets.worker")
+WORKER = (sys.executable, "-m", "tpuctl.datasets.shards.worker")
 
 # No picture within the pixel limit takes a hundredth of this.
 SILENCE_S = 300.0
@@ -53,9 +56,8 @@ _ERRORS: dict[str, type[TpuctlError]] = {
     )
 }
 
-
 Claim = Callable[[ShardJob], bool]
-"""Whether a shard is to be built here, asked at the last moment, by any thread."""
+"""Whether a shard is to be built here; asked just before it is begun, by any thread."""
 
 
 def claim_all(job: ShardJob) -> bool:
@@ -64,8 +66,8 @@ def claim_all(job: ShardJob) -> bool:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What every worker has to know."""
+class WorkerSetup:
+    """What every worker needs to know."""
 
     source: str
     work: str
@@ -76,36 +78,33 @@ class Setup:
 
 @dataclass(frozen=True)
 class Step:
-    """One report from a worker: how far it is in a shard, or that it is finished, and its twins."""
+    """A report of a worker: how far it is in a shard; at the end the shard and its siblings."""
 
     job: ShardJob
     position: int
-    finished: Finished | None = None
-    twins: tuple[Finished, ...] = ()
+    finished: tuple[FinishedShard, ...] = ()
 
-    @property
-    def all(self) -> tuple[Finished, ...]:
-        """What is finished."""
-        return () if self.finished is None else (self.finished, *self.twins)
+
+_Report = Step | BaseException | None
 
 
 @dataclass
-class _Seat:
-    """One place at the table: a process, replaced when it dies, and the jobs it gets."""
+class _Slot:
+    """One worker process, replaced when it dies, and the thread that gives it jobs."""
 
-    setup: Setup
+    setup: WorkerSetup
     command: Sequence[str]
-    jobs: "queue.SimpleQueue[ShardJob]"
-    reports: "queue.Queue[Step | BaseException | None]"
-    closing: threading.Event
     inherit: tuple[int, ...]
     claim: Claim
-    began_s: float = math.inf
-    _process: "subprocess.Popen[bytes] | None" = None
-    _complaints: IO[bytes] | None = None
+    jobs: "queue.SimpleQueue[ShardJob]"
+    reports: "queue.Queue[_Report]"
+    closing: threading.Event
+    picture_began_s: float = math.inf
+    _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
+    _stderr: IO[bytes] | None = field(default=None, init=False)
 
     def serve(self) -> None:
-        """Work until there are no jobs left or the table is cleared."""
+        """Work until there are no jobs left or the pool closes."""
         try:
             while not self.closing.is_set():
                 job = self.jobs.get_nowait()
@@ -116,17 +115,17 @@ class _Seat:
         except BaseException as error:
             self.reports.put(error)
         finally:
-            self.leave()
+            self._end()
 
     def kill(self) -> None:
-        """End the process, whatever it is doing; any thread may."""
+        """Kill the process; any thread may call this."""
         if (process := self._process) is not None:
             process.kill()
 
-    def leave(self) -> None:
-        """End the process and clean up behind it."""
+    def _end(self) -> None:
+        """Kill the process and clean up after it."""
         process, self._process = self._process, None
-        self.began_s = math.inf
+        self.picture_began_s = math.inf
         if process is not None:
             process.kill()
             process.wait()
@@ -134,17 +133,12 @@ class _Seat:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
-        if self._complaints is not None:
-            self._complaints.close()
-            self._complaints = None
-
-    def kill_if_silent(self, limit_s: float) -> None:
-        """End a process that has been at one picture for too long."""
-        if time.monotonic() - self.began_s > limit_s:
-            self.kill()
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
 
     def _finish(self, job: ShardJob) -> None:
-        """See one job through, with a new process after each that dies of it."""
+        """Build one shard, with a new process after each one that dies."""
         strikes: Counter[int | None] = Counter()
         crashed: dict[int, str] = {}
         while not self.closing.is_set():
@@ -159,29 +153,29 @@ class _Seat:
                     f"A worker process ended before it began: {end}{self._last_words()}",
                     hint="Run with --workers 1 to see whether memory is the reason.",
                 )
-            self.leave()
+            self._end()
 
     def _attempt(self, job: ShardJob, crashed: dict[int, str]) -> tuple[int | None, str | None]:
-        """Give a job to the process; return where it died and how, or no end when it finished."""
+        """Give a job to the process; returns where it died and how, or None if it finished."""
         position: int | None = None
         try:
             process = self._running()
-            self._send(process, {**_to_json(job), "crashed": crashed})
+            _send(process, {**job.to_json(), "crashed": crashed})
             assert process.stdout is not None
             for line in process.stdout:
                 if self.closing.is_set():
                     break
                 report = json.loads(line)
-                self.began_s = time.monotonic() if "at" in report else math.inf
+                self.picture_began_s = time.monotonic() if "at" in report else math.inf
                 if "failed" in report:
                     name, message, hint = report["failed"]
                     raise _ERRORS.get(name, InvalidInputError)(message, hint=hint)
                 if "done" in report:
-                    done, *twins = (Finished.from_json(one) for one in report["done"])
-                    self.reports.put(Step(job, len(job.entries), done, tuple(twins)))
+                    done = tuple(from_plain(FinishedShard, one) for one in report["done"])
+                    self.reports.put(Step(job, len(job.pictures), done))
                     return position, None
                 if "at" in report:
-                    position = min(report["at"], len(job.entries) - 1)
+                    position = min(report["at"], len(job.pictures) - 1)
                     self.reports.put(Step(job, report["at"]))
         except BrokenPipeError:
             pass
@@ -189,24 +183,18 @@ class _Seat:
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
-            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `leave`)
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `_end`)
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._complaints,
+                stderr=self._stderr,
                 env=_environment(),
                 pass_fds=self.inherit,
                 start_new_session=True,
             )
-            self._send(self._process, asdict(self.setup))
+            _send(self._process, to_plain(self.setup))
         return self._process
-
-    @staticmethod
-    def _send(process: "subprocess.Popen[bytes]", message: dict[str, Any]) -> None:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        process.stdin.flush()
 
     def _how_it_ended(self) -> str:
         if self._process is None or self.closing.is_set():
@@ -215,16 +203,16 @@ class _Seat:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def _last_words(self) -> str:
-        if self._complaints is None:
+        if self._stderr is None:
             return ""
-        self._complaints.seek(0)
-        lines = self._complaints.read().decode("utf-8", "replace").strip().splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
 
 
 def build_shards(
     jobs: Sequence[ShardJob],
-    setup: Setup,
+    setup: WorkerSetup,
     *,
     inherit: tuple[int, ...] = (),
     claim: Claim = claim_all,
@@ -233,44 +221,43 @@ def build_shards(
 ) -> Generator[Step, None, None]:
     """Build shards in `setup.workers` processes and yield their reports as they come.
 
-    The processes inherit the descriptors `inherit`, so that a lock lasts as long as any of them.
-    `claim` is asked when it is a job's turn. Closing the iterator ends them. Raises what a worker
-    failed with.
+    The processes inherit the descriptors `inherit`, so that a lock lasts as long as any of them. A
+    process that reports nothing for `silence_s` is killed. Closing the iterator ends all of them.
+    Raises what a worker failed with.
     """
     waiting: queue.SimpleQueue[ShardJob] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
-    reports: queue.Queue[Step | BaseException | None] = queue.Queue()
+    reports: queue.Queue[_Report] = queue.Queue()
     closing = threading.Event()
-    seats = [
-        _Seat(setup, command, waiting, reports, closing, inherit, claim)
+    slots = [
+        _Slot(setup, command, inherit, claim, waiting, reports, closing)
         for _ in range(min(setup.workers, len(jobs)))
     ]
-    threads = [threading.Thread(target=seat.serve, daemon=True) for seat in seats]
+    threads = [threading.Thread(target=slot.serve, daemon=True) for slot in slots]
     try:
         for thread in threads:
             thread.start()
-        yield from _collect(seats, reports, silence_s)
+        yield from _collect(slots, reports, silence_s)
     finally:
         closing.set()
-        for seat in seats:
-            seat.kill()
+        for slot in slots:
+            slot.kill()
         for thread in threads:
             thread.join()
 
 
 def _collect(
-    seats: Sequence[_Seat],
-    reports: "queue.Queue[Step | BaseException | None]",
-    silence_s: float,
+    slots: Sequence[_Slot], reports: "queue.Queue[_Report]", silence_s: float
 ) -> Iterator[Step]:
-    left = len(seats)
+    left = len(slots)
     while left:
         try:
             report = reports.get(timeout=1.0)
         except queue.Empty:
-            for seat in seats:
-                seat.kill_if_silent(silence_s)
+            for slot in slots:
+                if time.monotonic() - slot.picture_began_s > silence_s:
+                    slot.kill()
             continue
         if report is None:
             left -= 1
@@ -280,11 +267,10 @@ def _collect(
             yield report
 
 
-def _to_json(job: ShardJob) -> dict[str, Any]:
-    twins = [astuple(twin) for twin in job.twins]
-    return {
-        "id": job.id, "index": job.index, "of": job.of, "entries": job.entries, "twins": twins,
-    }  # fmt: skip
+def _send(process: "subprocess.Popen[bytes]", message: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    process.stdin.flush()
 
 
 def _environment() -> dict[str, str]:
@@ -299,3 +285,37 @@ def _environment() -> dict[str, str]:
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+class Meter:
+    """Counts pictures over all shards and reports the progress."""
+
+    def __init__(self, images: int, missing: Sequence[ShardJob], on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._images = images
+        self._base = images - sum(len(job.pictures) for job in missing)
+        self._positions: dict[str, int] = {}
+        self._bytes = 0
+        self._left_out = 0
+        self._first: tuple[float, int, int] | None = None
+
+    def show(self, step: Step) -> None:
+        """Report how far all shards are, after a step of one."""
+        job = step.job
+        before = self._positions.get(job.id, 0)
+        self._bytes += sum(max(0, one.bytes) for one in job.pictures[before : step.position])
+        self._positions[job.id] = step.position
+        self._left_out += len(step.finished[0].left_out) if step.finished else 0
+        worked = sum(self._positions.values())
+        now_s = time.monotonic()
+        # From the first report on: what an earlier run had done does not count as speed.
+        first_s, first, bytes_then = self._first = self._first or (now_s, worked, self._bytes)
+        note = ""
+        if now_s > first_s and worked > first:
+            rate = (worked - first) / (now_s - first_s)
+            bytes_per_s = int((self._bytes - bytes_then) / (now_s - first_s))
+            note = f"{rate:,.0f} images/s, {format_bytes(bytes_per_s)}/s"
+        if self._left_out:
+            note += f", {self._left_out} left out"
+        done = self._base + worked
+        self._on_progress(Progress("presize", done, self._images, "images", note))

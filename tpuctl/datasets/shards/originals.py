@@ -1,4 +1,4 @@
-"""The pictures of a plan, read in its order: from a folder, or ahead of time from a bucket."""
+"""The original pictures, read in the order of a plan: from a folder, or ahead from a bucket."""
 
 import os
 from collections import OrderedDict, deque
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import Entry
-from tpuctl.datasets.quarantine import BadImageError, readable
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.datasets.plan import PlannedPicture
+from tpuctl.datasets.quarantine import BadImageError, printable
+from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Patience, Storage, open_storage
 
@@ -19,23 +19,17 @@ MAX_FILE_BYTES = 1 << 30
 # What hides the latency of a bucket from one worker; no more is held in memory.
 _AHEAD_BYTES = 64 << 20
 _CONNECTIONS = 8
-# Less than a worker may be silent about one picture.
+# Less than a worker may take for one picture before it is killed (pool.SILENCE_S).
 _PATIENCE = Patience(total_s=120.0)
-
-
-class SourceChangedError(InvalidInputError):
-    """A picture is not the one any more that the plan was made for."""
-
-    code = "source_changed"
 
 
 class Originals(Protocol):
     """Where pictures come from."""
 
-    def begin(self, entries: Sequence[Entry]) -> None:
-        """Be told which pictures will be read, in this order; whatever was told before is over."""
+    def begin(self, entries: Sequence[PlannedPicture]) -> None:
+        """Announce which pictures will be read next, in this order."""
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlannedPicture) -> bytes:
         """Read a picture that must still be the one of the plan.
 
         Raises SourceChangedError, BadImageError, and what a bucket raises.
@@ -50,56 +44,56 @@ def open_originals(source: str) -> Originals:
 
 
 class FolderOriginals:
-    """Pictures in a folder of this machine, whose system reads ahead better than we could."""
+    """Pictures in a local folder; the operating system reads ahead by itself."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def begin(self, entries: Sequence[Entry]) -> None:
+    def begin(self, entries: Sequence[PlannedPicture]) -> None:
         """Do nothing."""
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlannedPicture) -> bytes:
         """Read a file that must still be the one of the plan."""
         path = self._folder / entry.key
         _check_size(entry)
         try:
             with open_regular(path) as file:
                 state = os.fstat(file.fileno())
-                data = file.read() if entry.readable else b""
+                data = file.read() if entry.is_readable else b""
         except FileNotFoundError as error:
-            if entry.readable:
+            if entry.is_readable:
                 raise _changed(str(path), "it is gone") from error
             raise BadImageError("read_error", "a link that leads nowhere") from error
         except OSError as error:
             raise BadImageError("read_error", error.strerror or str(error)) from error
-        if not entry.readable:
+        if not entry.is_readable:
             raise _changed(str(path), "it can be read now")
         if (state.st_size, state.st_mtime_ns) != (entry.bytes, entry.version):
-            raise _changed(str(path), "its size or time is another now")
+            raise _changed(str(path), "its size or time has changed")
         if len(data) != entry.bytes:
             raise _changed(str(path), f"{len(data)} bytes could be read of {entry.bytes}")
         return data
 
 
 class BucketOriginals:
-    """Pictures in a bucket, on their way before they are asked for, a budget of bytes at a time."""
+    """Pictures in a bucket, fetched before they are needed, up to a budget of bytes."""
 
     def __init__(
         self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES, connections: int = _CONNECTIONS
     ) -> None:
         self._storage, self._budget = storage, ahead_bytes
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="originals")
-        self._coming: deque[Entry] = deque()
+        self._coming: deque[PlannedPicture] = deque()
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
 
-    def begin(self, entries: Sequence[Entry]) -> None:
-        """Be told what will be read."""
+    def begin(self, entries: Sequence[PlannedPicture]) -> None:
+        """Announce what will be read."""
         for _, future in self._running.values():
             future.cancel()
         self._running.clear()
         self._coming = deque(entries)
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: PlannedPicture) -> bytes:
         """Read the version of an object that the plan was made for, compared with its crc32c."""
         self._read_ahead()
         if entry.key not in self._running:
@@ -116,7 +110,7 @@ class BucketOriginals:
             self._running[entry.key] = entry.bytes, self._threads.submit(self._fetch, entry)
             held += entry.bytes
 
-    def _fetch(self, entry: Entry) -> bytes:
+    def _fetch(self, entry: PlannedPicture) -> bytes:
         _check_size(entry)
         name = f"{self._storage.address}/{entry.key}"
         try:
@@ -130,13 +124,14 @@ class BucketOriginals:
         return data
 
 
-def _check_size(entry: Entry) -> None:
+def _check_size(entry: PlannedPicture) -> None:
     if entry.bytes > MAX_FILE_BYTES:
         raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
 
 
 def _changed(name: str, what: str) -> SourceChangedError:
     return SourceChangedError(
-        f"{readable(name)} changed while its folder was being presized: {what}.",
-        hint="Let the folder rest, then run the same command again; finished shards are kept.",
+        f"{printable(name)} changed while its folder was being presized: {what}.",
+        hint="Wait until the folder no longer changes, then run the same command again; finished "
+        "shards are kept.",
     )

@@ -1,4 +1,4 @@
-"""One shard from its entries: continue where the last run stopped, lose at most one picture."""
+"""Builds one shard from its pictures; resumes an interrupted one, losing at most one picture."""
 
 import hashlib
 import json
@@ -6,21 +6,26 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
+from tpuctl.datasets.formats import open_container, suffix_of
 from tpuctl.datasets.formats._tfrecord import RecordWriter, frame, read_frames
-from tpuctl.datasets.formats.container import DamagedRecordError, open_container, suffix_of
-from tpuctl.datasets.formats.example import Feature, decode_example, encode_pieces
+from tpuctl.datasets.formats.records import (
+    DamagedRecordError,
+    Feature,
+    decode_example,
+    encode_pieces,
+)
 from tpuctl.datasets.images import _shrink
-from tpuctl.datasets.images._encoding import encode_picture
+from tpuctl.datasets.images._pixels import encode_picture
 from tpuctl.datasets.images._shrink import Shrunk
 from tpuctl.datasets.images.geometry import Fidelity, Flag, Mode
 from tpuctl.datasets.images.memory import Admit
-from tpuctl.datasets.originals import Originals
-from tpuctl.datasets.plan import Entry, ShardJob
-from tpuctl.datasets.quarantine import BadImageError, Quarantined
-from tpuctl.datasets.state import Finished, Work, read_lines
+from tpuctl.datasets.manifest import FinishedShard
+from tpuctl.datasets.plan import PlannedPicture, ShardJob
+from tpuctl.datasets.quarantine import BadImageError, Quarantined, parse_lines
+from tpuctl.datasets.shards.originals import Originals
+from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import InvalidInputError
 from tpuctl.storage.local import translated_write_errors
 
@@ -35,19 +40,6 @@ class Recipe:
     encode: str
     quality: int | None
     format: str
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, object]) -> "Recipe":
-        """Read it from a plan's options."""
-        height, width = cast(list[int], options["size"])
-        return cls(
-            (height, width),
-            cast(Mode, options["mode"]),
-            cast(Fidelity, options["fidelity"]),
-            cast(str, options["encode"]),
-            cast("int | None", options["quality"]),
-            cast(str, options["format"]),
-        )
 
 
 @dataclass
@@ -85,48 +77,44 @@ class ShardBuilder:
         return self._tally.position
 
     def open(self, stack: ExitStack) -> None:
-        """Take up what an earlier run has done; raises WriteError."""
+        """Resume from what an earlier run has done; raises WriteError."""
+        shard = self._work.shard(self.job.id)
         with translated_write_errors(self._part):
-            self._take_up(self._part)
+            if shard.exists() and not self._part.exists():
+                # Finished but not recorded: read it again, there may be nothing else to do.
+                os.replace(shard, self._part)
             file = stack.enter_context(self._part.open("a+b"))
             self._writer = RecordWriter(file)
             self._recover(file, self._writer)
 
     def add(self, index: int, small: Shrunk) -> None:
         """Append a picture; raises WriteError."""
-        entry = self.job.entries[index]
+        picture = self.job.pictures[index]
         assert self._writer is not None
         with translated_write_errors(self._part):
-            self._writer.write(*_make_record(entry, small, self.recipe))
-        self._tally.count(entry.key, small.flags)
+            self._writer.write(*_make_record(picture, small, self.recipe))
+        self._tally.count(picture.key, small.flags)
 
     def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
         """Write down that a picture cannot be used; raises WriteError."""
-        entry = self.job.entries[index]
+        picture = self.job.pictures[index]
         sha256 = hashlib.sha256(data).hexdigest() if data else None
-        line = Quarantined(entry.key, bad.reason, bad.detail, max(0, entry.bytes), sha256)
+        line = Quarantined(picture.key, bad.reason, bad.detail, max(0, picture.bytes), sha256)
         path = self._work.left_out(self.job.id)
         with translated_write_errors(path), path.open("ab") as file:
             file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
         self._left_out[index] = line
         self._tally.position += 1
 
-    def _take_up(self, part: Path) -> None:
-        """Turn a shard that was finished but never journalled into one that only lacks a look."""
-        shard = self._work.shard(self.job.id)
-        if shard.exists() and not part.exists():
-            os.replace(shard, part)
-
-    def finish(self) -> Finished:
-        """Give the shard its name; raises WriteError."""
+    def finish(self) -> FinishedShard:
+        """Pack the shard in its format; raises WriteError."""
         assert self._writer is not None
-        tally, job, work, writer = self._tally, self.job, self._work, self._writer
-        container = open_container(vars(self.recipe))
-        part, shard = work.part(job.id), work.shard(job.id)
-        digest = container.pack(part, shard, job.index, writer.digest())
-        return Finished(
+        tally, job, work, recipe = self._tally, self.job, self._work, self.recipe
+        container = open_container(recipe.format, recipe.encode)
+        digest = container.pack(self._part, work.shard(job.id), job.index, self._writer.digest())
+        return FinishedShard(
             job=job.id,
-            name=job.name(digest.crc32c, suffix_of(vars(self.recipe))),
+            name=job.name(digest.crc32c, suffix_of(recipe.format)),
             bytes=digest.bytes,
             records=tally.records,
             crc32c=digest.crc32c,
@@ -134,15 +122,16 @@ class ShardBuilder:
             first_key=tally.first_key,
             last_key=tally.last_key,
             salvaged=tally.salvaged,
-            bytes_in=sum(max(0, entry.bytes) for entry in job.entries),
+            bytes_in=sum(max(0, picture.bytes) for picture in job.pictures),
             left_out=tuple(self._left_out[index] for index in sorted(self._left_out)),
         )
 
     def _recover(self, file: BinaryIO, writer: RecordWriter) -> None:
         """Keep the whole records of an interrupted run, as long as they follow the plan."""
+        left_out = self._work.left_out(self.job.id)
         noted = {
             document.pop("index", -1): Quarantined(**document)
-            for document in read_lines(self._work.left_out(self.job.id))
+            for document in parse_lines(left_out.read_bytes() if left_out.exists() else b"")
         }
         file.seek(0)
         whole = 0
@@ -156,8 +145,8 @@ class ShardBuilder:
                 writer.replay(frames)
                 whole = offset + len(frames)
                 flags = features["flags"]
-                entry = self.job.entries[self._tally.position]
-                self._tally.count(entry.key, flags if isinstance(flags, int) else 0)
+                picture = self.job.pictures[self._tally.position]
+                self._tally.count(picture.key, flags if isinstance(flags, int) else 0)
         except (DamagedRecordError, InvalidInputError):
             pass
         self._skip_noted(noted)
@@ -165,9 +154,8 @@ class ShardBuilder:
         file.seek(whole)
 
     def _is_next(self, key: object) -> bool:
-        position = self._tally.position
-        entries = self.job.entries
-        return position < len(entries) and key == os.fsencode(entries[position].key)
+        position, pictures = self._tally.position, self.job.pictures
+        return position < len(pictures) and key == os.fsencode(pictures[position].key)
 
     def _skip_noted(self, noted: Mapping[int, Quarantined]) -> None:
         while (bad := noted.get(self._tally.position)) is not None:
@@ -181,22 +169,22 @@ def build_together(
     admit: Admit,
     crashed: Mapping[int, str],
     tell: Callable[[int], None],
-) -> tuple[Finished, ...]:
-    """Build shards of the same entries at several sizes, each picture decoded once for all.
+) -> tuple[FinishedShard, ...]:
+    """Build shards of the same pictures at several sizes, each picture decoded once for all.
 
-    `tell` hears of each picture before it is touched. Raises WriteError, SourceChangedError, and
-    what reading from a bucket raises.
+    `tell` is called with the number of each picture before it is read. Raises WriteError,
+    SourceChangedError, and what reading from a bucket raises.
     """
-    entries = builders[0].job.entries
+    pictures = builders[0].job.pictures
     with ExitStack() as stack:
         for builder in builders:
             builder.open(stack)
-        missing = range(min(builder.position for builder in builders), len(entries))
-        originals.begin([entries[index] for index in missing if index not in crashed])
+        missing = range(min(builder.position for builder in builders), len(pictures))
+        originals.begin([pictures[index] for index in missing if index not in crashed])
         for index in missing:
             tell(index)
             _add(builders, originals, admit, index, crashed.get(index))
-        tell(len(entries))
+        tell(len(pictures))
     return tuple(builder.finish() for builder in builders)
 
 
@@ -213,7 +201,7 @@ def _add(
     try:
         if crash is not None:
             raise BadImageError("crashed_worker", crash)
-        data = originals.read(builders[0].job.entries[index])
+        data = originals.read(builders[0].job.pictures[index])
         smalls = _shrink.shrink_all(
             data,
             [builder.recipe.size for builder in builders],
@@ -230,11 +218,10 @@ def _add(
             builder.add(index, small)
 
 
-def _make_record(entry: Entry, small: Shrunk, recipe: Recipe) -> tuple[bytes, bytes]:
-    # The picture comes last, so that a reader of labels and sizes need not touch it.
+def _make_record(picture: PlannedPicture, small: Shrunk, recipe: Recipe) -> tuple[bytes, bytes]:
     features: dict[str, Feature] = {
-        "key": os.fsencode(entry.key),
-        "label": entry.label,
+        "key": os.fsencode(picture.key),
+        "label": picture.label,
         "height": int(small.pixels.shape[0]),
         "width": int(small.pixels.shape[1]),
         "orig_height": small.original_height,

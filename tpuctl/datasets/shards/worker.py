@@ -9,15 +9,17 @@ import queue
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tpuctl.datasets.plan import Entry, ShardJob
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.datasets.plan import ShardJob, SiblingShard
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
     from tpuctl.datasets.images.memory import Admit
-    from tpuctl.datasets.originals import Originals
+    from tpuctl.datasets.shards.originals import Originals
 
 
 def main() -> None:
@@ -30,7 +32,7 @@ def main() -> None:
 
     from tpuctl.datasets.images import _shrink
     from tpuctl.datasets.images.memory import Admission
-    from tpuctl.datasets.originals import open_originals
+    from tpuctl.datasets.shards.originals import open_originals
 
     _shrink.prepare_decoders()
     admit = Admission(
@@ -56,27 +58,27 @@ class _Server:
         except BrokenPipeError:
             os._exit(1)
 
-    def run(self, job: dict[str, Any]) -> None:
-        from tpuctl.datasets._shard import Recipe, ShardBuilder, build_together
-        from tpuctl.datasets.state import Work
+    def run(self, document: dict[str, Any]) -> None:
+        from tpuctl.datasets.shards._builder import Recipe, ShardBuilder, build_together
+        from tpuctl.datasets.shards.work import Work
 
-        entries = tuple(Entry(*fields) for fields in job["entries"])
-        lead = (job["id"], self._setup["work"], self._setup["options"])
+        job = ShardJob.from_json(document)
+        lead = SiblingShard(job.id, self._setup["work"], self._setup["options"])
         builders = [
             ShardBuilder(
-                ShardJob(number, job["index"], job["of"], entries),
-                work=Work(Path(work)),
-                recipe=Recipe.from_options(options),
+                replace(job, id=each.id),
+                work=Work(Path(each.work)),
+                recipe=from_plain(Recipe, each.options),
             )
-            for number, work, options in (lead, *job["twins"])
+            for each in (lead, *job.siblings)
         ]
-        crashed = {int(index): detail for index, detail in job["crashed"].items()}
+        crashed = {int(index): detail for index, detail in document["crashed"].items()}
         try:
             done = build_together(builders, self._originals, self._admit, crashed, self._tell)
         except TpuctlError as error:
             self.report({"failed": [type(error).__name__, str(error), error.hint]})
         else:
-            self.report({"done": [json.loads(finished.to_json()) for finished in done]})
+            self.report({"done": to_plain(done)})
 
     def _tell(self, index: int) -> None:
         self.report({"at": index})

@@ -1,0 +1,107 @@
+"""The hidden folder in which the shards of a data set are made, and the journal of those done.
+
+Whatever lies there is trusted only after its size and crc32c have been compared with the journal.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.datasets.manifest import FinishedShard
+from tpuctl.datasets.quarantine import parse_lines
+from tpuctl.storage.local import append_line, translated_write_errors, write_atomically
+
+
+@dataclass(frozen=True)
+class Work:
+    """The hidden folder with what is not finished yet."""
+
+    folder: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by the run that works here, and by its workers."""
+        return self.folder / "lock"
+
+    @property
+    def journal(self) -> Path:
+        """One line for every finished shard."""
+        return self.folder / "journal.jsonl"
+
+    @property
+    def structure(self) -> Path:
+        """What the elements of a cache look like, and which cache it is."""
+        return self.folder / "structure.json"
+
+    def part(self, job: str) -> Path:
+        """A shard that is being written."""
+        return self.folder / f"{job}.part"
+
+    def left_out(self, job: str) -> Path:
+        """What that shard leaves out so far."""
+        return self.folder / f"{job}.left-out"
+
+    def shard(self, job: str) -> Path:
+        """A shard that is finished and not in its place."""
+        return self.folder / f"{job}.shard"
+
+    def create(self) -> None:
+        """Make the folder; raises WriteError."""
+        with translated_write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def record(self, finished: FinishedShard) -> None:
+        """Add a line to the journal, on disk before this returns; raises WriteError."""
+        append_line(self.journal, to_text(finished))
+
+    def finished(self) -> list[FinishedShard]:
+        """Read the journal; a torn last line is skipped."""
+        with contextlib.suppress(OSError):
+            return list(_parse_journal(self.journal.read_bytes()))
+        return []
+
+    def rewrite(self, finished: Iterable[FinishedShard]) -> None:
+        """Replace the journal by these lines; raises WriteError."""
+        write_atomically(self.journal, "".join(to_text(shard) + "\n" for shard in finished))
+
+    def forget_part(self, job: str) -> None:
+        """Delete what a journalled shard was packed from; raises WriteError."""
+        with translated_write_errors(self.folder):
+            self.part(job).unlink(missing_ok=True)
+
+    def forget_all_but(self, jobs: Collection[str]) -> None:
+        """Delete the shards of all other jobs, finished or not; raises WriteError."""
+        with translated_write_errors(self.folder):
+            for path in self.folder.iterdir():
+                ours = path.suffix in (".part", ".left-out", ".shard", ".packing")
+                if ours and path.name.partition(".")[0] not in jobs:
+                    path.unlink()
+
+    def forget_left_out(self, jobs: Iterable[str]) -> None:
+        """Delete what there is of shards that have left something out; raises WriteError."""
+        with translated_write_errors(self.folder):
+            for job in jobs:
+                if self.left_out(job).exists():
+                    for path in (self.part(job), self.shard(job), self.left_out(job)):
+                        path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the folder once nothing in it is needed any more; raises WriteError."""
+        with translated_write_errors(self.folder):
+            if self.folder.is_dir():
+                shutil.rmtree(self.folder)
+
+
+def to_text(finished: FinishedShard) -> str:
+    """Write a finished shard as JSON: a line of the journal, or a note in a bucket."""
+    return json.dumps(to_plain(finished))
+
+
+def _parse_journal(text: bytes) -> Iterator[FinishedShard]:
+    for document in parse_lines(text):
+        with contextlib.suppress(ValueError):
+            yield from_plain(FinishedShard, document)
