@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.profiling.deep.capture import Profiler, Running, Window, capture, pooled
+from tpuctl.profiling.measure.host_trace import Profiler, Running, Window, capture, pooled
 from tpuctl.profiling.measure.loop import Feed, Limit, Recorder
 from tpuctl.profiling.measure.probe import Sampler
 
@@ -62,7 +62,7 @@ def photographs() -> Iterator[None]:
 
 def print_both(name: str, repeats: int) -> None:
     """Trace in turns with a profiler that records nothing."""
-    from tpuctl.profiling.deep._tf import TensorFlowProfiler
+    from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
 
     running = run(name)
     profilers: dict[str, Profiler] = {"nothing": Nothing(), "TensorFlow's": TensorFlowProfiler()}

@@ -8,10 +8,10 @@ import pytest
 
 from tests.pipeline_cases import chain, nodes
 from tpuctl.errors import TargetError
-from tpuctl.profiling.align import align, grow_tree, merge_labelled
+from tpuctl.profiling.align import align, build_tree, merge_labelled
 from tpuctl.profiling.measure.loop import Feed, Limit, is_warming_up, spread
 from tpuctl.profiling.models import ChainNode, NodeCost, StageCost
-from tpuctl.profiling.runtime_model import Ledger, ModelNode, Snapshot
+from tpuctl.profiling.node_stats import ModelNode, NodeStats, Snapshot
 
 
 def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:
@@ -22,12 +22,12 @@ def snapshot(*all_nodes: ModelNode) -> Snapshot:
     return Snapshot({each.id: each for each in all_nodes}, 1)
 
 
-def accounts(ledger: Ledger) -> dict[str, tuple[float, int]]:
+def accounts(ledger: NodeStats) -> dict[str, tuple[float, int]]:
     return {"/".join(c.path): (round(c.active_s * 1e9), c.elements) for c in ledger.costs()}
 
 
 def test_only_growth_since_forget_counts() -> None:
-    ledger = Ledger()
+    ledger = NodeStats()
     ledger.add(snapshot(node(1, "Root", 5, 1, 2), node(2, "Map", 100, 10)))
     ledger.forget()
     ledger.add(snapshot(node(1, "Root", 7, 2, 2), node(2, "Map", 160, 16)))
@@ -35,7 +35,7 @@ def test_only_growth_since_forget_counts() -> None:
 
 
 def test_a_node_born_again_each_epoch_keeps_one_account() -> None:
-    ledger = Ledger()
+    ledger = NodeStats()
     ledger.add(
         snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 3), node(3, "Map", 50, 5))
     )
@@ -47,14 +47,14 @@ def test_a_node_born_again_each_epoch_keeps_one_account() -> None:
 
 
 def test_a_vanished_list_of_files_is_not_worth_a_note() -> None:
-    ledger = Ledger()
+    ledger = NodeStats()
     ledger.add(snapshot(node(1, "Root", 900, 9, 2), node(2, "TensorSlice", 1, 9)))
     ledger.add(snapshot(node(1, "Root", 990, 10, 5), node(5, "TensorSlice", 1, 1)))
     assert not ledger.nodes_vanished
 
 
 def test_iterators_inside_an_interleave_share_an_account() -> None:
-    ledger = Ledger()
+    ledger = NodeStats()
     ledger.add(
         snapshot(
             node(1, "ParallelInterleaveV4", 10, 6, 2, 3, 4),
@@ -68,14 +68,14 @@ def test_iterators_inside_an_interleave_share_an_account() -> None:
 
 
 def test_the_sides_of_a_zip_are_kept_apart() -> None:
-    ledger = Ledger()
+    ledger = NodeStats()
     ledger.add(snapshot(node(1, "Zip", 0, 5, 2, 3), node(2, "Map", 10, 5), node(3, "Map", 90, 5)))
     assert accounts(ledger) == {"Zip": (0, 5), "Zip/Map": (10, 5), "Zip/Map#1": (90, 5)}
 
 
 def names(written: ChainNode, *paths: str, elements: int = 4) -> list[tuple[str, str]]:
     costs = [NodeCost(tuple(p.split("/")), 0.1, elements, 0, None, 1.0) for p in paths]
-    root = grow_tree(costs, 1.0)
+    root = build_tree(costs, 1.0)
     assert root is not None
     return [
         ("+".join(n.name for n in stage.written), "+".join(n.op for n in stage.ran))
@@ -119,7 +119,7 @@ def test_both_sides_of_a_zip_are_aligned() -> None:
 
 
 def test_one_batch_is_worth_its_examples_all_the_way_down() -> None:
-    root = grow_tree(nodes({"prefetch": 1.0, "batch": 1.0, "decode": 1.0}, 320.0), 32.0)
+    root = build_tree(nodes({"prefetch": 1.0, "batch": 1.0, "decode": 1.0}, 320.0), 32.0)
     worth = []
     while root:
         worth.append((root.op, root.examples_per_element))
@@ -137,13 +137,13 @@ def test_a_filter_makes_its_inputs_worth_less() -> None:
         NodeCost(("Filter",), 0.1, 50, 0, None, None),
         NodeCost(("Filter", "Map"), 0.1, 200, 0, None, 1.0),
     ]
-    root = grow_tree(costs, 1.0)
+    root = build_tree(costs, 1.0)
     assert root is not None
     assert root.inputs[0].examples_per_element == 0.25
 
 
 def test_a_pipeline_without_a_model_has_no_tree() -> None:
-    assert grow_tree([], 1.0) is None
+    assert build_tree([], 1.0) is None
     assert chain(("batch", "decode")).inputs[0].name == "decode"
 
 

@@ -18,7 +18,7 @@ from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program._tf_graphs import Find, collect
 from tpuctl.profiling.program.run import is_program, profile_program
 from tpuctl.profiling.program.start import AfterImport
-from tpuctl.profiling.program.watching import Origin, Watch
+from tpuctl.profiling.program.watch import Origin, Watch
 
 Program = Callable[[str], list[str]]
 

@@ -16,8 +16,8 @@ from tests import xspaces
 from tests.xspaces import Event, Line, Plane, chip, host, pipeline, session, training
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.profiling.models import Verdict
-from tpuctl.profiling.trace.capture import find_capture, open_trace
 from tpuctl.profiling.trace.events import LONGEST_FAST
+from tpuctl.profiling.trace.files import find_capture, open_trace
 from tpuctl.profiling.trace.intervals import FEW, Intervals, subtract, union
 from tpuctl.profiling.trace.profile import profile_trace
 from tpuctl.profiling.trace.xspace import Events, read_space

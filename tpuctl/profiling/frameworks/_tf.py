@@ -21,6 +21,7 @@ from tpuctl.profiling.frameworks._tf_graph import (
     trunk_of,
 )
 from tpuctl.profiling.inputs import Photo, ShardSet, find_photos, read_shards, show_path
+from tpuctl.profiling.measure.host_trace import ProfilerError
 from tpuctl.profiling.models import (
     ChainNode,
     CopyingStage,
@@ -30,8 +31,8 @@ from tpuctl.profiling.models import (
     NodeCost,
     StageCost,
 )
+from tpuctl.profiling.node_stats import Snapshot
 from tpuctl.profiling.request import Target
-from tpuctl.profiling.runtime_model import Snapshot
 from tpuctl.usercode.error_summary import describe
 
 AUTOTUNE = tf.data.AUTOTUNE
@@ -175,7 +176,7 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
     dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
     dataset = dataset.ignore_errors(name="decode")
     dataset = dataset.map(resize, num_parallel_calls=AUTOTUNE, name="resize")
-    notes = () if found.complete else (f"Only the first {len(files):,} photographs were used.",)
+    notes = () if found.is_complete else (f"Only the first {len(files):,} photographs were used.",)
     sizes = sum(photo.size_bytes for photo in photos)
     summary = Input(len(files), len(files), sizes, left_out[:MOST_LISTED], len(left_out), notes)
     return _finish(dataset, batch_size), summary
@@ -237,7 +238,7 @@ def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], lis
     """
     sample = photos[:: max(1, len(photos) // SAMPLE)]
     failed = {p.path: why for p in sample if (why := _why_undecodable(p))}
-    doubtful = [p for p in photos if p.path not in failed and (failed or not p.whole)]
+    doubtful = [p for p in photos if p.path not in failed and (failed or not p.is_complete)]
     for photo in doubtful[:MOST_DECODED_FIRST]:
         if why := _why_undecodable(photo):
             failed[photo.path] = why
@@ -249,6 +250,41 @@ def _why_undecodable(photo: Photo) -> str | None:
     try:
         tf.io.decode_image(photo.path.read_bytes(), channels=3, expand_animations=False)
     except (tf.errors.OpError, OSError):
-        damaged = photo.format in ("JPEG", "PNG")
-        return f"damaged {photo.format}" if damaged else f"{photo.format} is not for TensorFlow"
+        kind = photo.format.upper()
+        return f"damaged {kind}" if kind in ("JPEG", "PNG") else f"TensorFlow cannot decode {kind}"
     return None
+
+
+# Operations and iterators, without the runtime's inner workings.
+HOST_LEVEL = 2
+
+
+class TensorFlowProfiler:
+    """A `Profiler` for pipelines of tf.data in this process."""
+
+    def __init__(self) -> None:
+        self._folder = Path()
+
+    def start(self, folder: Path) -> None:
+        """Begin to record the host; no device and no Python function is traced."""
+        self._folder = folder
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=HOST_LEVEL, python_tracer_level=0, device_tracer_level=0
+        )
+        try:
+            tf.profiler.experimental.start(str(folder), options=options)
+        except tf.errors.AlreadyExistsError as error:
+            raise ProfilerError("the program has a profiler of its own running.") from error
+        except (tf.errors.OpError, AttributeError, RuntimeError, TypeError, OSError) as error:
+            raise ProfilerError(f"TensorFlow's profiler does not start: {error}") from error
+
+    def stop(self) -> Path:
+        """End, and name the file that was written."""
+        try:
+            tf.profiler.experimental.stop()
+        except (tf.errors.OpError, RuntimeError, OSError) as error:
+            raise ProfilerError(f"TensorFlow's profiler gave nothing: {error}") from error
+        found = next(self._folder.rglob("*.xplane.pb"), None)
+        if found is None:
+            raise ProfilerError(f"TensorFlow's profiler wrote nothing to {self._folder}.")
+        return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpuctl.profiling.align import batches_that_count
+from tpuctl.profiling.align import notable_batches
 from tpuctl.profiling.frameworks._tf_graph import location_of_function
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.models import CopyingStage, NodeCost
@@ -107,7 +107,7 @@ def copying_stages(
 ) -> tuple[CopyingStage, ...]:
     """Measure every batch of a pipeline that counts, on as many threads as the pipeline has."""
     found = []
-    for node, ratio in batches_that_count(nodes):
+    for node, ratio in notable_batches(nodes):
         size_bytes = round(node.bytes_out / node.elements / ratio)
         count = min(round(ratio), MOST_BYTES // max(1, size_bytes))
         cost_s = _cpu_s_per_example(size_bytes, count, options, threads) if count else None

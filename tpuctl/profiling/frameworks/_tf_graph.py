@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.runtime_model import ModelNode, Snapshot
+from tpuctl.profiling.node_stats import ModelNode, Snapshot
 
 OURS = str(Path(__file__).resolve().parents[2])
 PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}

@@ -1,5 +1,6 @@
 """PyTorch's DataLoader as a pipeline: its workers are sampled, each in its own process."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tpuctl.profiling.frameworks.iterables import PythonSource, location_of, sampled_costs
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.models import ChainNode, Input
+from tpuctl.profiling.whatif import Change
 
 
 def open_loader(
@@ -52,3 +54,21 @@ def _start_in_worker(folder: str, users: Callable[[int], None] | None, worker: i
     if users is not None:
         users(worker)
     StackSampler(folder).start()
+
+
+@contextlib.contextmanager
+def building_with(change: Change) -> Iterator[None]:
+    """Make loaders with so many workers."""
+    plain: Any = DataLoader.__init__
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        if change.way == "workers":
+            named["num_workers"] = change.number
+        plain(self, *arguments, **named)
+
+    changed: Any = DataLoader
+    changed.__init__ = __init__
+    try:
+        yield
+    finally:
+        changed.__init__ = plain

@@ -22,7 +22,7 @@ from tpuctl.profiling.models import (
     NodeCost,
     StageCost,
 )
-from tpuctl.profiling.runtime_model import Snapshot
+from tpuctl.profiling.node_stats import Snapshot
 from tpuctl.usercode.error_summary import describe
 
 CHANNELS = (1, 3, 4)

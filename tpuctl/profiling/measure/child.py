@@ -13,15 +13,15 @@ from pathlib import Path
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
-from tpuctl.profiling.deep.capture import Running, Window, capture
-from tpuctl.profiling.deep.models import Deep
 from tpuctl.profiling.measure import signals
+from tpuctl.profiling.measure.host_trace import Running, Window, capture
 from tpuctl.profiling.measure.loop import Feed, Limit, OpenPipeline, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
 from tpuctl.profiling.measure.signals import describe_host
 from tpuctl.profiling.measure.sources import import_frameworks, open_source
 from tpuctl.profiling.models import Input, IsolatedStage, Measurement, Phase
 from tpuctl.profiling.request import Request, Target, try_alone
+from tpuctl.profiling.trace.models import Deep
 from tpuctl.usercode.child import Channel
 from tpuctl.usercode.scratch import scratch_folder
 
@@ -89,7 +89,7 @@ def _trace(
         return None, ()
     if source.kind not in TRACEABLE:
         return Deep(missing=f"there are no operations of tf.data in it ({source.kind})."), ()
-    from tpuctl.profiling.deep._tf import TensorFlowProfiler
+    from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
 
     channel.enter("tracing the host")
 

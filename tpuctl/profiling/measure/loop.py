@@ -26,7 +26,7 @@ from tpuctl.profiling.models import (
     Spread,
     StageCost,
 )
-from tpuctl.profiling.runtime_model import Ledger, Snapshot
+from tpuctl.profiling.node_stats import NodeStats, Snapshot
 
 SETTLE_S = 0.5
 WARMING_RATIO = 1.5
@@ -123,7 +123,7 @@ class Feed:
         self._batch_size = batch_size
         self._iterator: Iterator[Any] | None = None
         self._lock = threading.Lock()
-        self.ledger = Ledger()
+        self.ledger = NodeStats()
         self.epochs = 0
         self.waiting_since: float | None = None
 

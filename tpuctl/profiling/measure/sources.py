@@ -28,9 +28,9 @@ def building_with(change: Change | None) -> Iterator[None]:
 
             stack.enter_context(_tf_changes.building_with(change))
         if change and "torch" in sys.modules:
-            from tpuctl.profiling.frameworks import _torch_changes
+            from tpuctl.profiling.frameworks import _torch
 
-            stack.enter_context(_torch_changes.building_with(change))
+            stack.enter_context(_torch.building_with(change))
         yield
 
 

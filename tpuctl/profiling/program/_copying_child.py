@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.profiling.frameworks._tf_changes import copying_stages
-from tpuctl.profiling.program.copying import CopyingRequest
+from tpuctl.profiling.program.copy_cost import CopyingRequest
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.program.watching import Origin, Series, Watch
+from tpuctl.profiling.program.watch import Origin, Series, Watch
 
 
 def hook_grain(watch: Watch, module: ModuleType, folder: str) -> None:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tpuctl.profiling.program._tf_graphs import Graphs, collect
-from tpuctl.profiling.program.watching import Origin, Watch
+from tpuctl.profiling.program.watch import Origin, Watch
 
 # What TensorFlow calls the graphs of functions inside a data set; a loop there is no training.
 DATASET_FUNCTION = "Dataset"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from tpuctl.profiling.program.watching import Series, Watch
+from tpuctl.profiling.program.watch import Series, Watch
 
 Find = Callable[[], Series]
 SPARE = 8

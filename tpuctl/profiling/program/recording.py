@@ -22,7 +22,7 @@ from tpuctl.profiling.measure.loop import grown, is_warming_up, prompt_switches,
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
 from tpuctl.profiling.measure.signals import describe_host
 from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCost
-from tpuctl.profiling.program.watching import WARM_STEPS, Series, Watch
+from tpuctl.profiling.program.watch import WARM_STEPS, Series, Watch
 
 WRITE_EVERY_S = 1.0
 # A step that is so many times as long as most is an evaluation or a checkpoint, not a step.

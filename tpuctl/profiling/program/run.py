@@ -17,7 +17,7 @@ from tpuctl.codec import from_plain
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
-from tpuctl.profiling.program.copying import with_copying
+from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.usercode.scratch import scratch_folder
 
 EVERY_S = 1.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.program.recording import Recording
-from tpuctl.profiling.program.watching import Watch
+from tpuctl.profiling.program.watch import Watch
 
 Then = Callable[[ModuleType], None]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import tpuctl
 from tpuctl.errors import InvalidInputError
+from tpuctl.profiling.case import Finding
 from tpuctl.profiling.models import Advice, Profile, Stage, StepTimes, Vcpus, Window
-from tpuctl.profiling.rule_inputs import Finding
-from tpuctl.profiling.trace.capture import find_capture
+from tpuctl.profiling.trace.files import find_capture
 from tpuctl.profiling.trace.intervals import Interval
 from tpuctl.profiling.trace.models import HostTrace
 from tpuctl.profiling.trace.reading import Reading, describe, missing, read_trace

@@ -4,8 +4,8 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuctl.profiling.trace.capture import open_trace
 from tpuctl.profiling.trace.devices import Device, Steps, count_flops, find_steps, read_devices
+from tpuctl.profiling.trace.files import open_trace
 from tpuctl.profiling.trace.idle import (
     Idle,
     assign,

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tpuctl.profiling.case import Finding
 from tpuctl.profiling.models import Verdict
 from tpuctl.profiling.reference import Thresholds, thresholds
-from tpuctl.profiling.rule_inputs import Finding
 from tpuctl.profiling.trace.idle import OTHERS_BUSY, Idle
 from tpuctl.profiling.trace.intervals import length
 from tpuctl.profiling.trace.models import IdleClass

@@ -13,7 +13,7 @@ from typing import Any
 
 from tpuctl.profiling.frameworks.iterables import count_examples, size_bytes, wide_float_bytes
 from tpuctl.profiling.models import ChainNode, Kind, StageCost
-from tpuctl.profiling.runtime_model import Ledger, Snapshot
+from tpuctl.profiling.node_stats import NodeStats, Snapshot
 
 MOST_STEPS = 50_000
 # Steps before the window: compilation, and buffers that fill.
@@ -55,7 +55,7 @@ class Series:
     batch_bytes: int = 0
     wide_bytes: int = 0
     feeding_cpu_s: float = 0.0
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: NodeStats = field(default_factory=NodeStats)
     iterator: "weakref.ref[Any] | None" = None
     waiting_since_s: float | None = None
     in_main_thread: bool = True

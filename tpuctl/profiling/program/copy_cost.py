@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.profiling.align import batches_that_count
+from tpuctl.profiling.align import notable_batches
 from tpuctl.profiling.models import CopyingStage, Measurement, NodeCost
 from tpuctl.usercode.child import QUIET, python_path
 
@@ -32,7 +32,7 @@ def with_copying(measured: Measurement) -> Measurement:
     Where that fails they keep the time that the runtime gives them.
     """
     nodes = measured.phases[0].nodes
-    if measured.kind != "tf.data" or not any(batches_that_count(nodes)):
+    if measured.kind != "tf.data" or not any(notable_batches(nodes)):
         return measured
     request = CopyingRequest(
         nodes,

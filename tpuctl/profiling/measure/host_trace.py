@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuctl.errors import TpuctlError
-from tpuctl.profiling.deep.models import Deep
 from tpuctl.profiling.models import NodeCost
 from tpuctl.profiling.reference import load_facts
+from tpuctl.profiling.trace.models import Deep
 from tpuctl.units import format_bytes
 
 # Fewer pairs of windows do not tell how far apart they are.

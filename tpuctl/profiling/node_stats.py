@@ -37,7 +37,7 @@ class Snapshot:
 
 
 @dataclass
-class _Account:
+class _Totals:
     active_ns: int = 0
     elements: int = 0
     bytes_out: int = 0
@@ -45,13 +45,13 @@ class _Account:
     ratio: float | None = None
 
 
-class Ledger:
+class NodeStats:
     """Adds up what the nodes at each path did; `forget` begins a new window."""
 
     def __init__(self) -> None:
         self._seen: dict[int, ModelNode] = {}
         self._main: dict[int, int] = {}
-        self._accounts: dict[tuple[str, ...], _Account] = {}
+        self._accounts: dict[tuple[str, ...], _Totals] = {}
         self.nodes_vanished = False
 
     def forget(self) -> None:
@@ -108,7 +108,7 @@ class Ledger:
         return f"#{position}" if position else ""
 
     def _credit(self, path: tuple[str, ...], node: ModelNode) -> None:
-        account = self._accounts.setdefault(path, _Account())
+        account = self._accounts.setdefault(path, _Totals())
         before = self._seen.get(node.id)
         grown = before is not None and before.elements <= node.elements
         account.active_ns += max(0, node.active_ns - (before.active_ns if before and grown else 0))
