@@ -17,7 +17,7 @@ from statistics import median
 
 from benchmarks.profile_suite import OLDER, make_photos
 from tpuctl.profiling.measure.host_trace import Profiler, Running, Window, capture, pooled
-from tpuctl.profiling.measure.loop import Feed, Limit, Recorder
+from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder
 from tpuctl.profiling.measure.probe import Sampler
 
 BATCH = 16
@@ -86,10 +86,10 @@ def run(name: str) -> Running:
 
     from tpuctl.profiling.frameworks._tf import open_dataset
 
-    source = open_dataset(getattr(profile_pipelines, name)(), batch_size=BATCH)
-    feed = Feed(source, batch_size=BATCH)
-    recorder = Recorder(feed, Sampler(lambda: None))
-    feed.step()
+    source = open_dataset(getattr(profile_pipelines, name)())
+    reader = BatchReader(source, batch_size=BATCH)
+    recorder = Recorder(reader, Sampler(lambda: None))
+    reader.step()
     recorder.record(Limit(2.0), None)
     began_s = time.perf_counter()
 

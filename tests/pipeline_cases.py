@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.measure.loop import Feed
+from tpuctl.profiling.measure.loop import BatchReader
 from tpuctl.profiling.measure.sources import open_source
 from tpuctl.profiling.models import (
     ChainNode,
@@ -179,6 +179,6 @@ def take_two_batches(place: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setattr("sys.modules", dict(sys.modules))
     request = Request(parse_target(place), 4, 32, 1.0, None, None, 3.0)
-    feed = Feed(open_source(request.target, request, ""), batch_size=4)
-    feed.step()
-    return feed.step()
+    reader = BatchReader(open_source(request, ""), batch_size=4)
+    reader.step()
+    return reader.step()

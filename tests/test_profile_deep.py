@@ -103,7 +103,7 @@ def test_a_trace_that_costs_too_much_stops_itself_and_says_so(tmp_path: Path) ->
     assert files == ()
     assert deep.overhead_fraction is not None
     assert deep.overhead_fraction > 0.05
-    assert "may take 5%" in (deep.note or "")
+    assert "than the allowed 5%" in (deep.note or "")
 
 
 def test_a_trace_that_slows_the_pipeline_down_is_not_believed(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_neighbours_make_a_traces_times_no_measure_of_work(
     deep, files = captured(Recorder(), tmp_path, others=others)
     assert deep.others_fraction == (None if others is None else pytest.approx(others))
     assert deep.is_crowded is is_crowded
-    assert ("had 70% of the vCPUs" in (deep.note or "")) is is_crowded
+    assert ("used 70% of the vCPUs" in (deep.note or "")) is is_crowded
     assert files
 
 
@@ -184,7 +184,7 @@ def test_without_a_profiler_there_is_a_reason_in_place_of_a_trace(tmp_path: Path
 def test_a_profiler_that_breaks_later_leaves_what_it_gave(tmp_path: Path) -> None:
     deep, files = captured(Recorder(breaks_at=2), tmp_path)
     assert len(files) == 1
-    assert deep.note == "The host trace stopped itself: no permission."
+    assert deep.note == "The host trace was stopped early: no permission."
 
 
 def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: Path) -> None:

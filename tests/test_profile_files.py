@@ -300,7 +300,7 @@ def test_wrong_options_fail_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("folder", "that is a folder"),
+        ("folder", "it is a folder"),
         ("file/x.tpuprof", "a file, not a folder"),
         ("file/deep/x.tpuprof", "a file, not a folder"),
         ("pipe", "a device or a pipe"),

@@ -1,22 +1,22 @@
 """The runtime's model of a pipeline, polled and added up by path.
 
-tf.data counts per node and forgets a node when its iterator ends: `repeat` makes new nodes every
-epoch. So each node's growth is added to the account of its place in the tree.
+tf.data counts per node and drops a node when its iterator ends: `repeat` creates new nodes in
+every epoch. So the growth of each node is added to the totals of its path in the tree.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpuctl.profiling.models import NodeCost
 
-# What a vanished node did after the last look is lost; below this share nobody misses it.
+# What a node did between the last poll and its end is lost; below this share it does not matter.
 NOTABLE_SHARE = 0.05
-# Nodes that make iterators of their own for each input element.
+# Nodes that create an iterator for each input element.
 EXPANDING = ("Interleave", "ParallelInterleave", "FlatMap")
 
 
 @dataclass(frozen=True)
 class ModelNode:
-    """One node of a model snapshot, as tf.data counts it since the node's birth."""
+    """One node of a model snapshot; its counts are since it was created."""
 
     id: int
     name: str
@@ -46,50 +46,52 @@ class _Totals:
 
 
 class NodeStats:
-    """Adds up what the nodes at each path did; `forget` begins a new window."""
+    """Adds up what the nodes at each path did; `reset` begins a new window."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, ModelNode] = {}
+        self._previous: dict[int, ModelNode] = {}
         self._main: dict[int, int] = {}
-        self._accounts: dict[tuple[str, ...], _Totals] = {}
+        self._totals: dict[tuple[str, ...], _Totals] = {}
         self.nodes_vanished = False
 
-    def forget(self) -> None:
-        """Start all accounts at zero; what the nodes have counted until now is not ours."""
-        for account in self._accounts.values():
-            account.active_ns = account.elements = account.bytes_out = 0
+    def reset(self) -> None:
+        """Set all totals to zero; what the nodes counted until now is ignored."""
+        for total in self._totals.values():
+            total.active_ns = total.elements = total.bytes_out = 0
         self.nodes_vanished = False
 
     def start_iterator(self) -> None:
-        """Note that the next snapshot is of another iterator, with ids of its own."""
-        self._seen.clear()
+        """Note that the next snapshot is of a new iterator, with other ids."""
+        self._previous.clear()
         self._main.clear()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add what each node did since the snapshot before."""
-        gone = sum(node.active_ns for id, node in self._seen.items() if id not in snapshot.nodes)
-        if gone > NOTABLE_SHARE * sum(node.active_ns for node in self._seen.values()):
+        """Add what each node did since the previous snapshot."""
+        gone = sum(
+            node.active_ns for id, node in self._previous.items() if id not in snapshot.nodes
+        )
+        if gone > NOTABLE_SHARE * sum(node.active_ns for node in self._previous.values()):
             self.nodes_vanished = True
         self._walk(snapshot, snapshot.output, ())
-        self._seen = dict(snapshot.nodes)
+        self._previous = dict(snapshot.nodes)
 
     def costs(self) -> tuple[NodeCost, ...]:
-        """What every path did since `forget`, outermost first."""
+        """What every path did since `reset`, outermost first."""
         return tuple(
             NodeCost(
                 path,
-                account.active_ns / 1e9,
-                account.elements,
-                account.bytes_out,
-                account.parallelism,
-                account.ratio,
+                total.active_ns / 1e9,
+                total.elements,
+                total.bytes_out,
+                total.parallelism,
+                total.ratio,
             )
-            for path, account in self._accounts.items()
+            for path, total in self._totals.items()
         )
 
     def elements(self) -> tuple[int, ...]:
-        """How many elements came from every path since `forget`, in the order of `costs`."""
-        return tuple(account.elements for account in self._accounts.values())
+        """How many elements every path produced since `reset`, in the order of `costs`."""
+        return tuple(total.elements for total in self._totals.values())
 
     def _walk(
         self, snapshot: Snapshot, node_id: int, above: tuple[str, ...], mark: str = ""
@@ -98,7 +100,7 @@ class NodeStats:
         if node is None:
             return
         path = (*above, node.name + mark)
-        self._credit(path, node)
+        self._add(path, node)
         for position, below in enumerate(node.inputs):
             self._walk(snapshot, below, path, self._mark(node, position, below))
 
@@ -107,18 +109,20 @@ class NodeStats:
             return "" if self._main.setdefault(node.id, min(node.inputs)) == below else "*"
         return f"#{position}" if position else ""
 
-    def _credit(self, path: tuple[str, ...], node: ModelNode) -> None:
-        account = self._accounts.setdefault(path, _Totals())
-        before = self._seen.get(node.id)
-        grown = before is not None and before.elements <= node.elements
-        account.active_ns += max(0, node.active_ns - (before.active_ns if before and grown else 0))
-        account.elements += node.elements - (before.elements if before and grown else 0)
-        account.bytes_out += max(0, node.bytes_out - (before.bytes_out if before and grown else 0))
-        account.parallelism = node.parallelism
-        account.ratio = node.ratio
+    def _add(self, path: tuple[str, ...], node: ModelNode) -> None:
+        total = self._totals.setdefault(path, _Totals())
+        before = self._previous.get(node.id)
+        if before is None or before.elements > node.elements:
+            # A new node, or another one with the same id: all of its counts are new.
+            before = replace(node, active_ns=0, elements=0, bytes_out=0)
+        total.active_ns += max(0, node.active_ns - before.active_ns)
+        total.elements += node.elements - before.elements
+        total.bytes_out += max(0, node.bytes_out - before.bytes_out)
+        total.parallelism = node.parallelism
+        total.ratio = node.ratio
 
 
 def unversioned(name: str) -> str:
-    """Take the version off an operation's name: `ParallelMapV2` is a `ParallelMap`."""
+    """Remove the version from an operation's name: `ParallelMapV2` is a `ParallelMap`."""
     stem, _, version = name.rpartition("V")
     return stem if stem and version.isdigit() else name

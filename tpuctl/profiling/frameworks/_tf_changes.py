@@ -1,4 +1,4 @@
-"""Try changes on somebody's tf.data pipeline while their own function builds it."""
+"""Try changes on a user's tf.data pipeline while it is built, and measure its batches alone."""
 
 import contextlib
 import statistics
@@ -19,7 +19,7 @@ AUTOTUNE = tf.data.AUTOTUNE
 
 @contextlib.contextmanager
 def building_with(change: Change) -> Iterator[None]:
-    """Build with another number of calls, a cache in between, or smaller decoded images."""
+    """Build with other numbers of parallel calls, a cache in between, or smaller decoded images."""
     with contextlib.ExitStack() as stack:
         if change.way in ("calls", "threads", "cache"):
             stack.enter_context(_patched(tf.data.Dataset, "map", _map(change)))
@@ -32,7 +32,7 @@ def building_with(change: Change) -> Iterator[None]:
 
 
 def finished(dataset: Any, change: Change) -> Any:
-    """Change what stands at the end of a pipeline."""
+    """Apply a change to the end of a pipeline."""
     options = tf.data.Options()
     if change.way == "prefetch":
         return dataset.prefetch(change.number or AUTOTUNE)
@@ -95,17 +95,25 @@ def _patched(place: Any, name: str, wrap: Wrap) -> Iterator[None]:
 
 
 WINDOWS, WINDOW_S, WARM_BATCHES = 4, 0.1, 4
-# Of batches larger than this fewer examples are copied, for several are in memory at a time.
+# Of larger batches fewer examples are copied, because several batches are in memory at a time.
 MOST_BYTES = 64_000_000
 
 
 Threads = dict[str, signals.ThreadTime] | None
 
 
+def options_with(*, deterministic: bool | None) -> tf.data.Options:
+    """The default options of a data set, except for this one."""
+    options = tf.data.Options()
+    if deterministic is not None:
+        options.deterministic = deterministic
+    return options
+
+
 def copying_stages(
     nodes: Sequence[NodeCost], options: tf.data.Options, *, threads: int
 ) -> tuple[CopyingStage, ...]:
-    """Measure every batch of a pipeline that counts, on as many threads as the pipeline has."""
+    """Measure every notable batch of a pipeline, on as many threads as the pipeline has."""
     found = []
     for node, ratio in notable_batches(nodes):
         size_bytes = round(node.bytes_out / node.elements / ratio)
@@ -119,7 +127,7 @@ def copying_stages(
 def _cpu_s_per_example(
     size_bytes: int, count: int, options: tf.data.Options, threads: int
 ) -> float | None:
-    """CPU seconds of threads that were born to batch, and do nothing else."""
+    """CPU seconds of threads that only copy batches."""
     own = tf.data.Options()
     own.threading.private_threadpool_size = threads
     example = tf.zeros(size_bytes, tf.uint8)
@@ -134,7 +142,7 @@ def _cpu_s_per_example(
 
 
 def _window_s(iterator: Iterator[Any], others: Threads) -> float | None:
-    """CPU seconds per element of all threads but the others and the one that takes them."""
+    """CPU seconds per element of the threads that were created since `others` was read."""
     before, start, taken = signals.read().threads, time.perf_counter(), 0
     while time.perf_counter() - start < WINDOW_S:
         next(iterator)
@@ -142,6 +150,6 @@ def _window_s(iterator: Iterator[Any], others: Threads) -> float | None:
     after = signals.read().threads
     if others is None or before is None or after is None:
         return None
-    born = after.keys() - others.keys()
-    spent_s = sum(after[name].running_s for name in born)
-    return (spent_s - sum(before[name].running_s for name in born & before.keys())) / taken
+    new = after.keys() - others.keys()
+    spent_s = sum(after[name].running_s for name in new)
+    return (spent_s - sum(before[name].running_s for name in new & before.keys())) / taken
