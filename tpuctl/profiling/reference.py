@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from tpuctl.codec import from_plain
+
 
 def reference_step_ms(batch_size: int) -> tuple[float, str]:
     """The step time of a published training run, scaled to a batch size, and its source."""
@@ -52,8 +54,7 @@ class Thresholds:
 @functools.cache
 def thresholds() -> Thresholds:
     """Read the thresholds that the verdicts use."""
-    facts = load_facts("thresholds.json")
-    return Thresholds(**{name: facts[name] for name in Thresholds.__dataclass_fields__})
+    return from_plain(Thresholds, load_facts("thresholds.json"))
 
 
 @functools.cache
