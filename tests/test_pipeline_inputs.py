@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline_cases import listed_shard, manifest
 from tpuctl.datasets.inputs import scan
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling.inputs import find_photos, is_shard_folder, read_shards
@@ -112,24 +113,10 @@ def test_profile_run_and_data_presize_find_the_same_images(tmp_path: Path) -> No
     }
 
 
-def shard(name: str, size_bytes: int, records: int) -> dict[str, Any]:
-    keys = {"crc32c": "AAAAAA==", "sha256": "0" * 64, "first_key": "a", "last_key": "b"}
-    return {"name": name, "bytes": size_bytes, "records": records, **keys}
-
-
 def shards(folder: Path, **changes: Any) -> Path:
     (folder / "a.tfrecord").write_bytes(b"12345")
-    manifest = {
-        "schema": "tpuctl.dataset/1",
-        "plan_id": "p",
-        "options": {"size": [96, 128], "mode": "cover", "encode": "jpeg", "format": "tfrecord"},
-        "classes": [],
-        "totals": {},
-        "quarantined": {},
-        "shards": [shard("a.tfrecord", 5, 7)],
-        **changes,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    document = manifest(listed_shard("a.tfrecord", 5, 7), **changes)
+    (folder / "manifest.json").write_text(json.dumps(document))
     return folder
 
 
@@ -142,9 +129,9 @@ def test_shards_are_read_from_the_manifest(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
     listed = [
-        shard("a.tfrecord", 5, 7),
-        shard("b.tfrecord", 9, 7),
-        shard("c.tfrecord", 9, 7),
+        listed_shard("a.tfrecord", 5, 7),
+        listed_shard("b.tfrecord", 9, 7),
+        listed_shard("c.tfrecord", 9, 7),
     ]
     (tmp_path / "b.tfrecord").write_bytes(b"123")
     found = read_shards(shards(tmp_path, shards=listed))
@@ -158,8 +145,8 @@ def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
         ({"options": {}}, "cannot be read"),
         ({"shards": 3}, "damaged"),
         ({"shards": []}, "shards is usable"),
-        ({"shards": [shard("a.tfrecord", 6, 7)]}, "shards is usable"),
-        ({"shards": [shard("a.tfrecord", 5, 0)]}, "shards is usable"),
+        ({"shards": [listed_shard("a.tfrecord", 6, 7)]}, "shards is usable"),
+        ({"shards": [listed_shard("a.tfrecord", 5, 0)]}, "shards is usable"),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_one_clear_error(
@@ -192,8 +179,8 @@ def test_a_shard_name_cannot_leave_the_folder(tmp_path: Path) -> None:
     inside.mkdir()
     (tmp_path / "secret").write_bytes(b"12345")
     listed = [
-        shard("a.tfrecord", 5, 7),
-        shard("../secret", 5, 7),
+        listed_shard("a.tfrecord", 5, 7),
+        listed_shard("../secret", 5, 7),
     ]
     with pytest.raises(InvalidInputError, match="secret"):
         read_shards(shards(inside, shards=listed))

@@ -16,7 +16,7 @@ from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.program._tf_graphs import Find, collect
+from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.run import is_program, profile_program
 from tpuctl.profiling.program.start import AfterImport
 from tpuctl.profiling.program.watch import Watch
@@ -164,14 +164,13 @@ def test_batches_of_a_graph_share_what_it_waited() -> None:
     assert list(series.steps) == [2.0] * 4
 
 
-class Taken:
+class Taken(GraphTimes):
     """What one `next` of a graph added up, whose data set is not known."""
 
-    find: Find | None = None
     model_bytes = b""
 
     def __init__(self, lane: int, batches: int, waited_s: float) -> None:
-        self.lane, self.sums = lane, (batches, waited_s)
+        self.lane, self.find, self.sums = lane, None, (batches, waited_s)
 
     def since(self) -> tuple[int, float]:
         return self.sums

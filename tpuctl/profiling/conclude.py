@@ -101,7 +101,7 @@ def build_profile(
     stages = tuple(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
     )
-    window = case.device or case.free
+    window, signals = case.device or case.free, case.free.signals
     idle = _idle_fraction(case.device)
     times = window.step_times
     return Profile(
@@ -128,11 +128,11 @@ def build_profile(
         residual=parts.residual,
         vcpus=vcpus,
         advice=advise(Situation(case, finding, vcpus, target, image_size)),
-        overhead_fraction=_overhead(case.free),
+        overhead_fraction=signals.tool_cpu_s / (case.free.wall_s * signals.vcpus_usable),
         first_batch_s=measured.first_batch_s,
         input=measured.input,
         host=measured.host,
-        signals=case.free.signals,
+        signals=signals,
         device_signals=case.device.signals if case.device else None,
         settings=measured.settings,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -146,11 +146,6 @@ def build_profile(
 def _idle_fraction(device: Phase | None) -> float | None:
     """The share of the window in which nothing ran on the device, nor on its MXU."""
     return None if device is None else max(0.0, 1 - device.device_busy_s / device.wall_s)
-
-
-def _overhead(phase: Phase) -> float:
-    """The share of the vCPUs that measuring used."""
-    return phase.signals.tool_cpu_s / (phase.wall_s * phase.signals.vcpus_usable)
 
 
 def _window_name(case: Case) -> str:

@@ -85,7 +85,15 @@ def profile_target(
     step time. `verify` tries the advice: three rounds of two seconds and a process for each piece.
     `deep` also traces the operations, for a few seconds and within 5 % of the vCPUs.
     """
-    _check(steps, seconds, batch_size, image_size, device_step_ms)
+    _check_positive(
+        {
+            "--steps": steps,
+            "--seconds": seconds,
+            "--batch-size": batch_size,
+            "--image-size": image_size,
+            "--device-step-ms": device_step_ms,
+        }
+    )
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target, on_progress=on_progress)
     device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
@@ -95,13 +103,12 @@ def profile_target(
         device = estimate_training_step(
             model, fit, batch_size=batch_size, image_size=image_size, on_progress=on_progress
         )
-    if train:
+    elif train:
         from tpuctl.profiling.device_step import measure_training_step
         from tpuctl.training.catalog import find_template
 
-        device = measure_training_step(
-            find_template(TEMPLATE), batch_size=batch_size, on_progress=on_progress
-        )
+        template = find_template(TEMPLATE)
+        device = measure_training_step(template, batch_size=batch_size, on_progress=on_progress)
     request = Request(
         target=parsed,
         batch_size=batch_size,
@@ -126,21 +133,8 @@ def profile_target(
     )
 
 
-def _check(
-    steps: int | None,
-    seconds: float | None,
-    batch_size: int,
-    image_size: int,
-    device_step_ms: float | None,
-) -> None:
-    positive = {
-        "--steps": steps,
-        "--seconds": seconds,
-        "--batch-size": batch_size,
-        "--image-size": image_size,
-        "--device-step-ms": device_step_ms,
-    }
-    for flag, value in positive.items():
+def _check_positive(options: dict[str, float | None]) -> None:
+    for flag, value in options.items():
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(
                 f"{flag} must be a number above 0, not {value:g}.",

@@ -267,8 +267,10 @@ def _waiting(case: Case) -> Finding | None:
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
     if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
-    slow = _most_blocked(case.parts.stages)
-    stage, pool = case.parts.stages[slow], case.measured.threadpool_size
+    stage = max(
+        case.parts.stages, key=lambda each: each.active_ms_per_example - each.cpu_ms_per_example
+    )
+    slow, pool = stage.index, case.measured.threadpool_size
     lines = [
         f"{case.in_flight:.1f} calls were active at a time on {case.own:.0%} of the vCPUs: "
         f"{case.blocked:.0%} of their time is waiting",
@@ -353,11 +355,6 @@ RULES: tuple[Rule, ...] = (
 def _heaviest(stages: Sequence[Stage]) -> int | None:
     costs = [stage.cpu_ms_per_example for stage in stages]
     return costs.index(max(costs)) if costs else None
-
-
-def _most_blocked(stages: Sequence[Stage]) -> int:
-    waits = [stage.active_ms_per_example - stage.cpu_ms_per_example for stage in stages]
-    return waits.index(max(waits))
 
 
 def _sure(distance: float, scale: float) -> float:

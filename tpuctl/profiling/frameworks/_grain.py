@@ -39,7 +39,8 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
         again: list[StageCost] = []
         for node in reversed(_nodes(data, branch)):
             _wrap(node, meter, again, lanes)
-    is_batched = any("Batch" in type(node).__name__ for node in nodes) or _loader_batches(nodes)
+    operations = [getattr(node, "operation", None) for node in nodes]
+    is_batched = any("Batch" in type(each).__name__ for each in (*nodes, *operations))
     return Source(
         kind="grain",
         chain=ChainNode("Grain", type(made).__name__, runs_python=True),
@@ -139,12 +140,6 @@ def _costs(meter: Meter, stages: list[StageCost]) -> tuple[StageCost, ...]:
         replace(stage, calls=found.calls, wall_s=found.wall_s, cpu_s=found.cpu_s)
         for stage, found in zip(stages, meter.read(len(stages)), strict=True)
     )
-
-
-def _loader_batches(nodes: list[Any]) -> bool:
-    """Whether a loader's operations include a batch."""
-    operations = (getattr(node, "operation", None) for node in nodes)
-    return any("Batch" in type(operation).__name__ for operation in operations)
 
 
 def _examples(nodes: list[Any]) -> int | None:

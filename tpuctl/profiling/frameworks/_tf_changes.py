@@ -22,12 +22,12 @@ def building_with(change: Change) -> Iterator[None]:
     """Build with other numbers of parallel calls, a cache in between, or smaller decoded images."""
     with contextlib.ExitStack() as stack:
         if change.way in ("calls", "threads", "cache"):
-            stack.enter_context(_patched(tf.data.Dataset, "map", _map(change)))
+            stack.enter_context(_patched(tf.data.Dataset, "map", _map, change))
         if change.way in ("calls", "threads"):
-            stack.enter_context(_patched(tf.data.Dataset, "interleave", _interleave(change)))
+            stack.enter_context(_patched(tf.data.Dataset, "interleave", _interleave, change))
         if change.way == "ratio":
             for place in (tf.io, tf.image):
-                stack.enter_context(_patched(place, "decode_jpeg", _decode(change)))
+                stack.enter_context(_patched(place, "decode_jpeg", _decode, change))
         yield
 
 
@@ -45,49 +45,42 @@ def finished(dataset: Any, change: Change) -> Any:
     return dataset
 
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Function = Callable[..., Any]
 
 
-def _map(change: Change) -> Wrap:
-    def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def map(self: Any, map_func: Any, num_parallel_calls: Any = None, **named: Any) -> Any:
-            here = change.location in (None, location_of_function(map_func))
-            if change.way != "cache" and here:
-                num_parallel_calls = change.number or AUTOTUNE
-            made = plain(self, map_func, num_parallel_calls=num_parallel_calls, **named)
-            return made.cache() if change.way == "cache" and here else made
+def _map(plain: Function, change: Change) -> Function:
+    def map(self: Any, map_func: Any, num_parallel_calls: Any = None, **named: Any) -> Any:
+        here = change.location in (None, location_of_function(map_func))
+        if change.way != "cache" and here:
+            num_parallel_calls = change.number or AUTOTUNE
+        made = plain(self, map_func, num_parallel_calls=num_parallel_calls, **named)
+        return made.cache() if change.way == "cache" and here else made
 
-        return map
-
-    return wrap
+    return map
 
 
-def _interleave(change: Change) -> Wrap:
-    def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def interleave(self: Any, map_func: Any, *arguments: Any, **named: Any) -> Any:
-            if named.get("num_parallel_calls") is None and len(arguments) < 3:
-                named["num_parallel_calls"] = AUTOTUNE
-            return plain(self, map_func, *arguments, **named)
+def _interleave(plain: Function, change: Change) -> Function:
+    def interleave(self: Any, map_func: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("num_parallel_calls") is None and len(arguments) < 3:
+            named["num_parallel_calls"] = AUTOTUNE
+        return plain(self, map_func, *arguments, **named)
 
-        return interleave
-
-    return wrap
+    return interleave
 
 
-def _decode(change: Change) -> Wrap:
-    def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1, **named: Any) -> Any:
-            return plain(contents, channels=channels, ratio=max(ratio, change.number or 1), **named)
+def _decode(plain: Function, change: Change) -> Function:
+    def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1, **named: Any) -> Any:
+        return plain(contents, channels=channels, ratio=max(ratio, change.number or 1), **named)
 
-        return decode_jpeg
-
-    return wrap
+    return decode_jpeg
 
 
 @contextlib.contextmanager
-def _patched(place: Any, name: str, wrap: Wrap) -> Iterator[None]:
+def _patched(
+    place: Any, name: str, wrap: Callable[[Function, Change], Function], change: Change
+) -> Iterator[None]:
     plain = getattr(place, name)
-    setattr(place, name, wrap(plain))
+    setattr(place, name, wrap(plain, change))
     try:
         yield
     finally:

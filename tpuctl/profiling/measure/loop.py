@@ -83,10 +83,9 @@ class BatchReader:
 
     def _next(self) -> Any:
         for _ in range(2):
-            if self._iterator is None:
-                self._open()
+            iterator = self._open() if self._iterator is None else self._iterator
             try:
-                return next(self._iterator)  # type: ignore[arg-type]
+                return next(iterator)
             except StopIteration:
                 self.poll()
                 self._iterator = None
@@ -96,11 +95,12 @@ class BatchReader:
                 ) from error
         raise TargetError("The pipeline produced nothing: its data set is empty.")
 
-    def _open(self) -> None:
+    def _open(self) -> Iterator[Any]:
         with self._lock:
             self.node_stats.start_iterator()
-            self._iterator = self.source.open()
+            self._iterator = iterator = self.source.open()
             self.epochs += 1
+            return iterator
 
 
 @dataclass

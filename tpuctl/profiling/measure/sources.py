@@ -74,7 +74,22 @@ def open_source(request: Request, folder: str) -> Source:
 
     made = make()
     kind = kind_of(made)
+    if kind is None:
+        what = f"{type(made).__module__}.{type(made).__qualname__}"
+        raise InvalidInputError(
+            f"{name} returned a {what}, which cannot be iterated.",
+            hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
+            f"Supported: {SUPPORTED}.",
+        )
     made = finished(made, kind, request.change)
+    if kind == "iterable":
+        from tpuctl.profiling.frameworks.iterables import open_iterable
+
+        return open_iterable(made, make, folder, name=name.name, batch_size=request.batch_size)
+    return _open_framework(made, kind, folder, request.batch_size)
+
+
+def _open_framework(made: Any, kind: str, folder: str, batch_size: int) -> Source:
     if kind == "tf.data":
         from tpuctl.profiling.frameworks._tf import open_dataset
 
@@ -82,21 +97,10 @@ def open_source(request: Request, folder: str) -> Source:
     if kind == "torch":
         from tpuctl.profiling.frameworks._torch import open_loader
 
-        return open_loader(made, folder, batch_size=request.batch_size)
-    if kind == "grain":
-        from tpuctl.profiling.frameworks._grain import open_grain
+        return open_loader(made, folder, batch_size=batch_size)
+    from tpuctl.profiling.frameworks._grain import open_grain
 
-        return open_grain(made, folder, batch_size=request.batch_size)
-    if kind == "iterable":
-        from tpuctl.profiling.frameworks.iterables import open_iterable
-
-        return open_iterable(made, make, folder, name=name.name, batch_size=request.batch_size)
-    what = f"{type(made).__module__}.{type(made).__qualname__}"
-    raise InvalidInputError(
-        f"{name} returned a {what}, which cannot be iterated.",
-        hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
-        f"Supported: {SUPPORTED}.",
-    )
+    return open_grain(made, folder, batch_size=batch_size)
 
 
 def _is_for_tf_data(target: Target) -> bool:

@@ -14,7 +14,7 @@ from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program.watch import Series, Watch
 
 
-def hook_grain(watch: Watch, module: ModuleType, folder: str) -> None:
+def hook_grain(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
     """Record every outermost iterator from now on."""
     data: Any = module
     output = data._OutputIterDataset
@@ -22,7 +22,7 @@ def hook_grain(watch: Watch, module: ModuleType, folder: str) -> None:
 
     def __iter__(self: Any, *arguments: Any, **named: Any) -> Any:
         outermost = self._parent
-        series = watch.of(outermost, lambda: _grain_source(outermost, folder))
+        series = watch.of(outermost, lambda: _grain_source(outermost, sampler.folder))
         # Grain calls this in the first epoch only and then treats an outermost data set as the
         # part of another one; resetting `has_child` makes it call this again.
         again = "_tpuctl" in outermost.__dict__
@@ -62,7 +62,7 @@ def _detached(source: Source) -> Source:
     return replace(source, opened=lambda: iter(()))
 
 
-def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSampler) -> None:
+def hook_torch(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
     """Record every iterator of a loader from now on."""
     loaders: Any = module
     iterator = loaders._BaseDataLoaderIter
@@ -70,7 +70,7 @@ def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSamp
     plain_reset = iterator._reset
 
     def series_of(loader: Any) -> Series:
-        return watch.of(loader, lambda: _torch_source(loader, folder, sampler))
+        return watch.of(loader, lambda: _torch_source(loader, sampler))
 
     def _get_iterator(self: Any) -> Any:
         series = series_of(self)
@@ -96,17 +96,18 @@ def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSamp
     iterator._reset, iterator.__next__ = _reset, __next__
 
 
-def _torch_source(loader: Any, folder: str, sampler: StackSampler) -> Source:
+def _torch_source(loader: Any, sampler: StackSampler) -> Source:
     from tpuctl.profiling.frameworks._torch import open_loader
 
-    return _detached(open_loader(loader, folder, batch_size=loader.batch_size or 1, own=sampler))
+    size = loader.batch_size or 1
+    return _detached(open_loader(loader, sampler.folder, batch_size=size, own=sampler))
 
 
 # The iterators below these adapters are recorded by the hooks of their own frameworks.
 WATCHED_BELOW = ("TFDatasetAdapter", "TorchDataLoaderAdapter", "GrainDatasetAdapter")
 
 
-def hook_keras(watch: Watch, module: ModuleType) -> None:
+def hook_keras(watch: Watch, module: ModuleType, _: StackSampler) -> None:
     """Record every epoch of `fit` from now on."""
     iterator: Any = module.__dict__["JAXEpochIterator"]
     plain = iterator._get_iterator

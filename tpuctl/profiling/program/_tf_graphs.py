@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from tpuctl.profiling.program.watch import Series, Watch
 
@@ -18,25 +18,11 @@ SPARE = 8
 MODEL_EVERY_S = 0.5
 
 
-class Times(Protocol):
-    """What one `next` inside a graph added up; all of one iterator share a lane.
+class GraphTimes:
+    """What the `next` of an iterator inside a graph added up, in variables.
 
     `find` returns the series of its data set in the current recording: a graph outlives recordings.
     """
-
-    lane: int
-    find: Find | None
-
-    @property
-    def model_bytes(self) -> bytes:
-        """The latest model of its iterator; empty if there is none."""
-
-    def since(self) -> tuple[int, float]:
-        """Batches and seconds since the last call."""
-
-
-class GraphTimes:
-    """The `Times` of an iterator in variables, and how much of them was read before."""
 
     def __init__(self, tf: Any, lane: int) -> None:
         # `tf.Variable` may not be created inside a `tf.function` that has been traced.
@@ -49,18 +35,18 @@ class GraphTimes:
             self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
         self.lane = lane
         self.find: Find | None = None
-        self._seen = (0, 0.0)
+        self._previous = (0, 0.0)
 
     @property
     def model_bytes(self) -> bytes:
-        """The latest model of its iterator."""
+        """The latest model of its iterator; empty if there is none."""
         return bytes(self.model.numpy())
 
     def since(self) -> tuple[int, float]:
         """Batches and seconds since the last call."""
         count, waited_s = int(self.count.numpy()), float(self.waited_s.numpy())
-        before = self._seen
-        self._seen = count, waited_s
+        before = self._previous
+        self._previous = count, waited_s
         return count - before[0], max(0.0, waited_s - before[1])
 
 
@@ -137,7 +123,7 @@ def _ask_for_model(tf: Any, times: GraphTimes, resource: Any, now: Any) -> None:
     tf.cond(now - times.model_at_s > MODEL_EVERY_S, ask, lambda: tf.constant(value=False))
 
 
-def collect(watch: Watch, graphs: Iterable[Times]) -> None:
+def collect(watch: Watch, graphs: Iterable[GraphTimes]) -> None:
     """Credit what graphs took to their data sets, else to the one with most steps.
 
     With a strategy every replica has its own iterator and takes a part of each batch at once.

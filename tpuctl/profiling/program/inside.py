@@ -12,7 +12,7 @@ from tpuctl.profiling.frameworks.stacks import name_producer
 from tpuctl.profiling.models import ChainNode, Profile
 from tpuctl.profiling.program.recording import Recording
 from tpuctl.profiling.program.run import conclude
-from tpuctl.profiling.program.start import begin
+from tpuctl.profiling.program.start import start_recording
 from tpuctl.usercode.scratch_cleanup import remove
 
 FEW = "Train for a few steps inside the block; iterate data sets there, or through p.watch(loader)."
@@ -32,7 +32,7 @@ class ProfileBlock:
 
     def __enter__(self) -> "ProfileBlock":
         self._folder = tempfile.mkdtemp(prefix="tpuctl-profile-")
-        self._recording = begin(self._folder, command="this program")
+        self._recording = start_recording(self._folder, command="this program")
         _open.append(self)
         return self
 

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +19,7 @@ Then = Callable[[ModuleType], None]
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """A finder that calls a function right after a module was imported, whoever imports it."""
+    """A finder that calls a function right after a module was imported."""
 
     def __init__(self, wanted: dict[str, Then]) -> None:
         self._wanted = dict(wanted)
@@ -61,13 +61,13 @@ class _Loader(importlib.abc.Loader):
 WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
 
-def begin_here(folder: str) -> Recording | None:
+def record_this_process(folder: str) -> Recording | None:
     """Record this process unless it is a worker of another program."""
     if any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS):
         return None
     command = " ".join(os.path.basename(word) for word in sys.orig_argv[1:3])
-    recording = begin(folder, command=command)
-    atexit.register(_last, recording, os.getpid())
+    recording = start_recording(folder, command=command)
+    atexit.register(_finish, recording, os.getpid())
     return recording
 
 
@@ -77,13 +77,14 @@ class _Process:
 
     watch: Watch
     sampler: StackSampler
-    collectors: list[Callable[[], None]]
+    collectors: list[Callable[[], None]] = field(default_factory=list)
+    tensorflow: Any = None
 
 
 _process: list[_Process] = []
 
 
-def begin(folder: str, *, command: str = "") -> Recording:
+def start_recording(folder: str, *, command: str = "") -> Recording:
     """Record every iterator created from now on; `folder` is for counters and results."""
     if not _process:
         _process.append(_install(folder))
@@ -103,61 +104,43 @@ def begin(folder: str, *, command: str = "") -> Recording:
 def _install(folder: str) -> _Process:
     watch = Watch()
     sampler = StackSampler(folder, only_inside=lambda: watch.is_taking)
-    here = _Process(watch, sampler, [])
+    here = _Process(watch, sampler)
 
-    tensorflow = _TensorFlow(watch, here.collectors)
+    def hook(framework: str) -> Then:
+        def then(module: ModuleType) -> None:
+            from tpuctl.profiling.program import _hooks
 
-    def torch(module: ModuleType) -> None:
-        from tpuctl.profiling.program._hooks import hook_torch
+            getattr(_hooks, f"hook_{framework}")(watch, module, sampler)
 
-        hook_torch(watch, module, folder, sampler)
+        return then
 
-    def grain(module: ModuleType) -> None:
-        from tpuctl.profiling.program._hooks import hook_grain
+    def tensorflow(part: str) -> Then:
+        def then(module: ModuleType) -> None:
+            if here.tensorflow is None:
+                from tpuctl.profiling.program._tf import TensorFlowHooks
 
-        hook_grain(watch, module, folder)
+                here.tensorflow = TensorFlowHooks(watch)
+                here.collectors.append(here.tensorflow.collect)
+            getattr(here.tensorflow, part)(module)
 
-    def keras(module: ModuleType) -> None:
-        from tpuctl.profiling.program._hooks import hook_keras
-
-        hook_keras(watch, module)
+        return then
 
     finder = AfterImport(
         {
-            "tensorflow.python.data.ops.iterator_ops": tensorflow.hook("iterators"),
-            "tensorflow.python.data.ops.dataset_autograph": tensorflow.hook("loops"),
-            "tensorflow.python.data.ops.dataset_ops": tensorflow.hook("arguments"),
-            "tensorflow.python.distribute.input_lib": tensorflow.hook("distributed"),
-            "keras.src.backend.jax.trainer": keras,
-            "torch.utils.data.dataloader": torch,
-            "grain._src.python.dataset.dataset": grain,
+            "tensorflow.python.data.ops.iterator_ops": tensorflow("iterators"),
+            "tensorflow.python.data.ops.dataset_autograph": tensorflow("loops"),
+            "tensorflow.python.data.ops.dataset_ops": tensorflow("arguments"),
+            "tensorflow.python.distribute.input_lib": tensorflow("distributed"),
+            "keras.src.backend.jax.trainer": hook("keras"),
+            "torch.utils.data.dataloader": hook("torch"),
+            "grain._src.python.dataset.dataset": hook("grain"),
         }
     )
     sys.meta_path.insert(0, finder)
     return here
 
 
-class _TensorFlow:
-    """The hooks of TensorFlow, installed as its modules are imported."""
-
-    def __init__(self, watch: Watch, collectors: list[Callable[[], None]]) -> None:
-        self._watch, self._collectors = watch, collectors
-        self._hooks: Any = None
-
-    def hook(self, part: str) -> Callable[[ModuleType], None]:
-        """Return what to do after the import of the module that a part is about."""
-
-        def then(module: ModuleType) -> None:
-            if self._hooks is None:
-                from tpuctl.profiling.program._tf import TensorFlowHooks
-
-                self._hooks = TensorFlowHooks(self._watch)
-                self._collectors.append(self._hooks.collect)
-            getattr(self._hooks, part)(module)
-
-        return then
-
-
-def _last(recording: Recording, pid: int) -> None:
+def _finish(recording: Recording, pid: int) -> None:
+    # Not in a process that the program forked.
     if os.getpid() == pid:
         recording.finish()

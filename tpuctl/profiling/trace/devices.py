@@ -65,7 +65,8 @@ def _read_device(plane: Plane) -> Device | None:
     for line in _busy_lines(plane):
         _add_work(device, line, _HOST_WAITS if kind == "TPU" else _COPIES)
     stats = plane.stats()
-    device.accelerator = _text(stats.get("device_type_string") or stats.get("device_name"))
+    name = stats.get("device_type_string") or stats.get("device_name")
+    device.accelerator = name if isinstance(name, str) else None
     peak = stats.get("peak_teraflops_per_second")
     device.peak_flops = peak * _PEAK_FLOPS if isinstance(peak, float) and peak > 0 else None
     device.steps = [(start, end) for _, start, end in _named(plane, STEPS)]
@@ -143,10 +144,6 @@ def _named(plane: Plane, line_name: str) -> Iterator[tuple[str, int, int]]:
         if line.name == line_name:
             for event_id, start, end in line.events().rows():
                 yield plane.name_of(event_id), start, end
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 FEWEST_LAUNCHES = 3

@@ -20,7 +20,7 @@ from tpuctl.profiling.trace.intervals import (
     subtract,
     union,
 )
-from tpuctl.profiling.trace.models import Gap, IdleClass, Moment
+from tpuctl.profiling.trace.models import Gap, IdleClass, TimelineSlice
 from tpuctl.profiling.trace.xspace import PS_PER_S, Events, Line, Plane, Space
 
 OTHER, NOTHING = "other", "none"
@@ -228,13 +228,13 @@ def _inside(gap: Interval, assigned: dict[str, Intervals]) -> tuple[str, ...]:
     return tuple(code for code in ranked if shares[code] > NOTABLE * whole)
 
 
-def timeline(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Moment, ...]:
+def timeline(idle: Idle, assigned: dict[str, Intervals]) -> tuple[TimelineSlice, ...]:
     """Divide the window into slices: busy, or the idle class that fills most of the slice."""
     start, end = idle.window
     width = max(1, -(-(end - start) // MOST_MOMENTS))
     parts = {"busy": complement(idle.moments, start, end), **assigned}
     times = {code: _in_slices(pairs, start, end, width) for code, pairs in parts.items()}
-    moments: list[Moment] = []
+    moments: list[TimelineSlice] = []
     for index, begin in enumerate(range(start, end, width)):
         what = max(times, key=lambda code: times[code][index])
         until = min(begin + width, end)
@@ -242,7 +242,7 @@ def timeline(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Moment, ...]:
             begin_s = moments.pop().start_s
         else:
             begin_s = begin / PS_PER_S
-        moments.append(Moment(begin_s, until / PS_PER_S, what))
+        moments.append(TimelineSlice(begin_s, until / PS_PER_S, what))
     return tuple(moments)
 
 

@@ -37,7 +37,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TimelineSlice:
     """An interval of the timeline, in seconds of the capture, and what happened in it."""
 
     start_s: float
@@ -80,7 +80,7 @@ class TraceDetail:
     idle_s: float
     assigned_idle_fraction: float | None
     gaps: tuple[Gap, ...]
-    timeline: tuple[Moment, ...]
+    timeline: tuple[TimelineSlice, ...]
     flops_of_peak: float | None
     hosts: tuple[HostTrace, ...]
     is_damaged: bool

@@ -20,9 +20,9 @@ def _import_next() -> None:
 _import_next()
 if os.environ.get("TPUCTL_PROFILE_FOLDER"):
     try:
-        from tpuctl.profiling.program.start import begin_here
+        from tpuctl.profiling.program.start import record_this_process
 
-        begin_here(os.environ["TPUCTL_PROFILE_FOLDER"])
+        record_this_process(os.environ["TPUCTL_PROFILE_FOLDER"])
     except Exception as error:
         # The program has to run even if it cannot be profiled.
         sys.stderr.write(f"tpuctl: this program is not profiled: {error}\n")
