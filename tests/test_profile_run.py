@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests import contract
 from tests.conftest import Result
-from tests.pipeline_cases import take_two_batches, write_target
+from tests.pipeline_cases import listed_shard, manifest, take_two_batches, write_target
 from tpuctl.cli.app import app
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling import Profile, profile_target, save
