@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.profiling.deep.capture import Profiler, Running, Window, capture, pooled
-from tpuctl.profiling.measure.loop import Feed, Limit, Recorder
+from tpuctl.profiling.measure.host_trace import Profiler, Running, Window, capture, pooled
+from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder
 from tpuctl.profiling.measure.probe import Sampler
 
 BATCH = 16
@@ -62,7 +62,7 @@ def photographs() -> Iterator[None]:
 
 def print_both(name: str, repeats: int) -> None:
     """Trace in turns with a profiler that records nothing."""
-    from tpuctl.profiling.deep._tf import TensorFlowProfiler
+    from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
 
     running = run(name)
     profilers: dict[str, Profiler] = {"nothing": Nothing(), "TensorFlow's": TensorFlowProfiler()}
@@ -86,10 +86,10 @@ def run(name: str) -> Running:
 
     from tpuctl.profiling.frameworks._tf import open_dataset
 
-    source = open_dataset(getattr(profile_pipelines, name)(), batch_size=BATCH)
-    feed = Feed(source, batch_size=BATCH)
-    recorder = Recorder(feed, Sampler(lambda: None))
-    feed.step()
+    source = open_dataset(getattr(profile_pipelines, name)())
+    reader = BatchReader(source, batch_size=BATCH)
+    recorder = Recorder(reader, Sampler(lambda: None))
+    reader.step()
     recorder.record(Limit(2.0), None)
     began_s = time.perf_counter()
 

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from benchmarks.profile_labels import LABELS, Label, grade, summary
 from benchmarks.profile_records import RECORDS, read_records
-from tpuctl.profiling.conclude import case_of
+from tpuctl.profiling.case import Case, build_case
 from tpuctl.profiling.reference import Thresholds, thresholds
-from tpuctl.profiling.rule_inputs import Case
 from tpuctl.profiling.verdict import judge
 
 # A wrong verdict sends somebody the wrong way; an abstention only does not help.
@@ -82,7 +81,7 @@ def read(place: Path) -> Iterator[Record]:
     labels = {label.name: label for label in LABELS}
     for name, measured in read_records(place):
         if name in labels:
-            yield Record(labels[name], case_of(measured))
+            yield Record(labels[name], build_case(measured))
 
 
 def fit(records: Sequence[Record], start: Thresholds) -> Thresholds:

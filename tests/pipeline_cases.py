@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.measure.loop import Feed
+from tpuctl.profiling.measure.loop import BatchReader
 from tpuctl.profiling.measure.sources import open_source
 from tpuctl.profiling.models import (
     ChainNode,
@@ -165,6 +165,27 @@ def profile(measured: Measurement, **changes: Any) -> Profile:
     return replace(built, created="2026-11-20T00:00:00+00:00", tpuctl_version="0.0.0", **changes)
 
 
+def listed_shard(name: str, size_bytes: int, records: int) -> dict[str, Any]:
+    """The entry of a shard in the manifest of a data set."""
+    keys = {"crc32c": "AAAAAA==", "sha256": "0" * 64, "first_key": "a", "last_key": "b"}
+    return {"name": name, "bytes": size_bytes, "records": records, **keys}
+
+
+def manifest(*shards: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The manifest of a data set of JPEGs."""
+    options = {"size": [96, 128], "mode": "cover", "encode": "jpeg", "format": "tfrecord"}
+    document: dict[str, Any] = {
+        "schema": "tpuctl.dataset/1",
+        "plan_id": "p",
+        "options": options,
+        "classes": [],
+        "totals": {},
+        "quarantined": {},
+        "shards": list(shards),
+    }
+    return {**document, **changes}
+
+
 def write_target(folder: Path, body: str) -> str:
     """Write a Python file with a function `make`."""
     place = folder / "train.py"
@@ -179,6 +200,6 @@ def take_two_batches(place: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setattr("sys.modules", dict(sys.modules))
     request = Request(parse_target(place), 4, 32, 1.0, None, None, 3.0)
-    feed = Feed(open_source(request.target, request, ""), batch_size=4)
-    feed.step()
-    return feed.step()
+    reader = BatchReader(open_source(request, ""), batch_size=4)
+    reader.step()
+    return reader.step()

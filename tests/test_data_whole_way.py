@@ -70,7 +70,7 @@ def test_every_encoding_is_read_as_its_readers_read_it(photos: Path, tmp_path: P
     for encode in get_args(Encode):
         presize(photos, tmp_path / encode, small(encode=encode))
         request = Request(parse_target(str(tmp_path / encode)), 16, 224, 1, 1, None, 1)
-        source = open_source(request.target, request, str(tmp_path))
+        source = open_source(request, str(tmp_path))
         element = next(source.open())
         images = np.asarray(element[0] if isinstance(element, tuple) else element)
         seen[encode] = source.kind

@@ -41,7 +41,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
         [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Waiting for data is the limit" in done.stdout
+    assert "Waiting for data is the bottleneck" in done.stdout
 
 
 def test_the_page_names_every_verdict() -> None:

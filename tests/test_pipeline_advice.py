@@ -165,7 +165,7 @@ def test_a_cache_above_a_shuffle_is_said_to_freeze_it() -> None:
     frozen = ChainNode("Cache", "cache", inputs=(made.chain,))
     result = profile(replace(made, chain=frozen))
     order = next(each for each in result.advice if each.code == "order")
-    assert "what augment did the first time" in order.what
+    assert "first output of augment" in order.what
     assert "order" not in codes(profile(made))
 
 

@@ -10,7 +10,7 @@ from tests.pipeline_cases import BATCH, JPEG, measurement, nodes, phase, profile
 from tests.test_profile_deep import traced_as
 from tpuctl.profiling.attribution import COPYING
 from tpuctl.profiling.models import CopyingStage, Measurement, NodeCost, Stage
-from tpuctl.profiling.program.copying import with_copying
+from tpuctl.profiling.program.copy_cost import with_copying
 
 WAITING = {**JPEG, "batch": 3.0}
 PATH = nodes(JPEG, 320)[2].path

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline_cases import listed_shard, manifest
+from tpuctl.datasets.inputs import scan
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.profiling.inputs import find_photos, is_shard_folder, read_shards, sniff
+from tpuctl.profiling.inputs import find_photos, is_shard_folder, read_shards
 from tpuctl.profiling.request import parse_target
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(50)
@@ -43,7 +45,7 @@ def test_files_that_only_look_like_photographs_are_left_out_with_a_reason(tmp_pa
 def test_a_photograph_without_an_end_is_marked(tmp_path: Path) -> None:
     (tmp_path / "cut.jpg").write_bytes(JPEG)
     (tmp_path / "whole.jpg").write_bytes(WHOLE)
-    assert [photo.whole for photo in find_photos(tmp_path).photos] == [False, True]
+    assert [photo.is_complete for photo in find_photos(tmp_path).photos] == [False, True]
 
 
 def test_a_hostile_file_name_is_made_printable(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_the_search_stops_where_it_has_enough(tmp_path: Path) -> None:
     for index in range(5):
         (tmp_path / f"{index}.jpg").write_bytes(WHOLE)
     found = find_photos(tmp_path, most=3)
-    assert (len(found.photos), found.complete) == (3, False)
+    assert (len(found.photos), found.is_complete) == (3, False)
 
 
 @pytest.mark.parametrize("files", [{}, {"a.txt": b"text"}, {"a.jpg": b"", "b.png": b"no"}])
@@ -77,31 +79,44 @@ def test_a_missing_folder_is_not_found(tmp_path: Path) -> None:
         find_photos(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    ("head", "name"),
-    [
-        (b"\x89PNG\r\n\x1a\n", "PNG"),
-        (b"GIF89a", "GIF"),
-        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "WebP"),
-        (b"RIFF\x00\x00\x00\x00WAVEfmt ", None),
-        (b"\x00\x00\x00\x18ftypheic", "HEIC"),
-        (b"%PDF-1.7", None),
-        (b"", None),
-    ],
-)
-def test_formats_are_known_by_their_first_bytes(head: bytes, name: str | None) -> None:
-    assert sniff(head) == name
+# One of each kind that the two commands once saw differently, and of what neither takes.
+HEADS = {
+    "a.avif": b"\0\0\0\x1cftypavif\0\0\0\0avifmif1",
+    "b_heic": b"\0\0\0\x18ftypheic\0\0\0\0heicmif1",
+    "c.tif": b"II+\0\x08\0\0\0\x10\0\0\0",
+    "d_bmp": b"BM" + bytes(12) + (40).to_bytes(4, "little") + bytes(40),
+    "e_not_a_bmp": b"BMW is a car, and this is a text file about it",
+    "f_gif": b"GIF89a" + bytes(20),
+    "g_not_a_gif": b"GIF8 is how this note begins",
+    "h.webp": b"RIFF\0\0\0\0WEBPVP8 ",
+    "i_wave": b"RIFF\0\0\0\0WAVEfmt ",
+    "j.jpg": WHOLE,
+    "k.jfif": WHOLE,
+    "l.png": b"<html>404</html>",
+    "m.pdf": b"%PDF-1.7",
+    ".n.jpg": WHOLE,
+}
+
+
+def test_profile_run_and_data_presize_find_the_same_images(tmp_path: Path) -> None:
+    for name, content in HEADS.items():
+        (tmp_path / name).write_bytes(content)
+    found = find_photos(tmp_path)
+    names = {photo.path.name for photo in found.photos} | {name for name, _ in found.left_out}
+    assert names == {picture.key for picture in scan(tmp_path).pictures}
+    assert names == set(HEADS) - {"e_not_a_bmp", "g_not_a_gif", "i_wave", "m.pdf", ".n.jpg"}
+    assert dict(found.left_out) == {"l.png": "no image inside"}
+    formats = {photo.path.name[0]: photo.format for photo in found.photos}
+    assert formats == {
+        **{"a": "avif", "b": "heif", "c": "bigtiff", "d": "bmp", "f": "gif", "h": "webp"},
+        **{"j": "jpeg", "k": "jpeg"},
+    }
 
 
 def shards(folder: Path, **changes: Any) -> Path:
     (folder / "a.tfrecord").write_bytes(b"12345")
-    manifest = {
-        "schema": "tpuctl.dataset/1",
-        "options": {"size": [96, 128], "mode": "cover", "encode": "jpeg", "format": "tfrecord"},
-        "shards": [{"name": "a.tfrecord", "bytes": 5, "records": 7}],
-        **changes,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    document = manifest(listed_shard("a.tfrecord", 5, 7), **changes)
+    (folder / "manifest.json").write_text(json.dumps(document))
     return folder
 
 
@@ -114,9 +129,9 @@ def test_shards_are_read_from_the_manifest(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
     listed = [
-        {"name": "a.tfrecord", "bytes": 5, "records": 7},
-        {"name": "b.tfrecord", "bytes": 9, "records": 7},
-        {"name": "c.tfrecord", "bytes": 9, "records": 7},
+        listed_shard("a.tfrecord", 5, 7),
+        listed_shard("b.tfrecord", 9, 7),
+        listed_shard("c.tfrecord", 9, 7),
     ]
     (tmp_path / "b.tfrecord").write_bytes(b"123")
     found = read_shards(shards(tmp_path, shards=listed))
@@ -126,12 +141,12 @@ def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": "tpuctl.dataset/9"}, "version 9"),
-        ({"options": {}}, "damaged"),
+        ({"schema": "tpuctl.dataset/9"}, "tpuctl.dataset/9"),
+        ({"options": {}}, "cannot be read"),
         ({"shards": 3}, "damaged"),
-        ({"shards": []}, "No shard"),
-        ({"shards": [{"name": "a.tfrecord", "bytes": 6, "records": 7}]}, "No shard"),
-        ({"shards": [{"name": "a.tfrecord", "bytes": 5, "records": 0}]}, "No shard"),
+        ({"shards": []}, "shards is usable"),
+        ({"shards": [listed_shard("a.tfrecord", 6, 7)]}, "shards is usable"),
+        ({"shards": [listed_shard("a.tfrecord", 5, 0)]}, "shards is usable"),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_one_clear_error(
@@ -164,11 +179,11 @@ def test_a_shard_name_cannot_leave_the_folder(tmp_path: Path) -> None:
     inside.mkdir()
     (tmp_path / "secret").write_bytes(b"12345")
     listed = [
-        {"name": "a.tfrecord", "bytes": 5, "records": 7},
-        {"name": "../secret", "bytes": 5, "records": 7},
+        listed_shard("a.tfrecord", 5, 7),
+        listed_shard("../secret", 5, 7),
     ]
-    found = read_shards(shards(inside, shards=listed))
-    assert [path.name for path in found.paths] == ["a.tfrecord"]
+    with pytest.raises(InvalidInputError, match="secret"):
+        read_shards(shards(inside, shards=listed))
 
 
 def test_targets_are_told_apart(tmp_path: Path) -> None:

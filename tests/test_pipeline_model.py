@@ -8,10 +8,11 @@ import pytest
 
 from tests.pipeline_cases import chain, nodes
 from tpuctl.errors import TargetError
-from tpuctl.profiling.align import align, grow_tree, merge_labelled
-from tpuctl.profiling.measure.loop import Feed, Limit, is_warming_up, spread
-from tpuctl.profiling.models import ChainNode, NodeCost, StageCost
-from tpuctl.profiling.runtime_model import Ledger, ModelNode, Snapshot
+from tpuctl.profiling.align import align, build_tree, merge_labelled
+from tpuctl.profiling.frameworks.source import Source
+from tpuctl.profiling.measure.loop import BatchReader, Limit, is_warming_up, spread
+from tpuctl.profiling.models import ChainNode, NodeCost
+from tpuctl.profiling.node_stats import ModelNode, NodeStats, Snapshot
 
 
 def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:
@@ -22,40 +23,36 @@ def snapshot(*all_nodes: ModelNode) -> Snapshot:
     return Snapshot({each.id: each for each in all_nodes}, 1)
 
 
-def accounts(ledger: Ledger) -> dict[str, tuple[float, int]]:
-    return {"/".join(c.path): (round(c.active_s * 1e9), c.elements) for c in ledger.costs()}
+def totals(stats: NodeStats) -> dict[str, tuple[float, int]]:
+    return {"/".join(c.path): (round(c.active_s * 1e9), c.elements) for c in stats.costs()}
 
 
 def test_only_growth_since_forget_counts() -> None:
-    ledger = Ledger()
-    ledger.add(snapshot(node(1, "Root", 5, 1, 2), node(2, "Map", 100, 10)))
-    ledger.forget()
-    ledger.add(snapshot(node(1, "Root", 7, 2, 2), node(2, "Map", 160, 16)))
-    assert accounts(ledger) == {"Root": (2, 1), "Root/Map": (60, 6)}
+    stats = NodeStats()
+    stats.add(snapshot(node(1, "Root", 5, 1, 2), node(2, "Map", 100, 10)))
+    stats.reset()
+    stats.add(snapshot(node(1, "Root", 7, 2, 2), node(2, "Map", 160, 16)))
+    assert totals(stats) == {"Root": (2, 1), "Root/Map": (60, 6)}
 
 
 def test_a_node_born_again_each_epoch_keeps_one_account() -> None:
-    ledger = Ledger()
-    ledger.add(
-        snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 3), node(3, "Map", 50, 5))
-    )
-    ledger.add(
-        snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 9), node(9, "Map", 30, 3))
-    )
-    assert accounts(ledger)["Root/Repeat/Map"] == (80, 8)
-    assert ledger.nodes_vanished
+    stats = NodeStats()
+    stats.add(snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 3), node(3, "Map", 50, 5)))
+    stats.add(snapshot(node(1, "Root", 0, 0, 2), node(2, "Repeat", 0, 0, 9), node(9, "Map", 30, 3)))
+    assert totals(stats)["Root/Repeat/Map"] == (80, 8)
+    assert stats.nodes_vanished
 
 
 def test_a_vanished_list_of_files_is_not_worth_a_note() -> None:
-    ledger = Ledger()
-    ledger.add(snapshot(node(1, "Root", 900, 9, 2), node(2, "TensorSlice", 1, 9)))
-    ledger.add(snapshot(node(1, "Root", 990, 10, 5), node(5, "TensorSlice", 1, 1)))
-    assert not ledger.nodes_vanished
+    stats = NodeStats()
+    stats.add(snapshot(node(1, "Root", 900, 9, 2), node(2, "TensorSlice", 1, 9)))
+    stats.add(snapshot(node(1, "Root", 990, 10, 5), node(5, "TensorSlice", 1, 1)))
+    assert not stats.nodes_vanished
 
 
 def test_iterators_inside_an_interleave_share_an_account() -> None:
-    ledger = Ledger()
-    ledger.add(
+    stats = NodeStats()
+    stats.add(
         snapshot(
             node(1, "ParallelInterleaveV4", 10, 6, 2, 3, 4),
             node(2, "TensorSlice", 1, 2),
@@ -63,19 +60,19 @@ def test_iterators_inside_an_interleave_share_an_account() -> None:
             node(4, "TFRecord", 30, 3),
         )
     )
-    assert accounts(ledger)["ParallelInterleaveV4/TFRecord*"] == (50, 6)
-    assert accounts(ledger)["ParallelInterleaveV4/TensorSlice"] == (1, 2)
+    assert totals(stats)["ParallelInterleaveV4/TFRecord*"] == (50, 6)
+    assert totals(stats)["ParallelInterleaveV4/TensorSlice"] == (1, 2)
 
 
 def test_the_sides_of_a_zip_are_kept_apart() -> None:
-    ledger = Ledger()
-    ledger.add(snapshot(node(1, "Zip", 0, 5, 2, 3), node(2, "Map", 10, 5), node(3, "Map", 90, 5)))
-    assert accounts(ledger) == {"Zip": (0, 5), "Zip/Map": (10, 5), "Zip/Map#1": (90, 5)}
+    stats = NodeStats()
+    stats.add(snapshot(node(1, "Zip", 0, 5, 2, 3), node(2, "Map", 10, 5), node(3, "Map", 90, 5)))
+    assert totals(stats) == {"Zip": (0, 5), "Zip/Map": (10, 5), "Zip/Map#1": (90, 5)}
 
 
 def names(written: ChainNode, *paths: str, elements: int = 4) -> list[tuple[str, str]]:
     costs = [NodeCost(tuple(p.split("/")), 0.1, elements, 0, None, 1.0) for p in paths]
-    root = grow_tree(costs, 1.0)
+    root = build_tree(costs, 1.0)
     assert root is not None
     return [
         ("+".join(n.name for n in stage.written), "+".join(n.op for n in stage.ran))
@@ -119,7 +116,7 @@ def test_both_sides_of_a_zip_are_aligned() -> None:
 
 
 def test_one_batch_is_worth_its_examples_all_the_way_down() -> None:
-    root = grow_tree(nodes({"prefetch": 1.0, "batch": 1.0, "decode": 1.0}, 320.0), 32.0)
+    root = build_tree(nodes({"prefetch": 1.0, "batch": 1.0, "decode": 1.0}, 320.0), 32.0)
     worth = []
     while root:
         worth.append((root.op, root.examples_per_element))
@@ -137,58 +134,45 @@ def test_a_filter_makes_its_inputs_worth_less() -> None:
         NodeCost(("Filter",), 0.1, 50, 0, None, None),
         NodeCost(("Filter", "Map"), 0.1, 200, 0, None, 1.0),
     ]
-    root = grow_tree(costs, 1.0)
+    root = build_tree(costs, 1.0)
     assert root is not None
     assert root.inputs[0].examples_per_element == 0.25
 
 
 def test_a_pipeline_without_a_model_has_no_tree() -> None:
-    assert grow_tree([], 1.0) is None
+    assert build_tree([], 1.0) is None
     assert chain(("batch", "decode")).inputs[0].name == "decode"
 
 
-class Numbers:
+class Numbers(Source):
     """A source of numbers for the loop: so many per epoch, then an error if there is one."""
 
     def __init__(self, per_epoch: int, error: Exception | None = None) -> None:
+        super().__init__("iterable", ChainNode("Iterable", "numbers"), batched=False)
         self.per_epoch, self.error = per_epoch, error
-
-    batched = False
-
-    def costs(self) -> tuple[StageCost, ...]:
-        return ()
 
     def open(self) -> Iterator[Any]:
         yield from range(self.per_epoch)
         if self.error:
             raise self.error
 
-    def count(self, element: Any) -> int:
-        return 1
-
-    def snapshot(self, iterator: Iterator[Any]) -> None:
-        return None
-
-    def describe(self, error: BaseException) -> str:
-        return f"{type(error).__name__}: {error}"
-
 
 def test_a_finite_source_starts_again() -> None:
-    feed = Feed(Numbers(3), batch_size=2)
-    assert [feed.step() for _ in range(4)] == [2, 2, 2, 2]
-    assert feed.epochs == 3
+    reader = BatchReader(Numbers(3), batch_size=2)
+    assert [reader.step() for _ in range(4)] == [2, 2, 2, 2]
+    assert reader.epochs == 3
 
 
 def test_an_empty_source_is_an_error_and_not_a_loop() -> None:
     with pytest.raises(TargetError, match="empty"):
-        Feed(Numbers(0), batch_size=1).step()
+        BatchReader(Numbers(0), batch_size=1).step()
 
 
 def test_a_source_that_fails_later_is_an_error_with_its_words() -> None:
-    feed = Feed(Numbers(1, ValueError("broken record")), batch_size=1)
-    feed.step()
+    reader = BatchReader(Numbers(1, ValueError("broken record")), batch_size=1)
+    reader.step()
     with pytest.raises(TargetError, match="ValueError: broken record"):
-        feed.step()
+        reader.step()
 
 
 def test_a_window_has_its_steps_however_long_they_take() -> None:

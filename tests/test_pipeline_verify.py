@@ -10,7 +10,7 @@ from tests.pipeline_cases import measurement, phase, profile
 from tpuctl.errors import TargetError
 from tpuctl.profiling.models import Advice, Measurement, Profile
 from tpuctl.profiling.request import Request, Target
-from tpuctl.profiling.verify import verify
+from tpuctl.profiling.verify import verify_advice
 from tpuctl.profiling.whatif import Change
 from tpuctl.progress import silent
 
@@ -19,7 +19,7 @@ REQUEST = Request(Target("function", "a", "b"), 32, 224, 2.0, None, 5.0, 10.0)
 
 @contextlib.contextmanager
 def presized(
-    request: Request, size: int, *, cpu_ms_per_example: float
+    request: Request, size: int, cpu_ms_per_example: float
 ) -> Iterator[tuple[Request, Request]]:
     """Two folders that nobody looks into; a size of 1 cannot be made."""
     if size == 1:
@@ -53,7 +53,7 @@ def verified(rates: dict[str | None, float], *given: Advice) -> Profile:
         return measurement(phase(examples_per_s=rates[way]))
 
     start = replace(profile(measurement(phase(examples_per_s=100.0))), advice=given)
-    return verify(start, REQUEST, measure=measure, presize=presized, on_progress=silent)
+    return verify_advice(start, REQUEST, measure=measure, presize=presized, on_progress=silent)
 
 
 def test_what_was_measured_stands_beside_what_was_predicted() -> None:

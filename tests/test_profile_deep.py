@@ -13,8 +13,9 @@ import pytest
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
 from tpuctl.errors import TargetError
 from tpuctl.profiling import Profile, profile_target
+from tpuctl.profiling.align import match_trace
 from tpuctl.profiling.attribution import TRACED
-from tpuctl.profiling.deep.capture import (
+from tpuctl.profiling.measure.host_trace import (
     MOST_BYTES,
     MOST_S,
     ProfilerError,
@@ -23,9 +24,9 @@ from tpuctl.profiling.deep.capture import (
     capture,
     pooled,
 )
-from tpuctl.profiling.deep.linking import link, merge, read_files
-from tpuctl.profiling.deep.models import Deep, TracedNode
 from tpuctl.profiling.models import Measurement, NodeCost
+from tpuctl.profiling.trace.host_trace import merge, read_host_traces
+from tpuctl.profiling.trace.models import Deep, TracedNode
 from tpuctl.profiling.trace.stages import InputPipeline, StageWork
 from tpuctl.reporters.profile import csv
 from tpuctl.reporters.profile_deep import inside, taken
@@ -102,7 +103,7 @@ def test_a_trace_that_costs_too_much_stops_itself_and_says_so(tmp_path: Path) ->
     assert files == ()
     assert deep.overhead_fraction is not None
     assert deep.overhead_fraction > 0.05
-    assert "may take 5%" in (deep.note or "")
+    assert "than the allowed 5%" in (deep.note or "")
 
 
 def test_a_trace_that_slows_the_pipeline_down_is_not_believed(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_neighbours_make_a_traces_times_no_measure_of_work(
     deep, files = captured(Recorder(), tmp_path, others=others)
     assert deep.others_fraction == (None if others is None else pytest.approx(others))
     assert deep.is_crowded is is_crowded
-    assert ("had 70% of the vCPUs" in (deep.note or "")) is is_crowded
+    assert ("used 70% of the vCPUs" in (deep.note or "")) is is_crowded
     assert files
 
 
@@ -183,7 +184,7 @@ def test_without_a_profiler_there_is_a_reason_in_place_of_a_trace(tmp_path: Path
 def test_a_profiler_that_breaks_later_leaves_what_it_gave(tmp_path: Path) -> None:
     deep, files = captured(Recorder(breaks_at=2), tmp_path)
     assert len(files) == 1
-    assert deep.note == "The host trace stopped itself: no permission."
+    assert deep.note == "The host trace was stopped early: no permission."
 
 
 def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: Path) -> None:
@@ -262,15 +263,15 @@ def test_inputs_that_a_trace_cannot_tell_apart_share_as_the_model_says() -> None
         NodeCost(("Root", "Zip", "Map"), 1.0, 1, 0, None, 1.0),
         NodeCost(("Root", "Zip", "Map#1"), 3.0, 1, 0, None, 1.0),
     ]
-    links = link(costs, [TracedNode(("Root", "Zip", "Map"), 8.0, 1)])
-    assert links.work_s == {("Root", "Zip", "Map"): 2.0, ("Root", "Zip", "Map#1"): 6.0}
-    assert links.fits
+    found = match_trace(costs, [TracedNode(("Root", "Zip", "Map"), 8.0, 1)])
+    assert found.work_s == {("Root", "Zip", "Map"): 2.0, ("Root", "Zip", "Map#1"): 6.0}
+    assert found.fits
 
 
 def test_a_trace_of_another_pipeline_is_not_used() -> None:
     traced = (TracedNode(("Root", "Shuffle"), 5.0, 1),)
     measured = measurement(phase(), traced=traced)
-    assert not link(measured.phases[0].nodes, traced).fits
+    assert not match_trace(measured.phases[0].nodes, traced).fits
     assert all("trace" not in stage.method for stage in profile(measured).stages)
 
 
@@ -325,7 +326,7 @@ def test_a_trace_file_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
     place = tmp_path / "vm.xplane.pb"
     place.write_bytes(b"nonsense")
     measured = measurement(phase(), deep=Deep(captures=1), trace_files=(str(place),))
-    found = profile(read_files(measured))
+    found = profile(read_host_traces(measured))
     assert any("No host trace" in note and "not a trace" in note for note in found.notes)
 
 

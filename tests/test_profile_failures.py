@@ -31,7 +31,7 @@ FAILURES = {
         "def make():\n"
         "    check = lambda x: tf.ensure_shape(tf.fill((x,), 1), (2,))\n"
         "    return tf.data.Dataset.range(2, 9).map(check).batch(1)\n",
-        "while giving a batch",
+        "while producing a batch",
     ),
     "checks its numbers": (
         "def make():\n"

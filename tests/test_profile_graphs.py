@@ -108,7 +108,7 @@ def test_a_data_set_that_is_dealt_out_shows_its_waits_and_says_what_it_lacks(
     assert 0 < found["steps"] <= 500
     assert found["wait"] is not None
     assert found["stages"] == []
-    assert any("deals out to devices" in note for note in found["notes"])
+    assert any("a strategy distributes" in note for note in found["notes"])
 
 
 def test_the_program_computes_the_same(reports: list[Any]) -> None:

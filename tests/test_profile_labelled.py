@@ -14,7 +14,7 @@ from benchmarks.profile_records import conclude, keep, read_records
 from benchmarks.profile_suite import take
 from benchmarks.profile_thresholds import Record, fit
 from tests.pipeline_cases import measurement, phase, profile, starving
-from tpuctl.profiling.conclude import case_of
+from tpuctl.profiling.case import build_case
 from tpuctl.profiling.models import Measurement, Signals
 from tpuctl.profiling.reference import thresholds
 
@@ -69,7 +69,7 @@ def test_no_kept_measurement_gets_a_wrong_verdict() -> None:
 def records(**measured: Measurement) -> list[Record]:
     verdicts = {name: (profile(each).verdict,) for name, each in measured.items()}
     return [
-        Record(Label(name, 20, verdicts[name], None, "fit"), case_of(each))
+        Record(Label(name, 20, verdicts[name], None, "fit"), build_case(each))
         for name, each in measured.items()
     ]
 

@@ -14,11 +14,12 @@ from tests import contract
 from tests.conftest import Result
 from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.program._tf_graphs import Find, collect
+from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.run import is_program, profile_program
 from tpuctl.profiling.program.start import AfterImport
-from tpuctl.profiling.program.watching import Origin, Watch
+from tpuctl.profiling.program.watch import Watch
 
 Program = Callable[[str], list[str]]
 
@@ -141,13 +142,13 @@ def test_a_device_of_paper_does_not_go_with_a_program() -> None:
     assert CliRunner().invoke(app, words).exit_code == UsageError.exit_code
 
 
-def origin() -> Origin:
-    return Origin("iterable", ChainNode("Iterable", "made"))
+def source() -> Source:
+    return Source("iterable", ChainNode("Iterable", "made"))
 
 
 def test_waits_and_steps_are_those_of_the_loop() -> None:
     watch = Watch()
-    series = watch.of(origin, origin)
+    series = watch.of(source, source)
     for number in range(5):
         series.arrived(10.0 * number, 10.0 * number + 2.0, 4)
     assert list(series.waits) == [2.0] * 4
@@ -156,21 +157,20 @@ def test_waits_and_steps_are_those_of_the_loop() -> None:
 
 
 def test_batches_of_a_graph_share_what_it_waited() -> None:
-    series = Watch().of(origin, origin)
+    series = Watch().of(source, source)
     series.arrived_unseen(1, 0.5, 100.0, 4)
     series.arrived_unseen(4, 2.0, 108.0, 4)
     assert list(series.waits) == [0.5] * 4
     assert list(series.steps) == [2.0] * 4
 
 
-class Taken:
+class Taken(GraphTimes):
     """What one `next` of a graph added up, whose data set is not known."""
 
-    find: Find | None = None
     model_bytes = b""
 
     def __init__(self, lane: int, batches: int, waited_s: float) -> None:
-        self.lane, self.sums = lane, (batches, waited_s)
+        self.lane, self.find, self.sums = lane, None, (batches, waited_s)
 
     def since(self) -> tuple[int, float]:
         return self.sums
@@ -179,7 +179,7 @@ class Taken:
 def test_replicas_that_take_their_parts_at_once_make_one_step() -> None:
     watch = Watch()
     settings = {"batch_size": 4}
-    series = watch.of(origin, lambda: Origin("tf.data", ChainNode("Batch", ""), settings=settings))
+    series = watch.of(source, lambda: Source("tf.data", ChainNode("Batch", ""), settings=settings))
     alive = Watch()
     watch.opened(series, alive)
     for _ in range(2):
@@ -193,13 +193,13 @@ def test_a_data_set_that_is_gone_leaves_its_steps_and_not_its_identity() -> None
     watch = Watch()
     for epoch in range(3):
         data = type("Data", (), {})()
-        series = watch.of(data, origin)
+        series = watch.of(data, source)
         assert series.count == 0
         for number in range(4 + epoch):
             series.arrived(10.0 * number, 10.0 * number + 2.0, 4)
         del data
     other = type("Data", (), {})()
-    watch.of(other, origin)
+    watch.of(other, source)
     longest = watch.main()
     assert longest
     assert longest.count == 5
@@ -208,7 +208,7 @@ def test_a_data_set_that_is_gone_leaves_its_steps_and_not_its_identity() -> None
 
 def test_an_iterator_inside_another_is_part_of_it() -> None:
     watch = Watch()
-    outer, inner = watch.of(origin, origin), watch.of(Watch, origin)
+    outer, inner = watch.of(source, source), watch.of(Watch, source)
     numbers = iter(range(20))
     for _ in range(10):
         watch.take(outer, lambda: watch.take(inner, lambda: next(numbers)))

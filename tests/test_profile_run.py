@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests import contract
 from tests.conftest import Result
-from tests.pipeline_cases import take_two_batches, write_target
+from tests.pipeline_cases import listed_shard, manifest, take_two_batches, write_target
 from tpuctl.cli.app import app
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling import Profile, profile_target, save
@@ -58,10 +58,9 @@ def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 features = tf.train.Features(feature={"image": image, "label": label})
                 writer.write(tf.train.Example(features=features).SerializeToString())
         size = (folder / name).stat().st_size
-        listed.append({"name": name, "bytes": size, "records": 4})
+        listed.append(listed_shard(name, size, 4))
     options = {"size": [64, 64], "mode": "stretch", "encode": "jpeg", "format": "tfrecord"}
-    manifest = {"schema": "tpuctl.dataset/1", "options": options, "shards": listed}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest(*listed, options=options)))
     return folder
 
 
@@ -191,7 +190,7 @@ def test_bad_files_are_left_out_counted_and_named(photos: Path, tmp_path: Path) 
     assert not {"whole.jpg", "alpha.png", "cmyk.jpg", "grey.jpg", "progressive.jpg"} & set(left_out)
     assert "rotated.jpg" not in left_out
     assert profile.status == "partial"
-    assert "left out" in " ".join(profile.warnings)
+    assert "skipped" in " ".join(profile.warnings)
     assert (profile.pipeline_examples_per_s or 0.0) > 0
 
 

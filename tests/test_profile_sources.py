@@ -14,9 +14,10 @@ import pytest
 
 from tpuctl.errors import InvalidInputError, TargetError
 from tpuctl.profiling import Profile, profile_target
-from tpuctl.profiling.frameworks.iterables import count_examples, holds_a_batch, open_iterable
+from tpuctl.profiling.frameworks.iterables import open_iterable
 from tpuctl.profiling.frameworks.meter import FEW, Meter, Metered
-from tpuctl.profiling.measure.loop import Feed
+from tpuctl.profiling.frameworks.source import count_examples, holds_a_batch
+from tpuctl.profiling.measure.loop import BatchReader
 from tpuctl.profiling.measure.sources import frameworks_of, kind_of
 
 BODY = """
@@ -308,7 +309,7 @@ class Odd:
 
 def test_nothing_is_asked_of_an_iterator_but_its_elements(tmp_path: Path) -> None:
     source = open_iterable(Odd(), Odd, str(tmp_path), name="odd", batch_size=2)
-    source.begun.clear()
-    feed = Feed(source, batch_size=2)
-    assert feed.step() == 2
-    feed.poll()
+    source.starts = ()
+    reader = BatchReader(source, batch_size=2)
+    assert reader.step() == 2
+    reader.poll()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.profiling.frameworks.stacks import giver
+from tpuctl.profiling.frameworks.stacks import producer_of
 
 # A process of its own: the timer of a test's time limit has the signal here.
 PROGRAM = """
 import json, sys
 import numpy as np
 from tpuctl.profiling.frameworks.iterables import iterate
-from tpuctl.profiling.frameworks.stacks import StackSampler, giving
+from tpuctl.profiling.frameworks.stacks import StackSampler, name_producer
 
 PICTURES = np.ones((4, 512, 512, 3), np.float32)
 
@@ -30,20 +30,20 @@ class Scaled:
         return PICTURES / 255.0
 
 def named():
-    return giving(scaled(), scaled())
+    return name_producer(scaled(), scaled())
 
 def indexed():
-    return giving(Scaled(), iterate(Scaled()))
+    return name_producer(Scaled(), iterate(Scaled()))
 
 def taken(iterator):
     sampler = StackSampler(sys.argv[1])
     sampler.start()
     for _ in range(5_000):
         next(iterator)
-        if sum(seen.samples for seen in list(sampler.seen.values())) > 20:
+        if sum(each.count for each in list(sampler.samples.values())) > 20:
             break
     sampler.stop()
-    cpu_s = {name: seen.cpu_s for (name, _), seen in sampler.seen.items()}
+    cpu_s = {name: each.cpu_s for (name, _), each in sampler.samples.items()}
     return max(cpu_s, key=cpu_s.get)
 
 print(json.dumps({make.__name__: taken(make()) for make in (scaled, named, indexed)}))
@@ -78,7 +78,7 @@ def numbers() -> Iterator[int]:
 
 
 def test_what_a_library_gives_has_no_giver_of_the_users(tmp_path: Path) -> None:
-    assert giver(iter([1])) is None
-    assert giver(None) is None
-    assert giver(tmp_path) is None
-    assert giver(numbers()) == ("numbers", f"{__file__}:{numbers.__code__.co_firstlineno}")
+    assert producer_of(iter([1])) is None
+    assert producer_of(None) is None
+    assert producer_of(tmp_path) is None
+    assert producer_of(numbers()) == ("numbers", f"{__file__}:{numbers.__code__.co_firstlineno}")

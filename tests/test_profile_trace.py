@@ -149,7 +149,7 @@ def test_a_figure_that_is_not_known_cannot_pass_a_limit(tmp_path: Path, tpuctl: 
     place = write(tmp_path, SCENES["transfer"])
     document = tpuctl("profile", "trace", place, "--fail-if", "mxu<0.4", "--json").document
     assert document["errors"][0]["code"] == "limit_passed"
-    assert "not known" in document["errors"][0]["message"]
+    assert "unknown" in document["errors"][0]["message"]
     assert document["data"]["verdict"] == "transfer"
 
 

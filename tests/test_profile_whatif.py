@@ -136,7 +136,7 @@ def test_a_python_stage_that_held_the_lock_on_one_vcpu_caps_what_more_are_said_t
     assert found.scaling is not None
     assert found.scaling.serial_ms == pytest.approx(decode.cpu_ms_per_example)
     assert found.vcpus.needed_to_saturate is None
-    assert "holds its lock" in (found.vcpus.why_null or "")
+    assert "holds the interpreter lock" in (found.vcpus.why_null or "")
 
 
 def test_an_estimated_step_widens_the_interval_of_vcpus() -> None:

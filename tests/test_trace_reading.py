@@ -16,8 +16,8 @@ from tests import xspaces
 from tests.xspaces import Event, Line, Plane, chip, host, pipeline, session, training
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.profiling.models import Verdict
-from tpuctl.profiling.trace.capture import find_capture, open_trace
 from tpuctl.profiling.trace.events import LONGEST_FAST
+from tpuctl.profiling.trace.files import find_capture, open_trace
 from tpuctl.profiling.trace.intervals import FEW, Intervals, subtract, union
 from tpuctl.profiling.trace.profile import profile_trace
 from tpuctl.profiling.trace.xspace import Events, read_space
@@ -243,8 +243,8 @@ def as_text(data: bytes) -> bytes:
         (b"<!doctype html>", "web page"),
         (b"PK\x03\x04....", "zip archive"),
         (b"version https://git-lfs.github.com/spec/v1\noid x", "git lfs pull"),
-        (b"\x7fELF" + bytes(range(256)), "another structure"),
-        (xspaces.message(1, xspaces.message(1, b"v5e")), "another structure"),
+        (b"\x7fELF" + bytes(range(256)), "another format"),
+        (xspaces.message(1, xspaces.message(1, b"v5e")), "another format"),
     ],
 )
 def test_a_file_that_is_no_trace_is_one_error_that_says_what_it_is(
@@ -257,7 +257,7 @@ def test_a_file_that_is_no_trace_is_one_error_that_says_what_it_is(
 
 
 def test_a_trace_in_which_nothing_happened_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="nothing happened"):
+    with pytest.raises(InvalidInputError, match="is empty"):
         profile_trace(write(tmp_path, xspaces.space([session(1, 2)])))
 
 

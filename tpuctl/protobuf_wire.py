@@ -1,7 +1,7 @@
-"""The wire format of protocol buffers, read without their library and without trust.
+"""Read the wire format of protocol buffers without their library; the bytes are not trusted.
 
-https://protobuf.dev/programming-guides/encoding
-Is sent to workers (see `remote.payload`), so it needs nothing but Python 3.8.
+https://protobuf.dev/programming-guides/encoding. It is sent to workers (`remote.payload`), so it
+needs nothing but Python 3.8.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LONGEST_VARINT = 10
 # A varint of up to eight bytes as a regular expression, each but the last followed by another.
 SHORT_VARINT = rb"[\x80-\xff]{0,7}[\x00-\x7f]"
 LANE_BYTES = 8
-# What a varint that fills a lane holds.
+# The bits of a varint that fills a lane.
 LANE_BITS = 56
 
 
 class Damaged(Exception):
-    """The bytes at `position` are no message, or the message ends before it should."""
+    """The bytes at `position` are not a valid message, or the message is cut off."""
 
     def __init__(self, position: int, what: str) -> None:
         super().__init__(f"{what} at byte {position:,}")
@@ -32,15 +32,15 @@ class Damaged(Exception):
 
 
 if TYPE_CHECKING:
-    # Its number, how it is written, then its value or where its bytes begin, and where it ends.
+    # Field number, wire type, then the value or the start of its bytes, and the end of the field.
     Field = tuple[int, int, int, int]
 
 
 def fields(data: bytes, start: int, stop: int) -> Iterator[Field]:
     """Walk the fields of a message.
 
-    A field that should go on behind `stop` is handed out as far as it goes; then, as for anything
-    else that makes no sense, Damaged is raised.
+    A field that ends after `stop` is yielded up to there; then, as for any other invalid bytes,
+    Damaged is raised.
     """
     position = start
     while position < stop:
@@ -52,11 +52,11 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[Field]:
 
 
 def field_at(data: bytes, position: int, stop: int) -> Field:
-    """Read one field, whose end may lie behind `stop`; raises Damaged."""
+    """Read one field, whose end may be after `stop`; raises Damaged."""
     tag, at = varint(data, position, stop)
     number, wire = tag >> 3, tag & 7
     if not number:
-        raise Damaged(position, "there is no field 0")
+        raise Damaged(position, "field number 0 is not valid")
     if wire == VARINT:
         return number, wire, *varint(data, at, stop)
     if wire == LENGTH:
@@ -64,11 +64,11 @@ def field_at(data: bytes, position: int, stop: int) -> Field:
         return number, wire, at, at + size
     if wire in (FIXED32, FIXED64):
         return number, wire, at, at + (4 if wire == FIXED32 else 8)
-    raise Damaged(position, f"there is no field of kind {wire}")
+    raise Damaged(position, f"wire type {wire} is not valid")
 
 
 def varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    """Read one unsigned number and where the next thing begins; raises Damaged."""
+    """Read an unsigned number and return it with the position after it; raises Damaged."""
     if position < stop and (byte := data[position]) < 0x80:
         return byte, position + 1
     value = shift = 0
@@ -78,11 +78,11 @@ def varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
         shift += 7
-    raise Damaged(position, "a number does not end")
+    raise Damaged(position, "a number has no end")
 
 
 def varint_bytes(value: int) -> bytes:
-    """Write an unsigned number."""
+    """Encode an unsigned number."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -91,7 +91,7 @@ def varint_bytes(value: int) -> bytes:
 
 
 def signed(value: int) -> int:
-    """Read an unsigned 64-bit number as the int64 that was written."""
+    """Convert an unsigned 64-bit number to the int64 that was encoded."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -102,14 +102,14 @@ def double(data: bytes, start: int) -> float:
 
 
 def text(data: bytes, start: int, stop: int) -> str:
-    """Read bytes as text; what is not UTF-8 is replaced."""
+    """Read bytes as text; invalid UTF-8 is replaced."""
     return bytes(data[start:stop]).decode("utf-8", "replace")
 
 
 def decode_lanes(lanes: bytes) -> array[int]:
-    """Decode many varints at once, each in a lane of eight bytes that zeros fill up.
+    """Decode many varints at once, each in a lane of eight bytes padded with zeros.
 
-    Together they are one huge integer, and three masked shifts squeeze the 7-bit groups of all:
+    Together they are one huge integer, and three masked shifts join the 7-bit groups of all lanes:
     8 x 7 bits, 4 x 14, 2 x 28, 1 x 56. Ten times as fast as one by one.
     """
     payload, *lows = _masks(len(lanes))
@@ -122,7 +122,7 @@ def decode_lanes(lanes: bytes) -> array[int]:
 
 @functools.lru_cache(maxsize=8)
 def _masks(size_bytes: int) -> tuple[int, ...]:
-    """What is kept of every lane at first, and by each shift."""
+    """The bits of every lane that are kept at first, and by each shift."""
     patterns = (
         0x7F7F_7F7F_7F7F_7F7F,
         0x007F_007F_007F_007F,

@@ -1,38 +1,31 @@
-"""What to change, what it should bring, and how. Pure.
+"""What to change, the predicted gain, and how. Pure.
 
-A prediction takes CPU time away from stages and divides what is left into the vCPU time that the
-pipeline got; one that would not gain anything is not given.
+A prediction removes CPU time from stages and divides the rest into the vCPU time that the pipeline
+got; advice that is not predicted to gain anything is not given. Rules of tf.data pipelines are in
+`advice_tf_data`; here are those of Python pipelines (PyTorch, Grain, any iterable) and the shared
+ones.
 """
 
 import math
-import re
-import shlex
+from collections.abc import Callable
 
-from tpuctl.profiling.advice_python import PYTHON_RULES
-from tpuctl.profiling.attribution import trunk
+from tpuctl.profiling import advice_tf_data as tf_data
+from tpuctl.profiling.case import Situation
 from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
-from tpuctl.profiling.rule_inputs import Rule, Situation, more_vcpus, neighbours, quota, serial_runs
 from tpuctl.profiling.whatif import Change
-from tpuctl.units import format_bytes
 
-SHARE_WORTH_A_RULE = 0.4
-CHANNELS = 3
-NOTABLE = 0.15
-VARIANTS, WORKER_VCPUS = 4, 8
-# What reading a kept example costs of what making it did, at least: nothing is free.
-READ_SHARE = 0.05
-# module:function or path.py:function
-_FUNCTION = re.compile(r".+:[^\W\d]\w*")
+MOST_WAITING_LANES = 32
+Rule = Callable[[Situation], Advice | None]
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
     """Collect the advice that fits the verdict, the greatest predicted gain first.
 
-    What feeds the device is worth the same however far beyond; the order of the rules then counts.
+    Gains beyond what saturates the device count alike; the order of the rules then decides.
     """
-    python = situation.case.measured.kind in ("torch", "grain", "iterable")
-    rules = (PYTHON_RULES if python else RULES).get(situation.finding.verdict, ())
+    is_python = situation.case.measured.kind in ("torch", "grain", "iterable")
+    rules = (PYTHON_RULES if is_python else TF_DATA_RULES).get(situation.finding.verdict, ())
     given = [advice for rule in rules if (advice := rule(situation))]
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
     worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
@@ -40,265 +33,162 @@ def advise(situation: Situation) -> tuple[Advice, ...]:
     return tuple(sorted(worth, key=lambda a: -min(enough, a.predicted_examples_per_s or 0.0)))
 
 
-def _presize(at: Situation) -> Advice | None:
-    decode, resize = at.named("decode"), at.named("resize")
-    if at.case.measured.kind != "photos" or not decode or not resize:
+def _more_vcpus(at: Situation) -> Advice | None:
+    """A host with more vCPUs, if they are the bottleneck."""
+    needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
+    if needed is None or device is None or needed <= at.usable_vcpus:
         return None
-    share = decode.share_of_cpu + resize.share_of_cpu
-    if share < SHARE_WORTH_A_RULE or not decode.bytes_per_example:
-        return None
-    facts = load_facts("relative_costs.json")
-    photo_pixels = decode.bytes_per_example / CHANNELS
-    record_pixels = at.image_size**2 * facts["record_decode_per_pixel"]
-    record_pixels += facts["record_overhead_pixels"]
-    record = decode.cpu_ms_per_example * min(1.0, record_pixels / photo_pixels)
-    read = at.named("read")
-    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example
-    gone += read.cpu_ms_per_example if read else 0.0
-    rate = at.rate_with(at.total_ms - gone + record, dropped=("read", "decode", "resize"))
-    size, folder = at.image_size, at.target.rstrip("/")
-    shards = f"{folder}-{size}"
+    high, used = at.vcpus.high or needed, at.vcpus.used or 0.0
+    far = needed > at.case.limits.longest_extrapolation * used
+    doubt = f", extrapolated far from {used:.2g}" if far else ""
     return at.advice(
-        "presize",
-        f"Resize the photographs once, not every epoch: that is {share:.0%} of the CPU time.",
-        f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
-        rate,
-        Change("presize", size),
-    )
-
-
-def _scaled_decode(at: Situation) -> Advice | None:
-    stage = max(at.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
-    if stage is None or not stage.decodes_jpeg or not stage.bytes_per_example:
-        return None
-    side = (stage.bytes_per_example / CHANNELS / 1.5) ** 0.5
-    ratio = next((each for each in (8, 4, 2) if side / each >= at.image_size), None)
-    if ratio is None or at.case.measured.kind == "shards":
-        return None
-    factor = load_facts("relative_costs.json")["scaled_decode"][str(ratio)]
-    saved = stage.cpu_ms_per_example * (1 - factor)
-    return at.advice(
-        "scaled_decode",
-        f"Decode at 1/{ratio} of the size: {at.image_size} pixels are all that is needed.",
-        f"tf.io.decode_jpeg(content, channels=3, ratio={ratio}) in {stage.location or stage.name}",
-        at.rate_with(at.total_ms - saved),
-        Change("ratio", ratio),
-    )
-
-
-def _cache(at: Situation) -> Advice | None:
-    examples, host = at.case.measured.input.examples, at.case.measured.host
-    last = next((i - 1 for i, stage in enumerate(at.stages) if stage.is_random), None)
-    batches = next((i - 1 for i, stage in enumerate(at.stages) if "Batch" in stage.op), None)
-    position = last if last is not None else batches
-    if position is None or position < 0 or not examples or at.named("cache"):
-        return None
-    stage, before = at.stages[position], at.stages[: position + 1]
-    share = load_facts("relative_costs.json")["cache_memory_share"]
-    size = (stage.bytes_per_example or 0.0) * examples
-    if not size or size > share * host.memory_available_bytes:
-        return None
-    saved = sum(each.cpu_ms_per_example for each in before)
-    return at.advice(
-        "cache",
-        f"Keep the data set in memory after {stage.name}: {format_bytes(size)} of "
-        f"{format_bytes(host.memory_available_bytes)}; from the second epoch on.",
-        f"dataset.cache() after {stage.location or stage.name}",
-        at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
-        Change("cache", location=stage.location) if stage.location else None,
-    )
-
-
-def _leave_python(at: Situation) -> Advice | None:
-    index = at.finding.bottleneck
-    if index is None:
-        return None
-    stage, usable = at.stages[index], at.case.free.signals.vcpus_usable
-    return at.advice(
-        "python_to_ops",
-        f"{stage.name} holds the interpreter lock, so only one of its calls runs at a time.",
-        f"write {stage.location or stage.name} with TensorFlow operations, or run it in processes",
-        usable * 1000 / at.total_ms if at.total_ms else None,
-    )
-
-
-def _threadpool(at: Situation) -> Advice | None:
-    index = at.finding.bottleneck
-    if index is None:
-        return None
-    if at.case.blocked < at.case.limits.blocked_share:
-        return _thread_for_each_vcpu(at)
-    stage = at.stages[index]
-    calls = max(16, stage.parallelism or 1)
-    limits = [calls * 1000 / stage.active_ms_per_example]
-    if at.total_ms:
-        limits.append(at.case.free.signals.vcpus_usable * 1000 / at.total_ms)
-    parallel = stage.parallelism is not None and stage.parallelism >= calls
-    also = "" if parallel else f" and num_parallel_calls={calls} in {stage.location or stage.name}"
-    return at.advice(
-        "threadpool" if parallel else "parallel_calls",
-        f"Let {calls} calls of {stage.name} wait at the same time; they need no vCPU for that.",
-        f"options.threading.private_threadpool_size = {calls}{also}",
-        min(limits),
-        Change("threads", calls, stage.location),
-    )
-
-
-def _thread_for_each_vcpu(at: Situation) -> Advice | None:
-    usable = at.case.free.signals.vcpus_usable
-    threads = math.ceil(usable)
-    return at.advice(
-        "threadpool",
-        f"Let {threads} threads work, one for each vCPU.",
-        f"options.threading.private_threadpool_size = {threads}, or none",
-        usable * 1000 / at.total_ms if at.total_ms else None,
-    )
-
-
-def _parallelise(at: Situation) -> Advice | None:
-    index = at.finding.bottleneck
-    if index is None or at.stages[index].op == "Prefetch":
-        return None
-    stage = at.stages[index]
-    rate = at.case.free.signals.vcpus_usable * 1000 / at.total_ms if at.total_ms else None
-    others = [active for indices, active in serial_runs(at.case) if index not in indices and active]
-    caps = [at.case.examples_per_s / active for active in others]
-    if stage.name == "from_generator":
-        change = "read the files with tf.data itself, or make one generator per process"
-    elif "Map" in stage.op:
-        change = f"num_parallel_calls=tf.data.AUTOTUNE in {stage.location or stage.name}"
-    elif "Interleave" in stage.op:
-        change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
-    else:
-        return None
-    return at.advice(
-        "parallel_calls",
-        f"{stage.name} runs on one thread; let tf.data run several calls of it.",
-        change,
-        min([rate, *caps]) if rate else None,
-        None if stage.name == "from_generator" else Change("calls"),
-    )
-
-
-def _prefetch(at: Situation) -> Advice | None:
-    if not at.stages or at.stages[-1].op == "Prefetch":
-        return None
-    return at.advice(
-        "prefetch",
-        "Prepare the next batch while the device computes this one.",
-        "dataset.prefetch(tf.data.AUTOTUNE) at the end of the pipeline",
-        None,
-        Change("prefetch"),
-    )
-
-
-def _smooth(at: Situation) -> Advice | None:
-    return at.advice(
-        "prefetch",
-        "Batches come unevenly: keep more of them ready, and let early ones overtake late ones.",
-        "dataset.prefetch(8) and options.deterministic = False",
-        None,
-        Change("unordered", 8),
-    )
-
-
-def _vectorise(at: Situation) -> Advice | None:
-    if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
-        return None
-    return at.advice(
-        "vectorise",
-        "Most CPU time goes into handing single elements on, not into work on them.",
-        "batch first, then map and filter over whole batches",
-        at.rate_with(at.total_ms - at.case.parts.residual.cpu_ms_per_example),
-    )
-
-
-def _variants(at: Situation) -> Advice | None:
-    """Keep what random stages made, some variants of each example, on disk."""
-    random = [stage for stage in at.stages if stage.is_random and stage.share_of_cpu > NOTABLE]
-    last = random[-1] if random else None
-    examples = at.case.measured.input.examples
-    if last is None or not last.bytes_per_example:
-        return None
-    saved = sum(each.cpu_ms_per_example for each in at.stages[: last.index + 1])
-    size = last.bytes_per_example * examples * VARIANTS if examples else None
-    disk = f", {format_bytes(size)} of disk" if size else ""
-    kept = ", ".join(each.name for each in random)
-    # `data cache` runs functions; a program or a folder of pictures has to be made one first.
-    is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
-    target = shlex.quote(at.target) if is_function else "TARGET"
-    return at.advice(
-        "cached_variants",
-        f"Run everything up to {last.name} {VARIANTS} times and keep it{disk}: {kept} then costs a "
-        "read.",
-        f"tpuctl data cache {target} DST --variants {VARIANTS}",
-        at.rate_with(max(at.total_ms - saved, READ_SHARE * at.total_ms)),
-    )
-
-
-def _service(at: Situation) -> Advice | None:
-    """Machines without a TPU do a part of the work."""
-    needed, used = at.vcpus.needed_to_saturate, at.case.free.signals.vcpus_usable
-    device = at.case.device_examples_per_s
-    if needed is None or device is None or needed <= used:
-        return None
-    workers = math.ceil((needed - used) / WORKER_VCPUS)
-    return at.advice(
-        "data_service",
-        f"{workers} more machine{'s' if workers > 1 else ''} of {WORKER_VCPUS} vCPUs could make "
-        "the batches that this host cannot (tf.data service).",
-        "dataset.apply(tf.data.experimental.service.distribute(...)) with a dispatcher and "
-        f"{workers} worker{'s' if workers > 1 else ''}",
+        "more_vcpus",
+        f"Use a host with {math.ceil(needed)} vCPUs ({at.vcpus.low:.1f} to {high:.1f}{doubt}).",
+        "tpuctl types shows how many vCPUs each TPU host has",
         device,
     )
 
 
-def _order(at: Situation) -> Advice | None:
-    """A cache above a shuffle or a random stage keeps one order, one augmentation, for ever."""
-    chain = trunk(at.case.measured.chain)
-    cache = next((i for i, node in enumerate(chain) if node.op == "Cache"), None)
-    if cache is None:
-        return None
-    below = [node.name for node in chain[cache + 1 :] if node.op == "Shuffle" or node.is_random]
-    if not below:
-        return None
-    names = " and ".join(below)
+def _neighbours(at: Situation) -> Advice | None:
+    """Fewer other processes."""
+    cpu = at.case.own + at.case.others
+    rate = at.case.examples_per_s * cpu / at.case.own if at.case.own else None
     return at.advice(
-        "order",
-        f"The cache keeps what {names} did the first time; every epoch sees the same.",
-        f"cache() before {names}, then shuffle, then random augmentation, then batch",
+        "neighbours",
+        f"Free the {at.case.others:.0%} of the vCPUs that other processes use.",
+        "find them with top, then stop them or move the training",
+        rate,
+    )
+
+
+def _quota(at: Situation) -> Advice | None:
+    """A larger share of the machine for this container."""
+    visible = at.case.free.signals.vcpus_visible
+    return at.advice(
+        "quota",
+        f"Raise the CPU limit: the container may use {at.usable_vcpus:g} of {visible} vCPUs.",
+        "raise the CPU limit of the container (docker --cpus, Kubernetes resources.limits.cpu)",
+        at.case.examples_per_s * visible / at.usable_vcpus,
+    )
+
+
+def _workers(at: Situation) -> Advice | None:
+    """More worker processes, if the present ones leave vCPUs idle."""
+    count = max(2, math.ceil(at.usable_vcpus))
+    measured = at.case.measured
+    in_processes = measured.settings.get("num_workers") or 0
+    if not at.total_ms or in_processes >= count or at.case.own >= at.case.limits.busy:
+        return None
+    line = {
+        "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
+        "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
+    }.get(
+        measured.kind,
+        "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
+        f"functions in {count} workers",
+    )
+    names = ", ".join(s.name for s in at.stages if s.is_notable) or "the pipeline"
+    return at.advice(
+        "workers",
+        f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
+        line,
+        at.usable_vcpus * max(0.0, 1 - at.case.others) * 1000 / at.total_ms,
+        Change("workers", count) if measured.kind != "iterable" else None,
+    )
+
+
+def _wait_together(at: Situation) -> Advice | None:
+    """More calls that wait at the same time, which needs no vCPU."""
+    index = at.finding.bottleneck
+    if index is None:
+        return None
+    stage, kind = at.stages[index], at.case.measured.kind
+    count = min(MOST_WAITING_LANES, 4 * (at.case.measured.lanes or 1))
+    limits = [count * 1000 / sum(each.active_ms_per_example for each in at.stages)]
+    if at.full_rate:
+        limits.append(at.full_rate)
+    lines = {
+        "torch": f"DataLoader(..., num_workers={count})",
+        "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
+    }
+    threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
+    return at.advice(
+        "parallel_calls",
+        f"Let {count} calls of {stage.name} wait at the same time; waiting needs no vCPU.",
+        lines.get(kind, threads),
+        min(limits),
+        Change("workers", count) if kind == "torch" else None,
+    )
+
+
+def _buffer_batches(at: Situation) -> Advice | None:
+    lines = {
+        "torch": "DataLoader(..., num_workers=2, prefetch_factor=8)",
+        "grain": "grain.ReadOptions(prefetch_buffer_size=...) with room for several batches",
+    }
+    return at.advice(
+        "prefetch",
+        "Batches arrive unevenly: buffer more of them.",
+        lines.get(at.case.measured.kind, "read ahead in a thread with a queue of 8 batches"),
         None,
+    )
+
+
+def _cache_shards(at: Situation) -> Advice | None:
+    """Decode once: write the elements before random augmentation to shards."""
+    deterministic = [s for s in at.stages if not s.is_random and s.op not in ("Batch", "Transfer")]
+    share = sum(stage.share_of_cpu for stage in deterministic)
+    if share < at.case.limits.residual or at.case.measured.kind == "iterable":
+        return None
+    saved = sum(stage.cpu_ms_per_example for stage in deterministic)
+    names = ", ".join(s.name for s in deterministic if s.is_notable)
+    return at.advice(
+        "cached_variants",
+        f"Run {names} once and keep the results; keep several variants if they are random.",
+        "tpuctl data cache TARGET DST --variants 4",
+        at.rate_with(max(at.total_ms - saved, tf_data.READ_SHARE * at.total_ms)),
     )
 
 
 def _fewer_bytes(at: Situation) -> Advice | None:
     return at.advice(
         "fewer_bytes",
-        "Send the numbers as they were stored, one byte each, and make them floats on the device.",
-        "end the pipeline in tf.uint8; in the step: tf.cast(images, tf.bfloat16) / 255",
+        tf_data.FEWER_BYTES,
+        "keep arrays uint8 until the step; there: x.astype(jax.numpy.bfloat16) / 255",
         None,
     )
 
 
-CPU_RULES: tuple[Rule, ...] = (
-    _presize,
-    _scaled_decode,
-    _cache,
-    _variants,
-    _vectorise,
-    _service,
-    more_vcpus,
-    _order,
-)
-RULES: dict[str, tuple[Rule, ...]] = {
-    "vcpu": CPU_RULES,
-    "stolen": (neighbours, *CPU_RULES),
-    "throttled": (quota, *CPU_RULES),
-    "gil": (_leave_python,),
-    "io": (_threadpool,),
-    "threadpool": (_threadpool,),
-    "serial": (_parallelise, _prefetch),
+PYTHON_RULES: dict[str, tuple[Rule, ...]] = {
+    "vcpu": (_cache_shards, _more_vcpus),
+    "stolen": (_neighbours, _cache_shards, _more_vcpus),
+    "throttled": (_quota, _cache_shards, _more_vcpus),
+    "gil": (_workers,),
+    "serial": (_workers,),
+    "io": (_wait_together,),
+    "threadpool": (_wait_together,),
+    "bursty": (_buffer_batches,),
     "transfer": (_fewer_bytes,),
-    "bursty": (_smooth,),
-    "unknown": (_vectorise,),
+}
+CPU_RULES: tuple[Rule, ...] = (
+    tf_data.presize,
+    tf_data.scaled_decode,
+    tf_data.cache,
+    tf_data.variants,
+    tf_data.vectorise,
+    tf_data.data_service,
+    _more_vcpus,
+    tf_data.order,
+)
+TF_DATA_RULES: dict[str, tuple[Rule, ...]] = {
+    "vcpu": CPU_RULES,
+    "stolen": (_neighbours, *CPU_RULES),
+    "throttled": (_quota, *CPU_RULES),
+    "gil": (tf_data.leave_python,),
+    "io": (tf_data.threadpool,),
+    "threadpool": (tf_data.threadpool,),
+    "serial": (tf_data.parallel_calls, tf_data.prefetch),
+    "transfer": (tf_data.fewer_bytes,),
+    "bursty": (tf_data.smooth,),
+    "unknown": (tf_data.vectorise,),
 }

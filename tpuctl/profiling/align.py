@@ -1,14 +1,19 @@
-"""Match the pipeline as written with the nodes that ran: an edit script between two trees.
+"""Match the pipeline as written with the nodes that ran and the work in a host trace. Pure.
 
-tf.data rewrites pipelines (a map and a batch become MapAndBatch, a prefetch is added at the end),
-so neither order nor number of nodes can be relied on.
+tf.data rewrites pipelines (a map and a batch become MapAndBatch, a prefetch is appended), so
+neither the order nor the number of nodes is reliable: they are aligned by an edit script between
+the two trees.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tpuctl.profiling.models import ChainNode, NodeCost
-from tpuctl.profiling.runtime_model import unversioned
+from tpuctl.profiling.node_stats import unversioned
+from tpuctl.profiling.trace.models import Operation, TracedNode
 
 SAME = {
     "ForeverRepeat": "Repeat",
@@ -26,11 +31,14 @@ SAME = {
 FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffle")}
 BOOKKEEPING = ("Root", "Options", "Model", "MaxIntraOpParallelism", "PrivateThreadPool")
 MATCH, FUSE, SKIP_WRITTEN, SKIP_RAN = "match", "fuse", "skip written", "skip ran"
+STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
+# A batch below this share of the model's time does not distort the result.
+LEAST_BATCH_SHARE = 0.02
 
 
 @dataclass
 class RunNode:
-    """A node that ran, with the nodes that fed it and those it made by itself."""
+    """A node that ran, with its inputs and the nodes it created per element (interleave)."""
 
     cost: NodeCost
     examples_per_element: float = 1.0
@@ -39,8 +47,8 @@ class RunNode:
 
     @property
     def op(self) -> str:
-        """The operation's name, without its place among its siblings."""
-        return self.cost.path[-1].partition("#")[0].rstrip("*")
+        """The operation's name."""
+        return self.cost.op
 
 
 @dataclass(frozen=True)
@@ -51,29 +59,40 @@ class AlignedStage:
     ran: tuple[RunNode, ...]
 
 
+Node = TypeVar("Node", ChainNode, RunNode)
+
+
+def trunk(root: Node) -> list[Node]:
+    """The nodes from the output down to the first that does not have exactly one input."""
+    nodes = [root]
+    while len(nodes[-1].inputs) == 1:
+        nodes.append(nodes[-1].inputs[0])
+    return nodes
+
+
 def canonical(op: str) -> str:
-    """Reduce an operation's name to what both sides call it."""
+    """Map an operation's name to the one that written and executed pipelines share."""
     stem = unversioned(op)
     return SAME.get(stem, stem)
 
 
-def grow_tree(costs: Sequence[NodeCost], examples_per_element: float) -> RunNode | None:
-    """Arrange the accounts as the tree they came from and say what one element of each is worth."""
+def build_tree(costs: Sequence[NodeCost], examples_per_element: float) -> RunNode | None:
+    """Arrange node costs as a tree and work out how many examples one element of each is."""
     nodes = {cost.path: RunNode(cost) for cost in costs}
     roots = [node for path, node in nodes.items() if len(path) == 1]
     for path, node in nodes.items():
-        if above := nodes.get(path[:-1]):
-            (above.inner if path[-1].endswith("*") else above.inputs).append(node)
+        if parent := nodes.get(path[:-1]):
+            (parent.inner if path[-1].endswith("*") else parent.inputs).append(node)
     if not roots:
         return None
     root = max(roots, key=lambda node: node.cost.elements)
-    _weigh(root, examples_per_element)
+    _set_examples_per_element(root, examples_per_element)
     return root
 
 
 def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
     """Pair every transformation with the nodes that ran for it, outermost first."""
-    written, ran = _trunk_written(chain), _trunk_ran(root)
+    written, ran = trunk(chain), trunk(root)
     stages: list[AlignedStage] = []
     waiting: list[RunNode] = []
     branches: list[tuple[ChainNode, RunNode]] = []
@@ -94,7 +113,7 @@ def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
 
 
 def merge_labelled(stages: Sequence[AlignedStage]) -> list[AlignedStage]:
-    """Join neighbours that their author gave the same name (`ds.map(..., name="decode")`)."""
+    """Join neighbours that have the same user-given name (`ds.map(..., name="decode")`)."""
     merged: list[AlignedStage] = []
     for stage in stages:
         label = _label(stage)
@@ -110,34 +129,21 @@ def _label(stage: AlignedStage) -> str | None:
     return labels.pop() if len(labels) == 1 else None
 
 
-def _weigh(node: RunNode, examples_per_element: float) -> None:
+def _set_examples_per_element(node: RunNode, examples_per_element: float) -> None:
     node.examples_per_element = examples_per_element
     examples = examples_per_element * node.cost.elements
     ratio = node.cost.ratio
     for below in node.inputs:
         if ratio and len(node.inputs) == 1:
-            # A batch that is not full still consumes single examples.
+            # A partial batch still consumes single examples.
             partial = ratio > 1 and examples_per_element < 0.999 * ratio
-            worth = 1.0 if partial else examples_per_element / ratio
+            each = 1.0 if partial else examples_per_element / ratio
         else:
-            worth = examples / below.cost.elements if below.cost.elements else 0.0
-        _weigh(below, worth)
+            each = examples / below.cost.elements if below.cost.elements else 0.0
+        _set_examples_per_element(below, each)
     for below in node.inner:
-        _weigh(below, examples / below.cost.elements if below.cost.elements else 0.0)
-
-
-def _trunk_written(chain: ChainNode) -> list[ChainNode]:
-    trunk = [chain]
-    while len(trunk[-1].inputs) == 1:
-        trunk.append(trunk[-1].inputs[0])
-    return trunk
-
-
-def _trunk_ran(root: RunNode) -> list[RunNode]:
-    trunk = [root]
-    while len(trunk[-1].inputs) == 1:
-        trunk.append(trunk[-1].inputs[0])
-    return trunk
+        each = examples / below.cost.elements if below.cost.elements else 0.0
+        _set_examples_per_element(below, each)
 
 
 def _all_below(nodes: Sequence[RunNode]) -> list[RunNode]:
@@ -147,50 +153,108 @@ def _all_below(nodes: Sequence[RunNode]) -> list[RunNode]:
 def _edit_script(
     written: Sequence[ChainNode], ran: Sequence[RunNode]
 ) -> list[tuple[str, int, int]]:
-    """Find the cheapest way to read one list as the other (Wagner and Fischer, 1974)."""
+    """Find the cheapest edits that turn one list into the other (Wagner and Fischer, 1974)."""
     costs: dict[tuple[int, int], tuple[float, str]] = {}
     for i in range(len(written), -1, -1):
         for j in range(len(ran), -1, -1):
             options = [
-                (price + costs[i + di, j + dj][0], action)
-                for action, di, dj, price in _moves(written, ran, i, j)
+                (price + costs[i + STEPS[action][0], j + STEPS[action][1]][0], action)
+                for action, price in _moves(written[i : i + 2], ran[j : j + 1])
             ]
             costs[i, j] = min(options, default=(0.0, ""))
     script, i, j = [], 0, 0
-    steps = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
     while action := costs[i, j][1]:
         script.append((action, i, j))
-        i, j = i + steps[action][0], j + steps[action][1]
+        i, j = i + STEPS[action][0], j + STEPS[action][1]
     return script
 
 
-def _moves(
-    written: Sequence[ChainNode], ran: Sequence[RunNode], i: int, j: int
-) -> list[tuple[str, int, int, float]]:
-    moves: list[tuple[str, int, int, float]] = []
-    if i < len(written):
-        moves.append((SKIP_WRITTEN, 1, 0, 1.0))
-    if j < len(ran):
-        moves.append((SKIP_RAN, 0, 1, 1.0))
-    if i < len(written) and j < len(ran):
-        op = canonical(ran[j].op)
-        if canonical(written[i].op) == op:
-            moves.append((MATCH, 1, 1, 0.0))
-        pair = tuple(canonical(node.op) for node in written[i : i + 2])
-        if FUSED.get(op) == pair:
-            moves.append((FUSE, 2, 1, 0.0))
-    return moves
+def _moves(written: Sequence[ChainNode], ran: Sequence[RunNode]) -> Iterator[tuple[str, float]]:
+    """Yield the edits that are possible at one position, each with its cost."""
+    if written:
+        yield SKIP_WRITTEN, 1.0
+    if ran:
+        yield SKIP_RAN, 1.0
+    if written and ran:
+        op = canonical(ran[0].op)
+        if canonical(written[0].op) == op:
+            yield MATCH, 0.0
+        if FUSED.get(op) == tuple(canonical(node.op) for node in written):
+            yield FUSE, 0.0
 
 
-# Below this share of the model's time a wrong one does no harm.
-LEAST_SHARE = 0.02
-
-
-def batches_that_count(nodes: Sequence[NodeCost]) -> Iterator[tuple[NodeCost, float]]:
-    """Every batch that has a notable share of a pipeline's time, with how many it puts together."""
+def notable_batches(nodes: Sequence[NodeCost]) -> Iterator[tuple[NodeCost, float]]:
+    """Yield every batch node with a notable share of the pipeline's time, and its batch size."""
     total_s = sum(node.active_s for node in nodes)
     for node in nodes:
-        op = node.path[-1].partition("#")[0].rstrip("*")
-        is_notable = node.elements and node.active_s > LEAST_SHARE * total_s
-        if is_notable and node.ratio and canonical(op) == "Batch":
+        is_notable = node.elements and node.active_s > LEAST_BATCH_SHARE * total_s
+        if is_notable and node.ratio and canonical(node.op) == "Batch":
             yield node, node.ratio
+
+
+# If less than this share of a trace's work is found in the model, they do not belong together.
+LEAST_MATCHED = 0.8
+# Which epoch, or which source of several, an iterator belongs to: `Repeat[3]::Map`.
+_INCARNATION = re.compile(r"\[\d+\]$")
+MOST_OPERATIONS, LEAST_OPERATION_SHARE = 3, 0.05
+
+NodePath = tuple[str, ...]
+
+
+def plain_name(name: str) -> str:
+    """A node's name without its epoch and its position among its siblings."""
+    return _INCARNATION.sub("", name.partition("#")[0].rstrip("*"))
+
+
+def costs_from_trace(traced: Sequence[TracedNode]) -> tuple[NodeCost, ...]:
+    """Node costs from a trace, for pipelines that the runtime keeps no model of."""
+    nodes = [NodeCost(n.path, n.work_s, n.elements, 0, n.parallelism, None) for n in traced]
+    return (NodeCost(("Root",), 0.0, 1, 0, None, None), *nodes) if nodes else ()
+
+
+@dataclass(frozen=True)
+class TracedWork:
+    """The work in a host trace by node of the model."""
+
+    work_s: dict[NodePath, float]
+    operations: dict[NodePath, dict[str, float]]
+    matched: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether trace and model are of the same pipeline."""
+        return self.matched >= LEAST_MATCHED
+
+    def top_operations(self, paths: Iterable[NodePath]) -> tuple[Operation, ...]:
+        """The operations that make up most of a stage's work, largest first."""
+        times_s: dict[str, float] = defaultdict(float)
+        total_s = 0.0
+        for path in paths:
+            total_s += self.work_s.get(path, 0.0)
+            for name, time_s in self.operations.get(path, {}).items():
+                times_s[name] += time_s
+        largest = sorted(times_s.items(), key=lambda item: -item[1])[:MOST_OPERATIONS]
+        found = (Operation(name, min(1.0, time_s / total_s)) for name, time_s in largest if total_s)
+        return tuple(each for each in found if each.share_of_stage >= LEAST_OPERATION_SHARE)
+
+
+def match_trace(costs: Sequence[NodeCost], traced: Sequence[TracedNode]) -> TracedWork:
+    """Assign traced work to the nodes of the model.
+
+    Nodes that a trace cannot tell apart, such as two identical inputs of one zip, share it in the
+    proportion of the model's times.
+    """
+    by_path: dict[NodePath, list[NodeCost]] = defaultdict(list)
+    for cost in costs:
+        by_path[tuple(map(plain_name, cost.path))].append(cost)
+    work: dict[NodePath, float] = defaultdict(float)
+    operations: dict[NodePath, dict[str, float]] = {}
+    for node in traced:
+        same = by_path.get(node.path, [])
+        active_s = sum(cost.active_s for cost in same)
+        for cost in same:
+            part = cost.active_s / active_s if active_s else 1 / len(same)
+            work[cost.path] += part * node.work_s
+            operations[cost.path] = {name: part * time_s for name, time_s in node.operations}
+    total = sum(node.work_s for node in traced)
+    return TracedWork(dict(work), operations, sum(work.values()) / total if total else 0.0)

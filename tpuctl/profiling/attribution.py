@@ -1,8 +1,9 @@
-"""From elapsed times in the runtime's model to CPU time per stage. Pure.
+"""Divide a pipeline's CPU time among its stages. Pure.
 
-The model's time is elapsed while active: right in proportion, too large in sum wherever threads are
-preempted. So its shares are kept and scaled to the CPU time that the process really took
-(measured in 2026-11: share error 0.03 to 0.08, costliest stage right in 18 of 18 runs).
+tf.data's model counts elapsed time while active: right in proportion, too large in sum wherever
+threads are preempted. So its shares are kept and scaled to the CPU time that the process really
+took (measured in 2026-11: share error 0.03 to 0.08, costliest stage right in 18 of 18 runs).
+Functions of Python pipelines read the clocks of their own threads, and need no scaling.
 """
 
 import math
@@ -13,13 +14,16 @@ from tpuctl.profiling.align import (
     BOOKKEEPING,
     AlignedStage,
     RunNode,
+    TracedWork,
     align,
-    grow_tree,
+    build_tree,
+    costs_from_trace,
+    match_trace,
     merge_labelled,
+    trunk,
 )
-from tpuctl.profiling.deep.linking import Links, as_costs, link, top_operations
-from tpuctl.profiling.models import ChainNode, Measurement, Phase, Residual, Stage
-from tpuctl.profiling.runtime_model import unversioned
+from tpuctl.profiling.models import Measurement, Phase, Residual, Stage, StageCost
+from tpuctl.profiling.node_stats import unversioned
 
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"
@@ -27,6 +31,7 @@ TRACED = "host trace, linked from stage to operation, x process CPU"
 COPYING = "as much copied alone, CPU time"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
+WORKERS = ", workers and passing elements between them"
 SLICE_S = 1.0
 MANY_STEPS = 20
 # Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
@@ -39,8 +44,7 @@ NOTABLE, WAITING = 0.1, 0.5
 class Attribution:
     """Where the CPU time of one window went.
 
-    `inflation` is the model's time over CPU time: well above 1 where threads wait for a vCPU or
-    block inside a stage. The factors span what slices of the window showed around the mean.
+    The factors span the CPU cost in slices of the window, relative to the mean.
     """
 
     stages: tuple[Stage, ...]
@@ -49,21 +53,20 @@ class Attribution:
     low_factor: float
     high_factor: float
     examples_processed: float
-    inflation: float
 
 
 @dataclass(frozen=True)
 class _Work:
-    """One aligned stage and its time per example, before it is scaled."""
+    """One aligned stage and its time per example, before scaling."""
 
     stage: AlignedStage
     active_s: float
-    links: Links
+    traced: TracedWork
 
     @property
     def traced_s(self) -> float:
-        """How long its work took in the host trace, where there is one."""
-        return sum(self.links.work_s.get(node.cost.path, 0.0) for node in self.stage.ran)
+        """How long its work took in the host trace, if there is one."""
+        return sum(self.traced.work_s.get(node.cost.path, 0.0) for node in self.stage.ran)
 
     @property
     def main(self) -> RunNode:
@@ -88,44 +91,38 @@ class _Work:
 
 
 def attribute(measured: Measurement, phase: Phase) -> Attribution:
-    """Divide the CPU time of a window among the stages of the pipeline, source first."""
+    """Divide the CPU time of a window among the stages of a tf.data pipeline, source first."""
     if not phase.nodes and measured.traced:
-        phase = replace(phase, nodes=as_costs(measured.traced), slices=(), nodes_vanished=True)
-    links = link(phase.nodes, measured.traced)
-    root = grow_tree(phase.nodes, phase.examples / max(1, phase.elements))
+        nodes = costs_from_trace(measured.traced)
+        phase = replace(phase, nodes=nodes, slices=(), nodes_vanished=True)
+    in_trace = match_trace(phase.nodes, measured.traced)
+    root = build_tree(phase.nodes, phase.examples / max(1, phase.elements))
     aligned = merge_labelled(align(measured.chain, root)) if root else []
-    works = [_Work(stage, _active_s_per_example(stage), links) for stage in reversed(aligned)]
+    works = [_Work(stage, _active_s_per_example(stage), in_trace) for stage in reversed(aligned)]
     examples = _examples_processed(works, phase)
     cpu_s = max(0.0, phase.signals.cpu_s - phase.signals.tool_cpu_s) / examples
     active_s = sum(work.active_s for work in works)
     budget_s = max(0.0, cpu_s - phase.signals.consumer_cpu_s / examples)
     waiting = _waiting_stages(measured, phase, works)
     crowded = bool(measured.deep and measured.deep.is_crowded) and not phase.nodes_vanished
-    traced = links.fits and not waiting and not crowded
+    traced = in_trace.fits and not waiting and not crowded
     limits = _copying_limits(measured, works)
     costs = _divide(_traced(works) if traced else works, waiting, limits, budget_s, phase)
     low, high = _interval(works, phase)
-    template = _Stages(measured, phase, cpu_s, low, high)
+    make = _Stages(measured, phase, cpu_s, low, high)
     method = MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
     method = ISOLATED if waiting else TRACED if traced else method
-    rest_s = max(0.0, cpu_s - sum(costs))
-    return Attribution(
-        stages=tuple(
-            replace(
-                template.stage(
-                    work, cost, method if cost < limits[index] else COPYING, index in waiting
-                ),
-                index=index,
-            )
-            for index, (work, cost) in enumerate(zip(works, costs, strict=True))
-        ),
-        residual=Residual(rest_s * 1000, rest_s / cpu_s if cpu_s else 0.0, RESIDUAL),
-        cpu_s_per_example=cpu_s,
-        low_factor=low,
-        high_factor=high,
-        examples_processed=examples,
-        inflation=active_s / cpu_s if cpu_s else 1.0,
+    stages = tuple(
+        make.stage(i, work, cost, method if cost < limits[i] else COPYING, waits=i in waiting)
+        for i, (work, cost) in enumerate(zip(works, costs, strict=True))
     )
+    rest = _residual(cpu_s, sum(costs), RESIDUAL)
+    return Attribution(stages, rest, cpu_s, low, high, examples)
+
+
+def _residual(cpu_s: float, claimed_s: float, what: str) -> Residual:
+    rest_s = max(0.0, cpu_s - claimed_s)
+    return Residual(rest_s * 1000, rest_s / cpu_s if cpu_s else 0.0, what)
 
 
 def _active_s_per_example(stage: AlignedStage) -> float:
@@ -137,7 +134,7 @@ def _active_s_per_example(stage: AlignedStage) -> float:
 
 
 def _traced(works: Sequence[_Work]) -> list[_Work]:
-    """The same time in sum, in the proportion that the trace shows."""
+    """Divide the same total time in the proportion that the trace shows."""
     active_s, traced_s = (sum(w.active_s for w in works), sum(w.traced_s for w in works))
     return [replace(work, active_s=active_s * work.traced_s / traced_s) for work in works]
 
@@ -145,8 +142,8 @@ def _traced(works: Sequence[_Work]) -> list[_Work]:
 def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
     """Examples that the window's CPU time was spent on.
 
-    In a short window not those that came out, for buffers fill and drain: each stage votes with the
-    share of its work.
+    In a short window that is not the number that came out, because buffers fill and drain: take
+    the mean over stages, weighted by their work.
     """
     weight = sum(work.active_s for work in works)
     if phase.steps >= MANY_STEPS or phase.nodes_vanished or not weight:
@@ -155,7 +152,7 @@ def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
 
 
 def _copying_limits(measured: Measurement, works: Sequence[_Work]) -> list[float]:
-    """What a stage that only copies takes at most, in CPU seconds; without limit for others."""
+    """The most CPU seconds that each stage that only copies can take; infinite for others."""
     alone_s = {each.path: each.cpu_s_per_element for each in measured.copying}
     return [
         sum(
@@ -176,7 +173,7 @@ def _divide(
 ) -> list[float]:
     """Divide CPU time per example among the stages; what is left over is residual.
 
-    A stage that waits inside itself gets what the others leave, for its elapsed time says little.
+    A stage that blocks internally gets what the others leave: its elapsed time says little.
     """
     active = [work.active_s for work in works]
     if not waiting:
@@ -196,7 +193,7 @@ def _divide(
 
 
 def _scaled(active: Sequence[float], limits: Sequence[float], budget_s: float) -> list[float]:
-    """Shares as of the elapsed times, up to their limits; others have what is left by those."""
+    """Scale the elapsed times to the budget, each up to its limit; others share the rest."""
     scale = _scale(sum(active), budget_s)
     held = {i: limit for i, limit in enumerate(limits) if limit < scale * active[i]}
     rest = sum(each for i, each in enumerate(active) if i not in held)
@@ -209,13 +206,13 @@ def _scale(active_s: float, budget_s: float) -> float:
 
 
 def _running_share(phase: Phase) -> float:
-    """Of the time that threads could have run, the share in which they did."""
+    """The share of the time that threads were ready in which they actually ran."""
     cpu_s, delay_s = phase.signals.cpu_s, phase.signals.run_delay_s or 0.0
     return cpu_s / (cpu_s + delay_s) if cpu_s else 1.0
 
 
 def _waiting_stages(measured: Measurement, phase: Phase, works: Sequence[_Work]) -> set[int]:
-    """Stages that took much less CPU in a run of their own than their elapsed time would need."""
+    """Stages that took much less CPU time when run alone than their elapsed time suggests."""
     alone = _isolated_cpu(measured, works)
     total, running = sum(work.active_s for work in works), _running_share(phase)
     return {
@@ -241,14 +238,6 @@ def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float |
         else:
             costs.append(None)
     return costs
-
-
-def trunk(chain: ChainNode) -> list[ChainNode]:
-    """The transformations from the output down to the first that has not exactly one input."""
-    nodes = [chain]
-    while len(nodes[-1].inputs) == 1:
-        nodes.append(nodes[-1].inputs[0])
-    return nodes
 
 
 def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
@@ -289,12 +278,11 @@ class _Stages:
     low: float
     high: float
 
-    def stage(self, work: _Work, cpu_s: float, method: str, waits: bool) -> Stage:
+    def stage(self, index: int, work: _Work, cpu_s: float, method: str, *, waits: bool) -> Stage:
         written, last = work.stage.written, work.last
-        allowed = work.main.cost.parallelism
         out = last.cost.elements * last.examples_per_element
         return Stage(
-            index=0,
+            index=index,
             name=_name(work),
             op=work.main.op,
             location=next((node.location for node in written if node.location), None),
@@ -305,18 +293,17 @@ class _Stages:
             share_of_cpu=cpu_s / self.total_cpu_s if self.total_cpu_s else 0.0,
             active_ms_per_example=work.active_s * 1000,
             calls_in_flight=sum(n.cost.active_s for n in work.stage.ran) / self.phase.wall_s,
-            parallelism=allowed,
+            parallelism=work.main.cost.parallelism,
             bytes_per_example=last.cost.bytes_out / out if out and last.cost.bytes_out else None,
             method=method,
-            is_bottleneck=False,
             runs_python=any(node.runs_python for node in written),
             is_random=any(node.is_random for node in written),
             decodes_jpeg=any(node.decodes_jpeg for node in written),
-            operations=top_operations(work.links, (node.cost.path for node in work.stage.ran)),
+            operations=work.traced.top_operations(node.cost.path for node in work.stage.ran),
         )
 
     def _alone(self, work: _Work, cpu_s: float, waits: bool) -> float | None:
-        """Examples per second if this stage had the vCPUs, and its allowed calls, to itself."""
+        """Examples per second if this stage had all vCPUs and its allowed calls to itself."""
         calls = work.main.cost.parallelism or 1
         limits = [min(calls, self.phase.signals.vcpus_usable) / cpu_s] if cpu_s else []
         if waits and work.active_s:
@@ -331,3 +318,55 @@ def _name(work: _Work) -> str:
         return labels[0]
     names = list(dict.fromkeys(node.name for node in reversed(written)))
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
+
+
+RELATIVE_SPREAD = 0.1
+
+
+def attribute_counted(phase: Phase) -> Attribution:
+    """Divide the CPU time of a window among functions that read their own threads' clocks."""
+    signals, examples = phase.signals, float(max(1, phase.examples))
+    cpu_s = max(0.0, signals.cpu_s - signals.tool_cpu_s) / examples
+    stages = tuple(
+        _counted_stage(index, cost, examples, cpu_s, phase)
+        for index, cost in enumerate(phase.costs)
+    )
+    rest = _residual(cpu_s, sum(cost.cpu_s for cost in phase.costs) / examples, RESIDUAL + WORKERS)
+    spread = _relative_spread(phase)
+    return Attribution(stages, rest, cpu_s, 1 - spread, 1 + spread, examples)
+
+
+def _counted_stage(
+    index: int, cost: StageCost, examples: float, total_s: float, phase: Phase
+) -> Stage:
+    cpu_s, wall_s = cost.cpu_s / examples, cost.wall_s / examples
+    lanes, vcpus = cost.parallelism, phase.signals.vcpus_usable
+    limits = [min(lanes, vcpus) / cpu_s] if cpu_s else []
+    limits += [lanes / wall_s] if wall_s else []
+    return Stage(
+        index=index,
+        name=cost.name,
+        op=cost.op,
+        location=cost.location,
+        examples_per_s_alone=min(limits, default=None),
+        cpu_ms_per_example=cpu_s * 1000,
+        cpu_ms_low=cpu_s * 1000 * (1 - RELATIVE_SPREAD),
+        cpu_ms_high=cpu_s * 1000 * (1 + RELATIVE_SPREAD),
+        share_of_cpu=min(1.0, cpu_s / total_s) if total_s else 0.0,
+        active_ms_per_example=wall_s * 1000,
+        calls_in_flight=cost.wall_s / phase.signals.wall_s,
+        parallelism=lanes,
+        method=cost.method,
+        runs_python=True,
+        is_random=cost.is_random,
+    )
+
+
+def _relative_spread(phase: Phase) -> float:
+    """How far the CPU use of slices of the window is from their mean, outliers left out."""
+    rates = sorted(piece.cpu_s / piece.wall_s for piece in phase.slices if piece.wall_s > 0)
+    mean = sum(rates) / max(1, len(rates))
+    if len(rates) < 5 or not mean:
+        return RELATIVE_SPREAD
+    trimmed = rates[len(rates) // 10 : len(rates) - len(rates) // 10]
+    return min(0.3, max(mean - trimmed[0], trimmed[-1] - mean) / mean)

@@ -1,4 +1,4 @@
-"""Two profiles side by side."""
+"""Compare two profiles, and check a profile against limits (`--fail-if`)."""
 
 import operator
 import re
@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Side:
-    """Which profile one column is about."""
+    """The profile in one column."""
 
     target: str
     kind: str
@@ -35,7 +35,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison(Outcome):
-    """What changed from one profile to another."""
+    """The differences between two profiles."""
 
     before: Side
     after: Side
@@ -44,7 +44,7 @@ class Comparison(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes the two not quite comparable."""
+        """Why the two are not fully comparable."""
         return self.differences
 
 
@@ -63,7 +63,7 @@ def diff(a: Profile, b: Profile) -> Comparison:
 
 
 def _trace_rows(a: Profile, b: Profile) -> tuple[Row, ...]:
-    """What only traces tell."""
+    """The figures that only traces have."""
     step_a, step_b = (p.step_ms.p50 if p.step_ms else None for p in (a, b))
     idle_a, idle_b = (p.trace.idle_s if p.trace and p.trace.chips else None for p in (a, b))
     return (
@@ -107,7 +107,7 @@ def _differences(a: Profile, b: Profile) -> tuple[str, ...]:
 
 
 def _machines(a: Profile, b: Profile) -> tuple[Fact, ...]:
-    """What the two were measured on or recorded on, as far as both know."""
+    """The machines of the two, as far as both are known."""
     if a.host and b.host:
         return (
             ("machine", a.host.name, b.host.name),
@@ -149,12 +149,12 @@ class Limit:
     sign: str
     value: float
 
-    def complaint(self, profile: Profile) -> str | None:
-        """Say why a profile fails; a figure that is not known cannot pass."""
+    def failure(self, profile: Profile) -> str | None:
+        """Why a profile fails, else None; an unknown figure fails."""
         found = FIGURES[self.figure](profile)
         if found is None:
             return (
-                f"{self.figure} is not known for {profile.target}, so {self.text} cannot be judged."
+                f"{self.figure} is unknown for {profile.target}, so {self.text} cannot be checked."
             )
         if _COMPARE[self.sign](found, self.value):
             return f"{self.figure} is {found:.4g} for {profile.target}: fails by {self.text}."
@@ -167,17 +167,17 @@ def parse_limits(texts: Sequence[str] | None) -> tuple[Limit, ...]:
 
 
 def check(profile: Profile, limits: Sequence[Limit]) -> Profile:
-    """Hold a profile against limits; what it fails by is in its `failures`."""
-    complaints = (limit.complaint(profile) for limit in limits)
-    return replace(profile, unmet=tuple(filter(None, complaints)))
+    """Check a profile against limits; those that it fails are in its `failures`."""
+    failures = (limit.failure(profile) for limit in limits)
+    return replace(profile, unmet=tuple(filter(None, failures)))
 
 
 def _parse(text: str) -> Limit:
     match = _LIMIT.fullmatch(text)
     if not match or match[1] not in FIGURES:
         raise UsageError(
-            f"--fail-if {text!r} is not a condition.",
-            hint=f"Write it like 'stall>0.1'; there are {', '.join(FIGURES)}.",
+            f"--fail-if {text!r} is not a valid condition.",
+            hint=f"Write it like 'stall>0.1'; the figures are {', '.join(FIGURES)}.",
         )
     value = float(match[3]) / (100 if match[4] else 1)
     return Limit(text.strip(), match[1], match[2], value)

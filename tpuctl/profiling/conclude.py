@@ -1,4 +1,4 @@
-"""How many vCPUs a device would need, and what a prediction for other vCPUs rests on. Pure."""
+"""From a measurement to a profile: attribution, verdict, vCPUs needed, advice and notes. Pure."""
 
 import datetime
 from dataclasses import replace
@@ -6,8 +6,8 @@ from functools import partial
 
 import tpuctl
 from tpuctl.profiling.advice import advise
-from tpuctl.profiling.attribution import Attribution, attribute
-from tpuctl.profiling.attribution_python import attribute_counted
+from tpuctl.profiling.attribution import Attribution
+from tpuctl.profiling.case import CPU_REGIMES, Case, Finding, Situation, build_case
 from tpuctl.profiling.models import (
     Device,
     Measurement,
@@ -19,7 +19,6 @@ from tpuctl.profiling.models import (
     Window,
 )
 from tpuctl.profiling.reference import load_facts
-from tpuctl.profiling.rule_inputs import CPU_REGIMES, Case, Finding, Situation, build_case
 from tpuctl.profiling.verdict import judge, lock_is_held
 from tpuctl.profiling.whatif import Scaling, what_if
 
@@ -27,10 +26,11 @@ LEAST_BUSY = 0.01
 
 
 def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> Vcpus:
-    """Say how many vCPUs would keep the device busy: batch size x CPU per example / step time.
+    """Estimate how many vCPUs would keep the device busy: batch size x CPU per example / step time.
 
-    An example takes a little more of that on more vCPUs. Refused outside the regimes in which vCPUs
-    are what is missing. Where the step time of the device is an interval, so is the answer.
+    The CPU time per example grows slightly with the number of vCPUs. No estimate is given for
+    verdicts under which more vCPUs would not help. If the device's step time is an interval, so is
+    the estimate.
     """
     signals = case.free.signals
     used = signals.cpu_s / signals.wall_s
@@ -41,13 +41,16 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
     if case.device_step_s is None:
         return refused("no device step time: give --device-step-ms or --train")
     if verdict not in CPU_REGIMES:
-        return refused(f"the verdict is {verdict}: vCPUs are not what is missing")
+        return refused(f"the verdict is {verdict}: more vCPUs would not help")
     scaling, step_ms = scaling_of(case), case.device_step_s * 1e3
     slow_ms = device.high_ms if device and device.high_ms else step_ms
     fast_ms = device.low_ms if device and device.low_ms else step_ms
     held_ms = case.measured.batch_size * scaling.serial_ms * scaling.cpu_high
     if held_ms > fast_ms:
-        return refused(f"Python holds its lock for {held_ms:.3g} ms of a batch, whatever the vCPUs")
+        return refused(
+            f"Python code holds the interpreter lock for {held_ms:.3g} ms of each batch, which "
+            "more vCPUs cannot shorten"
+        )
     fed = partial(
         what_if,
         batch_size=case.measured.batch_size,
@@ -66,7 +69,7 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
 
 
 def scaling_of(case: Case) -> Scaling:
-    """What a prediction for other vCPUs rests on: this run, and a dated fact about others."""
+    """What predictions for other numbers of vCPUs are based on: this run and published facts."""
     known, signals = load_facts("scaling.json"), case.free.signals
     busy = signals.cpu_s / signals.wall_s + case.others * signals.vcpus_visible
     holding = [each for each in case.parts.stages if each.runs_python and lock_is_held(case)]
@@ -91,14 +94,14 @@ NO_DEVICE = "no device step time was given: add --device-step-ms MS, --fit TYPE 
 def build_profile(
     measured: Measurement, *, target: str, image_size: int, device: Device | None
 ) -> Profile:
-    """Draw the conclusions from a measurement. Pure but for the date."""
-    case = case_of(measured)
+    """Draw the conclusions from a measurement. Pure except for the date."""
+    case = build_case(measured)
     parts, finding = case.parts, judge(case)
     vcpus = count_vcpus(case, finding.verdict, device)
     stages = tuple(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
     )
-    window = case.device or case.free
+    window, signals = case.device or case.free, case.free.signals
     idle = _idle_fraction(case.device)
     times = window.step_times
     return Profile(
@@ -114,7 +117,6 @@ def build_profile(
         input_wait_fraction=case.wait_fraction,
         device_idle_fraction=idle,
         mxu_idle_fraction=idle,
-        mxu_utilization=None,
         why_no_device=None if device else NO_DEVICE,
         device=device,
         verdict=finding.verdict,
@@ -126,11 +128,11 @@ def build_profile(
         residual=parts.residual,
         vcpus=vcpus,
         advice=advise(Situation(case, finding, vcpus, target, image_size)),
-        overhead_fraction=_overhead(case.free),
+        overhead_fraction=signals.tool_cpu_s / (case.free.wall_s * signals.vcpus_usable),
         first_batch_s=measured.first_batch_s,
         input=measured.input,
         host=measured.host,
-        signals=case.free.signals,
+        signals=signals,
         device_signals=case.device.signals if case.device else None,
         settings=measured.settings,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -141,37 +143,18 @@ def build_profile(
     )
 
 
-def case_of(measured: Measurement) -> Case:
-    """Attribute the CPU time of a measurement, and lay out what the rules look at."""
-    free = measured.phases[0]
-    attribution = attribute_counted if free.costs else attribute
-    parts = attribution(measured, free)
-    return build_case(measured, without_training(parts) if measured.program else parts)
-
-
-def without_training(parts: Attribution) -> Attribution:
-    """Leave out the CPU time of the training itself: what no stage claims is mostly its."""
-    cpu_s = sum(stage.cpu_ms_per_example for stage in parts.stages) / 1000
-    return replace(parts, cpu_s_per_example=cpu_s) if cpu_s else parts
-
-
 def _idle_fraction(device: Phase | None) -> float | None:
-    """The share of the window in which nothing ran on the device, so its MXU did not either."""
+    """The share of the window in which nothing ran on the device, nor on its MXU."""
     return None if device is None else max(0.0, 1 - device.device_busy_s / device.wall_s)
-
-
-def _overhead(phase: Phase) -> float:
-    """The share of the vCPUs that measuring took; of a pipeline that waits it takes nothing."""
-    return phase.signals.tool_cpu_s / (phase.wall_s * phase.signals.vcpus_usable)
 
 
 def _window_name(case: Case) -> str:
     if case.measured.program:
-        return "steps of the training as it ran, the first ones dropped"
+        return "training steps as they ran, without the first ones"
     if case.device is None:
-        return "steady state without a device; the first batches dropped"
+        return "steady state without a device, without the first batches"
     step_ms = (case.device_step_s or 0.0) * 1e3
-    return f"steady state with a device that takes {step_ms:.4g} ms per step; first batches dropped"
+    return f"steady state with a device step of {step_ms:.4g} ms, without the first batches"
 
 
 def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
@@ -179,27 +162,27 @@ def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
     stage = "the pipeline" if found is None else parts.stages[found].name
     serial = f"{stage} does not run in parallel."
     if parts.residual.share_of_cpu > MOST:
-        serial = "most of its time goes into passing elements on."
+        serial = "most of its time goes into passing single elements between stages."
     cause = {
-        "device": "The device is the limit: the input pipeline keeps up.",
-        "vcpu": f"The vCPUs are the limit; {stage} takes most of their time.",
-        "stolen": "The vCPUs are the limit, and other processes take a part of them.",
-        "throttled": "The CPU quota of this container is the limit.",
-        "gil": f"The Python interpreter lock is the limit: {stage} holds it.",
-        "io": f"Waiting for data is the limit: {stage} waits and leaves the vCPUs idle.",
-        "threadpool": f"The thread pool is the limit: {stage} fills all of its threads.",
-        "serial": f"One thread is the limit: {serial}",
-        "transfer": "Moving batches to the device is the limit, not making them.",
-        "bursty": "Batches come unevenly: fast enough on average, too late too often.",
-        "startup": "Only the start is slow; from then on the pipeline keeps up.",
-        "unknown": "The signals do not point at one cause.",
+        "device": "The device is the bottleneck: the input pipeline keeps up.",
+        "vcpu": f"The vCPUs are the bottleneck; {stage} uses most of their time.",
+        "stolen": "The vCPUs are the bottleneck, and other processes use part of them.",
+        "throttled": "The CPU quota of this container is the bottleneck.",
+        "gil": f"The Python interpreter lock (GIL) is the bottleneck: {stage} holds it.",
+        "io": f"Waiting for data is the bottleneck: {stage} waits while vCPUs are idle.",
+        "threadpool": f"The thread pool is the bottleneck: {stage} fills all of its threads.",
+        "serial": f"A single thread is the bottleneck: {serial}",
+        "transfer": "Copying batches to the device is the bottleneck, not producing them.",
+        "bursty": "Batches arrive unevenly: fast enough on average, but often too late.",
+        "startup": "Only the start is slow; after that the pipeline keeps up.",
+        "unknown": "The measurements do not point to a single cause.",
     }[finding.verdict]
     idle = _idle_fraction(case.device)
     return cause if idle is None else f"MXU idle {idle:.0%}. {cause}"
 
 
 def _lost_while_decoding(phase: Phase) -> int:
-    """Elements that went into a decoder and did not come out, beyond those still inside."""
+    """Elements that entered a decoder and did not come out, beyond those still in flight."""
     counts = {cost.path: cost for cost in phase.nodes}
     for path, skip in counts.items():
         below = [cost for cost in phase.nodes if cost.path[: len(path)] == path]
@@ -214,12 +197,12 @@ def _lost_while_decoding(phase: Phase) -> int:
 def _no_stages(measured: Measurement) -> str:
     if measured.settings.get("distributed"):
         return (
-            "tf.data keeps no model of a data set that a strategy deals out to devices: no stages. "
+            "No stages: tf.data keeps no model of a data set that a strategy distributes. "
             "Profile its pipeline alone: tpuctl profile run path.py:function --deep."
         )
     if measured.kind in ("torch", "grain", "iterable"):
-        return "None of the pipeline's functions was seen at work: no stages."
-    return "tf.data keeps no model of this pipeline (autotune is off): no stages."
+        return "No stages: none of the pipeline's functions was observed running."
+    return "No stages: tf.data keeps no model of this pipeline (autotune is off)."
 
 
 def _notes(measured: Measurement) -> tuple[str, ...]:
@@ -227,14 +210,14 @@ def _notes(measured: Measurement) -> tuple[str, ...]:
     if found.left_out_count:
         some = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
         more = "; ..." if found.left_out_count > 3 else ""
-        notes.append(f"{found.left_out_count:,} files were left out ({some}{more}).")
+        notes.append(f"{found.left_out_count:,} files were skipped ({some}{more}).")
     if lost := _lost_while_decoding(measured.phases[0]):
-        notes.append(f"About {lost:,} photographs could not be decoded while measuring.")
+        notes.append(f"About {lost:,} images could not be decoded while measuring.")
     if measured.deep and measured.deep.note:
         notes.append(measured.deep.note)
     if not (measured.phases[0].nodes or measured.phases[0].costs or measured.traced):
         notes.append(_no_stages(measured))
     missing = measured.phases[0].signals.missing
     if missing:
-        notes.append(f"This machine does not tell: {', '.join(missing)}.")
+        notes.append(f"Not available on this machine: {', '.join(missing)}.")
     return tuple(notes)

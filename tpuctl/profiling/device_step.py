@@ -1,10 +1,8 @@
-"""A training step on a TPU that is not here, compiled for it, to stand in for the device."""
+"""The device's step time: estimated by compiling a model for a TPU, or measured by training."""
 
 import json
 import math
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,15 @@ from tpuctl.hardware.types import describe
 from tpuctl.profiling.models import Device
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.units import format_duration
+from tpuctl.usercode.scratch import scratch_folder
 
 
 def estimate_training_step(
     model: str, accelerator_type: str, *, batch_size: int, image_size: int, on_progress: OnProgress
 ) -> Device:
-    """Compile a model for a TPU and take its step time, an interval, from the roofline.
+    """Compile a model for a TPU and estimate its step time, an interval, with the roofline model.
 
-    `batch_size` is what one host feeds. Raises InvalidInputError where the model does not fit.
+    `batch_size` is that of one host. Raises InvalidInputError if the model does not fit.
     """
     kind = describe(accelerator_type)
     found = fit(
@@ -39,7 +38,7 @@ def estimate_training_step(
     step = found.step_ms_estimate
     low, high = (format_duration(ms / 1e3) for ms in (step.low, step.high))
     return Device(
-        # In the middle by ratio: the bounds are as many times below as above.
+        # The geometric mean: the bounds are the same factor below and above.
         step_ms=math.sqrt(step.low * step.high),
         source=f"compiled: {model} on a {kind.accelerator_type} takes between {low} and {high}",
         low_ms=step.low,
@@ -49,39 +48,27 @@ def estimate_training_step(
 
 STEPS = 8
 LIMIT_S = 900.0
-TEMPLATE = "images"
+HINT = "Give the step time instead: --device-step-ms MS"
 
 
 def measure_training_step(template: Path, *, batch_size: int, on_progress: OnProgress) -> Device:
-    """Run a few steps of a training template on fake data and take its median step time.
+    """Run a few steps of a training template on fake data and return its median step time.
 
-    Raises TargetError when the template fails or does not say how long a step took.
+    Raises TargetError if the template fails or does not report how long a step took.
     """
-    on_progress(Progress("training step", 0, None, "", "runs a real training step first"))
-    with tempfile.TemporaryDirectory(prefix="tpuctl-train-") as folder:
+    on_progress(Progress("training step", 0, None, "", "running a real training step first"))
+    with scratch_folder("tpuctl-train-") as scratch:
         command = [sys.executable, str(template), "--data", "fake", "--steps", str(STEPS)]
-        command += ["--batch-size", str(batch_size), "--out", folder]
-        result = _run(command, template)
-        if result.returncode:
-            words = result.stderr.strip().splitlines() or result.stdout.strip().splitlines()
+        command += ["--batch-size", str(batch_size), "--out", str(scratch.path)]
+        try:
+            scratch.run(command, limit_s=LIMIT_S)
+        except TargetError as error:
             raise TargetError(
-                f"The training template {template} failed with code {result.returncode}: "
-                f"{words[-1][:300] if words else 'it said nothing'}",
-                hint="Give the step time instead: --device-step-ms MS",
-            )
-        step_ms = _median_step_ms(Path(folder) / "result.json", template)
+                f"The training template {template} failed: {error}", hint=HINT
+            ) from error
+        step_ms = _median_step_ms(scratch.path / "result.json", template)
     on_progress(Progress("training step", 1, 1, "", f"{step_ms:.1f} ms"))
     return Device(step_ms, f"measured: {template.name}, batch {batch_size}, on this machine")
-
-
-def _run(command: list[str], template: Path) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired as error:
-        raise TargetError(
-            f"The training template {template} took longer than {LIMIT_S:.0f} s for {STEPS} steps.",
-            hint="Give the step time instead: --device-step-ms MS",
-        ) from error
 
 
 def _median_step_ms(place: Path, template: Path) -> float:
@@ -90,8 +77,7 @@ def _median_step_ms(place: Path, template: Path) -> float:
         step_ms = float(result["step_ms"]["p50"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TargetError(
-            f"The training template {template} left no step time in {place.name}.",
-            hint="Give the step time instead: --device-step-ms MS",
+            f"The training template {template} left no step time in {place.name}.", hint=HINT
         ) from error
     if not step_ms > 0:
         raise TargetError(f"The training template {template} reports a step of {step_ms} ms.")

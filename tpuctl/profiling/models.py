@@ -1,12 +1,11 @@
-"""What a profile is made of: raw measurements first, then what follows from them."""
+"""The data of a profile: raw measurements first, then the conclusions."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tpuctl.errors import LimitPassedError, TpuctlError
 from tpuctl.outcome import Outcome, Status
-from tpuctl.profiling.deep.models import Deep, Operation, TracedNode
-from tpuctl.profiling.trace.models import TraceDetail
+from tpuctl.profiling.trace.models import Deep, Operation, TraceDetail, TracedNode
 from tpuctl.profiling.whatif import Change, Scaling
 
 Kind = Literal["photos", "shards", "tf.data", "torch", "grain", "iterable", "trace"]
@@ -30,7 +29,7 @@ NOTABLE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Spread:
-    """A set of durations in a few numbers, in seconds."""
+    """Summary statistics of a set of durations, in seconds."""
 
     count: int
     mean: float
@@ -56,7 +55,7 @@ class ChainNode:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What one node of the runtime's model did during a window, all its incarnations together.
+    """What one node of the runtime's model did during a window, over all epochs.
 
     `path` leads from the output to the node; `active_s` excludes waiting for other nodes.
     """
@@ -68,12 +67,17 @@ class NodeCost:
     parallelism: int | None
     ratio: float | None
 
+    @property
+    def op(self) -> str:
+        """The operation's name, without its position among its siblings."""
+        return self.path[-1].partition("#")[0].rstrip("*")
+
 
 @dataclass(frozen=True)
 class StageCost:
     """What one function of a pipeline did during a window, on all threads and in all processes.
 
-    `cpu_s` was read from the clocks of the threads themselves.
+    `cpu_s` comes from the clocks of those threads.
     """
 
     name: str
@@ -89,7 +93,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Slice:
-    """A fraction of a window: how much CPU it took, and how far each node came."""
+    """Part of a window: its CPU time, and how many elements each node produced."""
 
     wall_s: float
     cpu_s: float
@@ -98,7 +102,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Signals:
-    """What the operating system and the interpreter showed during a window; None is not known."""
+    """Counters of the operating system and the interpreter for a window; None is unknown."""
 
     wall_s: float
     cpu_s: float
@@ -161,7 +165,7 @@ class IsolatedStage:
 
 @dataclass(frozen=True)
 class CopyingStage:
-    """CPU time that a batch of as many bytes takes when nothing else runs."""
+    """CPU time of copying a batch of the same size when nothing else runs."""
 
     path: tuple[str, ...]
     cpu_s_per_element: float
@@ -169,7 +173,7 @@ class CopyingStage:
 
 @dataclass(frozen=True)
 class Input:
-    """What a folder held: how much was used, what was left out and why."""
+    """The data that was read: how much was used, what was skipped and why."""
 
     files: int
     examples: int | None
@@ -194,7 +198,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Everything that the measuring process brings home."""
+    """Everything that the measuring process returns."""
 
     kind: Kind
     batch_size: int
@@ -206,23 +210,23 @@ class Measurement:
     host: Host
     input: Input
     settings: dict[str, Any] = field(default_factory=dict)
-    # How many threads or processes make examples; whether they do while the loop is busy.
+    # Threads or processes that produce examples; whether they do so while the loop is busy.
     lanes: int | None = None
     runs_ahead: bool | None = None
-    # The program that was watched, and its interpreter; None where the pipeline ran alone.
+    # The program that was profiled, and its interpreter; None if the pipeline ran alone.
     program: str | None = None
     python: str | None = None
-    # How a host trace was taken, where one was asked for, its files, and what they show.
+    # With --deep: how the host trace was taken, its files, and what they show.
     deep: Deep | None = None
     trace_files: tuple[str, ...] = ()
     traced: tuple[TracedNode, ...] = ()
-    # What the stages that only copy cost alone.
+    # The cost of stages that only copy, measured alone.
     copying: tuple[CopyingStage, ...] = ()
 
 
 @dataclass(frozen=True)
 class Device:
-    """What stood in for the accelerator; an estimated step lies between `low_ms` and `high_ms`."""
+    """The accelerator's step time; an estimated one lies between `low_ms` and `high_ms`."""
 
     step_ms: float
     source: str
@@ -232,7 +236,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Window:
-    """The part of the run that the fractions are about."""
+    """The part of the run that the fractions refer to."""
 
     start_s: float
     end_s: float
@@ -248,18 +252,18 @@ class StepTimes:
     p95: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """One stage of the pipeline and what it costs.
 
-    `cpu_ms_low` and `cpu_ms_high` span what slices of the window showed.
+    `cpu_ms_low` and `cpu_ms_high` span the slices of the window.
     """
 
     index: int
     name: str
     op: str
-    location: str | None
-    examples_per_s_alone: float | None
+    location: str | None = None
+    examples_per_s_alone: float | None = None
     cpu_ms_per_example: float
     cpu_ms_low: float
     cpu_ms_high: float
@@ -267,17 +271,17 @@ class Stage:
     active_ms_per_example: float
     calls_in_flight: float
     parallelism: int | None
-    bytes_per_example: float | None
+    bytes_per_example: float | None = None
     method: str
-    is_bottleneck: bool
-    runs_python: bool
-    is_random: bool
-    decodes_jpeg: bool
+    is_bottleneck: bool = False
+    runs_python: bool = False
+    is_random: bool = False
+    decodes_jpeg: bool = False
     operations: tuple[Operation, ...] = ()
 
     @property
     def is_notable(self) -> bool:
-        """Whether it takes enough of the CPU time to be worth a word."""
+        """Whether it takes enough of the CPU time to be mentioned."""
         return self.share_of_cpu >= NOTABLE_SHARE
 
 
@@ -286,16 +290,16 @@ class Vcpus:
     """How many vCPUs there are, how many the pipeline used, how many the device needs."""
 
     available: float | None
-    used: float | None
-    needed_to_saturate: float | None
-    low: float | None
-    high: float | None
-    why_null: str | None
+    used: float | None = None
+    needed_to_saturate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why_null: str | None = None
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One change, what it should bring, and the command or the line of code that makes it."""
+    """One change, its predicted effect, and the command or line of code that makes it."""
 
     code: str
     what: str
@@ -309,51 +313,51 @@ class Advice:
 
 @dataclass(frozen=True)
 class Residual:
-    """Process CPU time that belongs to no stage."""
+    """Process CPU time outside the stages."""
 
     cpu_ms_per_example: float
     share_of_cpu: float
     what: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile(Outcome):
-    """What an input pipeline can give, what a device would take, and what stands between.
+    """The rate of an input pipeline, the rate of the device, and the bottleneck between them.
 
-    A trace shows when things happened and not how much CPU they took: what it cannot tell is None.
+    A trace has elapsed times but no CPU times: what it cannot tell is None.
     """
 
     kind: Kind
     target: str
     batch_size: int | None
-    image_size: int | None
+    image_size: int | None = None
     steps: int
     window: Window
     step_ms: StepTimes | None
     pipeline_examples_per_s: float | None
-    device_examples_per_s: float | None
+    device_examples_per_s: float | None = None
     input_wait_fraction: float | None
     device_idle_fraction: float | None
     mxu_idle_fraction: float | None
-    mxu_utilization: float | None
+    mxu_utilization: float | None = None
     why_no_device: str | None
-    device: Device | None
+    device: Device | None = None
     verdict: Verdict
     confidence: float
     headline: str
     evidence: tuple[str, ...]
-    cpu_ms_per_example: float | None
+    cpu_ms_per_example: float | None = None
     stages: tuple[Stage, ...]
-    residual: Residual | None
+    residual: Residual | None = None
     vcpus: Vcpus
     advice: tuple[Advice, ...]
-    overhead_fraction: float | None
-    first_batch_s: float | None
-    input: Input | None
-    host: Host | None
-    signals: Signals | None
-    device_signals: Signals | None
-    settings: dict[str, Any]
+    overhead_fraction: float | None = None
+    first_batch_s: float | None = None
+    input: Input | None = None
+    host: Host | None = None
+    signals: Signals | None = None
+    device_signals: Signals | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
     created: str
     tpuctl_version: str
     notes: tuple[str, ...] = ()
@@ -364,12 +368,12 @@ class Profile(Outcome):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What the verdict rests on."""
+        """The evidence for the verdict."""
         return self.evidence
 
     @property
     def status(self) -> Status:
-        """Attention where a limit was passed, partial when a part of what was read is missing."""
+        """Attention if a limit was exceeded, partial if some of the input was skipped."""
         if self.unmet:
             return "attention"
         left_out = self.input is not None and self.input.left_out_count > 0
@@ -377,20 +381,20 @@ class Profile(Outcome):
 
     @property
     def exit_code(self) -> int:
-        """1 where a limit was passed."""
+        """1 if a limit was exceeded."""
         return max((failure.exit_code for failure in self.failures), default=0)
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """The limits that were passed."""
+        """The limits that were exceeded."""
         return tuple(map(LimitPassedError, self.unmet))
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the trace that this was read from could not be read to its end."""
+        """Whether the trace could not be read to its end."""
         return self.trace is not None and self.trace.is_damaged
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was left out of the input or of the measurement."""
+        """What was skipped in the input or could not be measured."""
         return self.notes

@@ -1,19 +1,14 @@
-"""Take a measurement in a fresh process: start it, listen, and end it whatever happens."""
+"""Profile an input pipeline: measure it in a child process and draw the conclusions."""
 
-import contextlib
 import importlib.util
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import MissingExtraError, UsageError
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.deep.linking import read_files
-from tpuctl.profiling.device_step import TEMPLATE, estimate_training_step, measure_training_step
 from tpuctl.profiling.models import Device, Measurement, Profile
-from tpuctl.profiling.presized_sample import presized_sample
 from tpuctl.profiling.request import (
     DEFAULT_SECONDS,
     LEAST_WAIT_S,
@@ -22,36 +17,37 @@ from tpuctl.profiling.request import (
     parse_target,
     try_alone,
 )
-from tpuctl.profiling.verify import verify as verify_advice
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.usercode.child import start_child
 from tpuctl.usercode.scratch import scratch_folder
 
 START_LIMIT_S = 180.0
-PREFIX = "tpuctl-trace-"
 MORE_TIME = "If it is slow and not stuck, give it more time with --seconds."
+TEMPLATE = "images"
 
 
 def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) -> Measurement:
-    """Measure a pipeline in a child process, which is gone when this returns.
+    """Measure a pipeline in a child process, which has ended when this returns.
 
-    `deep` traces it as well; of the traces only what they show is left then.
+    `deep` traces it as well; the trace files are read and removed.
 
-    Raises what the child raised, and TargetError when it hangs or dies.
+    Raises what the child raised, and TargetError if it hangs or dies.
     """
     if request.target.kind == "photos" and importlib.util.find_spec("tensorflow") is None:
         raise MissingExtraError("Profiling an input pipeline", extra="tf", module="tensorflow")
-    with contextlib.ExitStack() as stack:
-        if deep:
-            scratch = stack.enter_context(scratch_folder(PREFIX))
-            request = replace(request, trace_folder=str(scratch.path))
-        measured = _measured(request, on_progress)
+    if not deep:
+        return _measure_in_child(request, on_progress)
+    from tpuctl.profiling.trace.host_trace import read_host_traces
+
+    with scratch_folder("tpuctl-trace-") as scratch:
+        request = replace(request, trace_folder=str(scratch.path))
+        measured = _measure_in_child(request, on_progress)
         if measured.trace_files:
             on_progress(Progress("profile", 0, None, "", "reading the trace"))
-        return read_files(measured)
+        return read_host_traces(measured)
 
 
-def _measured(request: Request, on_progress: OnProgress) -> Measurement:
+def _measure_in_child(request: Request, on_progress: OnProgress) -> Measurement:
     limits_s = {"starting": START_LIMIT_S}
     with start_child("tpuctl.profiling.measure.child") as child:
         child.ask(to_plain(request))
@@ -60,12 +56,9 @@ def _measured(request: Request, on_progress: OnProgress) -> Measurement:
                 return from_plain(Measurement, message["result"])
             if "error" in message:
                 raise child.error(message)
-            on_progress(_progress(message))
+            done_s = round(message["done_s"], 1)
+            on_progress(Progress("profile", done_s, None, "s", message["phase"]))
         raise child.death("measuring", hint=try_alone(request.target, iterate=True))
-
-
-def _progress(message: dict[str, Any]) -> Progress:
-    return Progress("profile", round(message["done_s"], 1), None, "s", message["phase"])
 
 
 def profile_target(
@@ -84,28 +77,38 @@ def profile_target(
     deep: bool = False,
     on_progress: OnProgress = silent,
 ) -> Profile:
-    """Measure an input pipeline in a fresh process and say what limits it.
+    """Measure an input pipeline in a fresh process and find its bottleneck.
 
-    `seconds` is how long to measure and bounds how long a batch may take to come. Takes that long
+    `seconds` is how long to measure, and limits how long a batch may take. The call takes that long
     plus the start of TensorFlow. `batch_size` is for folders and for data sets that do not batch.
-    `fit` is a type of TPU: the step of `model` compiled for it stands in for the device. `verify`
-    tries the advice, which takes a process and two seconds for each piece, three times. `deep`
-    traces the operations too, for a few seconds and 5 % of the vCPUs at most.
+    `fit` is an accelerator type: the step of `model` is compiled for it to estimate the device's
+    step time. `verify` tries the advice: three rounds of two seconds and a process for each piece.
+    `deep` also traces the operations, for a few seconds and within 5 % of the vCPUs.
     """
-    _check(steps, seconds, batch_size, image_size, device_step_ms)
+    _check_positive(
+        {
+            "--steps": steps,
+            "--seconds": seconds,
+            "--batch-size": batch_size,
+            "--image-size": image_size,
+            "--device-step-ms": device_step_ms,
+        }
+    )
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target, on_progress=on_progress)
     device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
     if fit:
+        from tpuctl.profiling.device_step import estimate_training_step
+
         device = estimate_training_step(
             model, fit, batch_size=batch_size, image_size=image_size, on_progress=on_progress
         )
-    if train:
+    elif train:
+        from tpuctl.profiling.device_step import measure_training_step
         from tpuctl.training.catalog import find_template
 
-        device = measure_training_step(
-            find_template(TEMPLATE), batch_size=batch_size, on_progress=on_progress
-        )
+        template = find_template(TEMPLATE)
+        device = measure_training_step(template, batch_size=batch_size, on_progress=on_progress)
     request = Request(
         target=parsed,
         batch_size=batch_size,
@@ -119,6 +122,8 @@ def profile_target(
     profile = build_profile(measured, target=target, image_size=image_size, device=device)
     if not verify:
         return profile
+    from tpuctl.profiling.verify import presized_sample, verify_advice
+
     return verify_advice(
         profile,
         request,
@@ -128,21 +133,8 @@ def profile_target(
     )
 
 
-def _check(
-    steps: int | None,
-    seconds: float | None,
-    batch_size: int,
-    image_size: int,
-    device_step_ms: float | None,
-) -> None:
-    positive = {
-        "--steps": steps,
-        "--seconds": seconds,
-        "--batch-size": batch_size,
-        "--image-size": image_size,
-        "--device-step-ms": device_step_ms,
-    }
-    for flag, value in positive.items():
+def _check_positive(options: dict[str, float | None]) -> None:
+    for flag, value in options.items():
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(
                 f"{flag} must be a number above 0, not {value:g}.",

@@ -1,4 +1,4 @@
-"""Dated facts for the analysis: published step times, thresholds, relative costs of decoding."""
+"""Facts with a date: published step times, thresholds, relative costs of decoding."""
 
 import functools
 import json
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from tpuctl.codec import from_plain
+
 
 def reference_step_ms(batch_size: int) -> tuple[float, str]:
-    """Give the step time of a published training run, scaled to a batch size, and its source."""
+    """The step time of a published training run, scaled to a batch size, and its source."""
     known = load_facts("reference_steps.json")[0]
     step_ms = known["step_ms"] * batch_size / known["batch_size"]
     sentence = (
@@ -21,7 +23,7 @@ def reference_step_ms(batch_size: int) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where one verdict ends and the next begins; fractions of one unless the name says more."""
+    """The limits between verdicts; fractions of 1 unless the name has a unit."""
 
     device_wait: float
     starved_wait: float
@@ -52,8 +54,7 @@ class Thresholds:
 @functools.cache
 def thresholds() -> Thresholds:
     """Read the thresholds that the verdicts use."""
-    facts = load_facts("thresholds.json")
-    return Thresholds(**{name: facts[name] for name in Thresholds.__dataclass_fields__})
+    return from_plain(Thresholds, load_facts("thresholds.json"))
 
 
 @functools.cache

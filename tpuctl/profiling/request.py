@@ -1,10 +1,9 @@
-"""What the word TARGET on the command line means."""
+"""What `profile run` is asked to measure: the TARGET and its options."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuctl.datasets.local_copies import copy_data_set
 from tpuctl.datasets.places import bucket_of
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling.inputs import is_shard_folder
@@ -17,6 +16,10 @@ SUPPORTED = (
     "a folder of photographs, a folder or gs:// address of tpuctl shards, module:function or "
     "path.py:function"
 )
+DEFAULT_SECONDS = 10.0
+LONGEST_WAIT_S = 120.0
+# A function may import a framework first, on a busy machine.
+LEAST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,33 @@ class Target:
     function: str | None = None
 
 
+@dataclass(frozen=True)
+class Request:
+    """One measurement. `wait_limit_s` is the longest that a batch may take.
+
+    `change` is tried on the user's pipeline while it is built. Host traces, if any, go to
+    `trace_folder`.
+    """
+
+    target: Target
+    batch_size: int
+    image_size: int
+    seconds: float
+    steps: int | None
+    device_step_ms: float | None
+    wait_limit_s: float
+    change: Change | None = None
+    trace_folder: str | None = None
+
+
 def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
-    """Find out what to profile; shards of a bucket are copied here first, as readers do.
+    """Find out what to profile; shards in a bucket are copied to this machine first.
 
     Raises NotFoundError or InvalidInputError with what is supported, and what `copy_data_set` does.
     """
     if address := bucket_of(text):
+        from tpuctl.datasets.local_copies import copy_data_set
+
         return Target("shards", copy_data_set(address, on_progress=on_progress).path)
     path = Path(text)
     if text and path.is_dir():
@@ -51,33 +75,8 @@ def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
 
 
 def try_alone(target: Target, *, iterate: bool = False) -> str | None:
-    """Say how to run the user's function without us, to see all that it says."""
+    """The command that runs the user's function without tpuctl, to see all of its output."""
     if target.function is None:
         return None
     then = "list(zip({}, range(1000)))" if iterate else "{}"
     return try_function_alone(Function(target.place, target.function), then)
-
-
-DEFAULT_SECONDS = 10.0
-LONGEST_WAIT_S = 120.0
-# A function may import a framework first, on a machine that others keep busy.
-LEAST_WAIT_S = 30.0
-
-
-@dataclass(frozen=True)
-class Request:
-    """One profile to take. `wait_limit_s` is the longest that a batch may take to come.
-
-    `change` is tried on a pipeline of the user's while it is built. Traces of the host, if any, go
-    to `trace_folder`.
-    """
-
-    target: Target
-    batch_size: int
-    image_size: int
-    seconds: float
-    steps: int | None
-    device_step_ms: float | None
-    wait_limit_s: float
-    change: Change | None = None
-    trace_folder: str | None = None

@@ -17,18 +17,18 @@ VERSION = 1
 
 
 def save(profile: Profile, path: Path) -> None:
-    """Write a profile; either the whole file is there afterwards or the old one."""
+    """Write a profile atomically."""
     document = {"schema": f"{SCHEMA}{VERSION}", "profile": to_plain(profile)}
     write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def check_place(path: Path) -> None:
-    """Prove that a file can be written at `path`; raises WriteError, which names that path."""
+    """Check that a file can be written at `path`; raises WriteError."""
     with translated_write_errors(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.exists() and not path.is_file():
-            raise OSError("that is a device or a pipe, which a file would replace")
+            raise OSError("it is a device or a pipe")
         nearest = next(place for place in path.absolute().parents if place.exists())
         if not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -42,7 +42,7 @@ def load(path: Path) -> Profile:
     version = str(document["schema"]).removeprefix(SCHEMA)
     if version != str(VERSION):
         raise InvalidInputError(
-            f"{path} is a profile of version {version}; this tpuctl reads version {VERSION}.",
+            f"{path} has profile version {version}; this tpuctl reads version {VERSION}.",
             hint="pip install --upgrade tpuctl",
         )
     try:
@@ -51,7 +51,7 @@ def load(path: Path) -> Profile:
         raise InvalidInputError(f"The profile {path} is damaged: {error}.", hint=_HINT) from error
 
 
-_HINT = "Take it again: tpuctl profile run TARGET --out FILE.tpuprof"
+_HINT = "Create it again: tpuctl profile run TARGET --out FILE.tpuprof"
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -64,10 +64,9 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        what = "ends in the middle" if content.startswith(b'{"schema"') else "is not a profile"
-        if content.lstrip().startswith(b'{\n "schema": "tpuctl.profile/'):
-            what = "is a profile that is damaged or ends in the middle"
+        is_ours = content.startswith((b'{"schema"', b'{\n "schema": "tpuctl.profile/'))
+        what = "is a profile that is damaged or cut off" if is_ours else "is not a profile"
         raise InvalidInputError(f"{path} {what}.", hint=_HINT) from error
     if not isinstance(document, dict) or not str(document.get("schema", "")).startswith(SCHEMA):
-        raise InvalidInputError(f"{path} is not a profile that tpuctl wrote.", hint=_HINT)
+        raise InvalidInputError(f"{path} is not a tpuctl profile.", hint=_HINT)
     return document

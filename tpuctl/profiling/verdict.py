@@ -1,26 +1,26 @@
 """From measurements to a verdict: is it the device, the vCPUs, the interpreter, I/O? Pure.
 
-The regime comes first and the arithmetic second: a pipeline held by the GIL or by slow reads looks
-like a lack of vCPUs to anything that only divides CPU time, and more of them would not help it.
+The kind of bottleneck is found first: a pipeline limited by the GIL or by slow reads looks short of
+vCPUs to anything that only divides CPU time, although more of them would not help.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from tpuctl.profiling.case import Case, Finding, serial_runs, taken_by_others
 from tpuctl.profiling.models import Phase, Stage
 from tpuctl.profiling.reference import Thresholds
-from tpuctl.profiling.rule_inputs import Case, Finding, serial_runs, taken_by_others
 
 # With fewer vCPUs a second thread would have nowhere to run.
 TWO_THREADS, ONE_HALF = 1.5, 0.5
-# A median of less than this share of the mean: the rest of the time went into a few.
+# A median below this share of the mean: a few batches took most of the time.
 MOSTLY_LATE = 0.2
 TRANSFERS = ("Transfer", "CopyToDevice", "PrefetchToDevice")
 Rule = Callable[[Case], Finding | None]
 
 
 def judge(case: Case) -> Finding:
-    """Apply the rules in order; the first that is sure decides, none means unknown."""
+    """Apply the rules in order; the first that matches decides, else the verdict is unknown."""
     for rule in RULES:
         if finding := rule(case):
             return finding
@@ -34,7 +34,7 @@ def _device(case: Case) -> Finding | None:
     line = f"the loop waited {wait:.1%} of its time for input"
     if wait < case.limits.device_wait:
         return Finding("device", _sure(wait, case.limits.device_wait), (line,))
-    return Finding("device", 0.5, (line, "between keeping up and starving"))
+    return Finding("device", 0.5, (line, "that is between keeping up and starving the device"))
 
 
 def _startup(case: Case) -> Finding | None:
@@ -44,12 +44,12 @@ def _startup(case: Case) -> Finding | None:
         return Finding(
             "startup",
             0.8,
-            (f"the first batch took {first_s:.1f} s, later ones keep the device busy",),
+            (f"the first batch took {first_s:.1f} s; later ones keep the device busy",),
         )
     alone = case.others <= case.limits.contended_other
     if alone and case.free.warming_up and (case.device is None or case.device.warming_up):
         return Finding(
-            "startup", 0.7, ("batches came much faster at the end of the window than before",)
+            "startup", 0.7, ("batches came much faster at the end of the window than at its start",)
         )
     return None
 
@@ -66,11 +66,11 @@ def _bursty(case: Case) -> Finding | None:
     if case.examples_per_s < case.limits.fits * device:
         return None
     fits = (
-        f"on average the pipeline gives {case.examples_per_s:,.0f} examples/s and the device takes "
-        f"{device:,.0f}, yet the loop waited {wait:.1%}"
+        f"on average the pipeline produces {case.examples_per_s:,.0f} examples/s and the device "
+        f"consumes {device:,.0f}, yet the loop waited {wait:.1%} of its time"
     )
-    if (blame := _late_by_neighbours(case.device, wait, case.limits)) is not None:
-        return replace(blame, evidence=(fits, *blame.evidence))
+    if (delay := _delayed_by_others(case.device, wait, case.limits)) is not None:
+        return replace(delay, evidence=(fits, *delay.evidence))
     times, waits = case.free.step_times, case.device.waits
     uneven = times.p99 > case.limits.burst_ratio * times.p50
     rare = (
@@ -78,27 +78,27 @@ def _bursty(case: Case) -> Finding | None:
     )
     if (uneven or rare) and case.examples_per_s >= case.limits.fits * device:
         late_s = times.p99 if uneven else times.largest
-        line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, late ones {late_s * 1e3:.0f} ms"
+        line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, slow ones {late_s * 1e3:.0f} ms"
         return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
     if not _runs_ahead(case):
-        line = "nothing works on the next batch while the device computes: no prefetch at the end"
+        line = "nothing prepares the next batch while the device computes: no prefetch at the end"
         return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
-    return Finding("unknown", 0.0, (fits, "batch times hardly vary: these signals conflict"))
+    return Finding("unknown", 0.0, (fits, "batch times hardly vary, which contradicts that"))
 
 
-def _late_by_neighbours(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
-    """What to say where a loop waited while its threads waited for a vCPU that others had."""
+def _delayed_by_others(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
+    """The finding if the loop waited because its threads waited for vCPUs that others used."""
     later, delayed_s = taken_by_others(device), device.signals.run_delay_s or 0.0
     delayed = delayed_s / device.wall_s
     if later <= limits.contended_other or delayed < ONE_HALF * wait:
         return None
     lines = (
-        f"with the device, other processes took {later:.0%} of the vCPUs",
-        f"and our threads were ready without one {delayed:.2f} s per second",
+        f"with the device, other processes used {later:.0%} of the vCPUs",
+        f"and our threads waited for one {delayed:.2f} s per second",
     )
     if delayed >= wait:
         return Finding("stolen", 0.7, lines)
-    return Finding("unknown", 0.0, (*lines, "too much of it to know why batches come late"))
+    return Finding("unknown", 0.0, (*lines, "which is too much to know why batches are late"))
 
 
 def _runs_ahead(case: Case) -> bool:
@@ -116,7 +116,7 @@ def _throttled(case: Case) -> Finding | None:
     return Finding(
         "throttled",
         min(1.0, 0.5 + case.throttled),
-        (f"the CPU quota of {usable:g} vCPUs held us back {case.throttled:.0%} of the time",),
+        (f"the CPU quota of {usable:g} vCPUs throttled us {case.throttled:.0%} of the time",),
         bottleneck=_heaviest(case.parts.stages),
     )
 
@@ -126,20 +126,26 @@ def _cpu(case: Case) -> Finding | None:
     if busy < case.limits.busy:
         return None
     usable = case.free.signals.vcpus_usable
-    lines = [f"own CPU is {case.own:.0%} of {usable:g} usable vCPUs, others take {case.others:.0%}"]
+    lines = [
+        f"this process uses {case.own:.0%} of {usable:g} usable vCPUs, others use {case.others:.0%}"
+    ]
     if case.run_delay is not None:
-        lines.append(f"ready threads waited {case.run_delay:.2f} s per vCPU and second for one")
+        lines.append(f"ready threads waited {case.run_delay:.2f} s for a vCPU per vCPU and second")
     heaviest = _heaviest(case.parts.stages)
     later = taken_by_others(case.device) if case.device else 0.0
     if later > case.limits.contended_other:
-        lines.append(f"with the device, others took {later:.0%} of the vCPUs")
+        lines.append(f"with the device, others used {later:.0%} of the vCPUs")
     if max(case.others, later) <= case.limits.contended_other:
         return Finding("vcpu", _sure(1 - busy, 0.2), tuple(lines), heaviest)
     quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
     if quiet and later <= case.limits.contended_other:
         return None
-    # One thread that is always ready is enough where neighbours have most of its time.
-    wanted = case.limits.serial_active if case.is_robbed else case.limits.stolen_demand * usable
+    # If others use most of the vCPUs, a single thread that is always ready is enough.
+    wanted = (
+        case.limits.serial_active
+        if case.is_starved_of_vcpus
+        else case.limits.stolen_demand * usable
+    )
     if case.demand is not None and case.demand < wanted:
         return None
     return Finding("stolen", min(0.95, 0.6 + max(case.others, later)), tuple(lines), heaviest)
@@ -160,7 +166,7 @@ def _gil(case: Case) -> Finding | None:
     if case.own >= case.limits.busy:
         return None
     if case.in_flight > TWO_THREADS and (case.demand or 0.0) >= case.limits.busy * case.in_flight:
-        # Calls that wait for the lock do not want a vCPU; these do, and neighbours have them.
+        # Calls that wait for the lock do not want a vCPU. These do, and others use it.
         return None
     if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
         return None
@@ -170,8 +176,8 @@ def _gil(case: Case) -> Finding | None:
         0.9,
         (
             f"a 2 ms sleep in Python ended {usual_ms:.1f} ms late (90th percentile "
-            f"{late_ms:.1f} ms), its wait for a vCPU taken out: "
-            "somebody holds the interpreter lock",
+            f"{late_ms:.1f} ms, waiting for a vCPU not counted): a thread holds the interpreter "
+            "lock",
             f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
             f"{case.own:.0%} of the usable vCPUs are busy",
         ),
@@ -180,10 +186,10 @@ def _gil(case: Case) -> Finding | None:
 
 
 def lock_is_held(case: Case) -> bool:
-    """Whether somebody holds the interpreter lock most of the time.
+    """Whether a thread holds the interpreter lock most of the time.
 
-    Neighbours that take the vCPU from a thread that holds it for a moment make the probe late now
-    and then, not usually; and who holds it runs or is ready to run, so it costs a whole vCPU.
+    Other processes that preempt a thread while it holds the lock make the probe late occasionally,
+    not usually. And a thread that holds it runs or is ready to run, so it demands a whole vCPU.
     """
     signals, limits = case.free.signals, case.limits
     often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
@@ -194,25 +200,24 @@ def lock_is_held(case: Case) -> bool:
 def _serial(case: Case) -> Finding | None:
     if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
         return None
-    if case.is_robbed or _works_in_threads_of_its_own(case):
+    python_threads = case.measured.lanes == 1 and (case.free.signals.second_thread or 0) > ONE_HALF
+    if case.is_starved_of_vcpus or python_threads:
+        # Python code with one lane may wait for threads that it started itself.
         return None
     worst = max(serial_runs(case), key=lambda run: run[1], default=None)
     waits = case.blocked >= case.limits.blocked_share
     if worst is not None and worst[1] >= case.limits.serial_active and not waits:
         stages, active = worst
         names = ", ".join(dict.fromkeys(case.parts.stages[index].name for index in stages))
-        line = f"one thread runs {names} {min(1.0, active):.0%} of the time; no other can help it"
+        line = (
+            f"one thread runs {names} {min(1.0, active):.0%} of the time; others cannot share that"
+        )
         return Finding("serial", _sure(1 - active, 0.2), (line,), _longest(case, stages))
     return _one_busy_thread(case, worst) or _few_lanes(case)
 
 
-def _works_in_threads_of_its_own(case: Case) -> bool:
-    """Whether Python that gives one batch after the other waits for threads that it started."""
-    return case.measured.lanes == 1 and (case.free.signals.second_thread or 0.0) > ONE_HALF
-
-
 def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Finding | None:
-    """A thread that never rests while hardly any other wants a vCPU, whatever the model says."""
+    """A thread that is always busy while hardly any other wants a vCPU."""
     busiest, second = case.free.signals.busiest_thread, case.free.signals.second_thread
     if busiest is None or second is None or worst is None or (case.measured.lanes or 1) > 1:
         return None
@@ -223,7 +228,7 @@ def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Fin
 
 
 def _few_lanes(case: Case) -> Finding | None:
-    """All workers at work, and fewer of them than vCPUs."""
+    """All workers are busy, and there are fewer of them than vCPUs."""
     lanes, usable = case.measured.lanes or 0, case.free.signals.vcpus_usable
     full = case.in_flight >= case.limits.serial_active * lanes
     if not 1 < lanes < case.limits.busy * usable or not full:
@@ -233,8 +238,8 @@ def _few_lanes(case: Case) -> Finding | None:
 
 
 def _element_by_element(case: Case) -> Finding | None:
-    """Vacant vCPUs, nothing waited for, and most work is that of passing elements on."""
-    if case.is_robbed or case.own >= case.limits.busy or lock_is_held(case):
+    """Idle vCPUs, no waiting, and most work is passing single elements between stages."""
+    if case.is_starved_of_vcpus or case.own >= case.limits.busy or lock_is_held(case):
         return None
     if case.parts.residual.share_of_cpu < ONE_HALF or case.blocked >= case.limits.blocked_share:
         return None
@@ -249,12 +254,12 @@ def _longest(case: Case, stages: Iterable[int]) -> int | None:
 
 
 def _transfer(case: Case) -> Finding | None:
-    """Most of the time that stages were active went into copies to the device."""
+    """Copies to the device take most of the stages' active time."""
     moved = [s for s in case.parts.stages if s.op in TRANSFERS]
     active = sum(stage.calls_in_flight for stage in moved)
     if not moved or active < case.limits.transfer_share * case.in_flight or active < ONE_HALF:
         return None
-    line = f"copies to the device take {active / case.in_flight:.0%} of the time of all stages"
+    line = f"copies to the device take {active / case.in_flight:.0%} of the stages' active time"
     return Finding("transfer", 0.85, (line,), bottleneck=moved[0].index)
 
 
@@ -262,24 +267,26 @@ def _waiting(case: Case) -> Finding | None:
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
     if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
-    slow = _most_blocked(case.parts.stages)
-    stage, pool = case.parts.stages[slow], case.measured.threadpool_size
+    stage = max(
+        case.parts.stages, key=lambda each: each.active_ms_per_example - each.cpu_ms_per_example
+    )
+    slow, pool = stage.index, case.measured.threadpool_size
     lines = [
-        f"stages were active {case.in_flight:.1f} calls at a time on {case.own:.0%} of the vCPUs: "
+        f"{case.in_flight:.1f} calls were active at a time on {case.own:.0%} of the vCPUs: "
         f"{case.blocked:.0%} of their time is waiting",
         f"{stage.name} takes {stage.active_ms_per_example:.1f} ms per example, "
         f"{stage.cpu_ms_per_example:.2f} ms of it on a vCPU",
     ]
     capped = bool(pool) and case.in_flight >= case.limits.pool_full * pool
     if capped and (stage.parallelism or 1) > pool:
-        line = f"{stage.parallelism} calls are allowed and the thread pool has {pool} threads"
+        line = f"{stage.parallelism} calls are allowed but the thread pool has {pool} threads"
         return Finding("threadpool", 0.85, (*lines, line), bottleneck=slow)
     line = f"at most {stage.parallelism or 1} of its calls may wait at the same time"
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
 
 
 def _small_pool(case: Case) -> Finding | None:
-    """Work that would use more vCPUs than the thread pool has threads."""
+    """Work that could use more vCPUs than the thread pool has threads."""
     pool, usable = case.measured.threadpool_size, case.free.signals.vcpus_usable
     if not 0 < pool < case.limits.busy * usable or case.own + case.others >= case.limits.busy:
         return None
@@ -288,20 +295,20 @@ def _small_pool(case: Case) -> Finding | None:
         return None
     worst = max(capped, key=lambda stage: stage.active_ms_per_example)
     line = (
-        f"{worst.parallelism} calls are allowed, the thread pool has {pool} threads, all of them "
-        f"busy, and there are {usable:g} vCPUs"
+        f"{worst.parallelism} calls are allowed and there are {usable:g} vCPUs, but all {pool} "
+        "threads of the thread pool are busy"
     )
     return Finding("threadpool", 0.85, (line,), bottleneck=worst.index)
 
 
 def _rarely_late(case: Case) -> Finding | None:
-    """A few batches that nearly all the time goes into, where nothing else explains the wait."""
+    """A few batches take nearly all the time, and nothing else explains the wait."""
     times = case.free.step_times
-    if case.is_robbed or times.p50 >= MOSTLY_LATE * times.mean:
+    if case.is_starved_of_vcpus or times.p50 >= MOSTLY_LATE * times.mean:
         return None
     line = (
-        f"half of the batches take up to {times.p50 * 1e3:.1f} ms, the mean is "
-        f"{times.mean * 1e3:.1f} ms: few and late ones take nearly all the time"
+        f"half of the batches take up to {times.p50 * 1e3:.1f} ms but the mean is "
+        f"{times.mean * 1e3:.1f} ms: a few slow ones take nearly all the time"
     )
     return Finding("bursty", 0.6, (line,), bottleneck=_heaviest(case.parts.stages))
 
@@ -312,12 +319,12 @@ def _unknown(case: Case) -> Finding:
         "unknown",
         0.0,
         (
-            f"own CPU {case.own:.0%}, others {case.others:.0%} of the vCPUs, "
-            f"{case.blocked:.0%} of the stages' time is waiting, "
-            f"GIL probe {'not known' if late_ms is None else f'{late_ms:.1f} ms'}: "
+            f"this process uses {case.own:.0%} of the vCPUs, others {case.others:.0%}; "
+            f"{case.blocked:.0%} of the stages' time is waiting; "
+            f"GIL probe {'unknown' if late_ms is None else f'{late_ms:.1f} ms'}: "
             "no single cause fits",
             *_overhead_line(case),
-            *(("measure again when the neighbours are quiet",) if case.is_robbed else ()),
+            *(("measure again when other processes are idle",) if case.is_starved_of_vcpus else ()),
         ),
     )
 
@@ -326,7 +333,7 @@ def _overhead_line(case: Case) -> tuple[str, ...]:
     share = case.parts.residual.share_of_cpu
     if share < case.limits.residual:
         return ()
-    return (f"{share:.0%} of the CPU time is spent between the stages, element by element",)
+    return (f"{share:.0%} of the CPU time is spent on passing elements between stages",)
 
 
 RULES: tuple[Rule, ...] = (
@@ -350,11 +357,6 @@ def _heaviest(stages: Sequence[Stage]) -> int | None:
     return costs.index(max(costs)) if costs else None
 
 
-def _most_blocked(stages: Sequence[Stage]) -> int:
-    waits = [stage.active_ms_per_example - stage.cpu_ms_per_example for stage in stages]
-    return waits.index(max(waits))
-
-
 def _sure(distance: float, scale: float) -> float:
-    """Confidence from 1.0 where the signal is far on its side down to 0.6 at the edge."""
+    """Confidence between 1.0, far from the threshold, and 0.6 at the threshold."""
     return round(max(0.6, 1.0 - 0.4 * max(0.0, distance) / scale), 2)

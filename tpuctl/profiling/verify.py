@@ -1,41 +1,37 @@
-"""Try advice: the pipeline with and without a change, in turns, each in a process of its own.
+"""Try advice: measure the pipeline with and without each change, in turns, in fresh processes.
 
-A machine with neighbours drifts by a quarter within minutes, so only runs side by side compare.
+A shared machine drifts by a quarter within minutes, so only measurements side by side compare.
 """
 
 import contextlib
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from pathlib import Path
 
 from tpuctl.errors import TpuctlError
+from tpuctl.profiling.inputs import find_photos
 from tpuctl.profiling.models import Advice, Measurement, Profile
-from tpuctl.profiling.request import Request
+from tpuctl.profiling.request import Request, Target
 from tpuctl.profiling.whatif import Change
 from tpuctl.progress import OnProgress, Progress
+from tpuctl.usercode.scratch import scratch_folder
 
 MOST_TRIED, ROUNDS, SECONDS = 3, 3, 2.0
-# A change that brings less than this in the median of the rounds is not worth an edit.
+# A change whose median ratio of the rates is below this is not worth an edit.
 LEAST_RATIO = 1.0
 NONE_TRIED = "None of the advice can be tried from outside: it needs an edit or another machine."
 
 Measure = Callable[[Request], Measurement]
-
-
-class Presize(Protocol):
-    """Makes a sample of a folder, and the same photographs presized."""
-
-    def __call__(
-        self, request: Request, size: int, *, cpu_ms_per_example: float
-    ) -> AbstractContextManager[tuple[Request, Request]]:
-        """Give what to measure without presizing and with it."""
+# Yields what to measure without and with presizing, given the size and the CPU ms per example.
+Presize = Callable[[Request, int, float], AbstractContextManager[tuple[Request, Request]]]
 
 
 @dataclass
 class _Trial:
-    """A piece of advice, what is measured without it and with it, and the ratios of the rates."""
+    """A piece of advice, the requests without and with it, and the ratios of the rates."""
 
     advice: Advice
     before: Request
@@ -43,7 +39,7 @@ class _Trial:
     ratios: list[float] = field(default_factory=list)
 
 
-def verify(
+def verify_advice(
     profile: Profile,
     request: Request,
     *,
@@ -51,9 +47,9 @@ def verify(
     presize: Presize,
     on_progress: OnProgress,
 ) -> Profile:
-    """Put what was measured beside what was predicted, and leave out advice that loses.
+    """Add the measured rate to each prediction, and drop advice that makes the pipeline slower.
 
-    Starts a process for the pipeline as it is and for each change, in every round.
+    Every round starts a process for the pipeline as it is and one for each change.
     """
     tried = [advice for advice in profile.advice if advice.trial][:MOST_TRIED]
     if not tried or profile.pipeline_examples_per_s is None:
@@ -69,12 +65,12 @@ def verify(
     failures: list[str] = []
     with contextlib.ExitStack() as stack:
         for advice in tried:
-            with _told(advice, failures):
+            with _noted(advice, failures):
                 on_progress(Progress("verify", 0, ROUNDS, "rounds", f"preparing {advice.code}"))
                 pair = _requests(advice.trial, short, profile, presize, stack)
                 trials.append(_Trial(advice, *pair))
         for number in range(ROUNDS):
-            _round(trials, measure, failures, _progress(number, on_progress))
+            _round(number, trials, measure, failures, on_progress)
     return _concluded(profile, trials, tuple(dict.fromkeys(failures)))
 
 
@@ -87,33 +83,30 @@ def _requests(
 ) -> tuple[Request, Request]:
     if change and change.way == "presize":
         cpu_ms = profile.cpu_ms_per_example or 0.0
-        made = presize(short, change.number or short.image_size, cpu_ms_per_example=cpu_ms)
+        made = presize(short, change.number or short.image_size, cpu_ms)
         return stack.enter_context(made)
     return short, replace(short, change=change)
 
 
-def _progress(number: int, on_progress: OnProgress) -> Callable[[str], None]:
-    return lambda code: on_progress(Progress("verify", number, ROUNDS, "rounds", code))
-
-
 def _round(
+    number: int,
     trials: Sequence[_Trial],
     measure: Measure,
     failures: list[str],
-    tell: Callable[[str], None],
+    on_progress: OnProgress,
 ) -> None:
-    """Measure every change once, and what it is a change of once before."""
+    """Measure every change once, and each unchanged pipeline once before."""
     rates: dict[Request, float] = {}
     for trial in trials:
-        with _told(trial.advice, failures):
-            tell(trial.advice.code)
+        with _noted(trial.advice, failures):
+            on_progress(Progress("verify", number, ROUNDS, "rounds", trial.advice.code))
             if trial.before not in rates:
                 rates[trial.before] = _rate(measure(trial.before))
             trial.ratios.append(_rate(measure(trial.after)) / rates[trial.before])
 
 
 @contextlib.contextmanager
-def _told(advice: Advice, failures: list[str]) -> Iterator[None]:
+def _noted(advice: Advice, failures: list[str]) -> Iterator[None]:
     try:
         yield
     except TpuctlError as error:
@@ -136,7 +129,8 @@ def _concluded(profile: Profile, trials: Sequence[_Trial], failures: Sequence[st
             notes.append(f"{advice.code} was tried and is not advised: x{ratio:.2f} of the rate.")
         else:
             kept.append(_measured(advice, ratio * rate))
-    return replace(profile, advice=_ranked(kept), notes=(*profile.notes, *notes))
+    kept.sort(key=lambda each: -(each.measured_examples_per_s or 0.0))
+    return replace(profile, advice=tuple(kept), notes=(*profile.notes, *notes))
 
 
 def _measured(advice: Advice, rate: float) -> Advice:
@@ -145,6 +139,35 @@ def _measured(advice: Advice, rate: float) -> Advice:
     return replace(advice, measured_examples_per_s=rate, error_fraction=error)
 
 
-def _ranked(advice: Sequence[Advice]) -> tuple[Advice, ...]:
-    """What was measured comes first, the fastest before the others."""
-    return tuple(sorted(advice, key=lambda each: -(each.measured_examples_per_s or 0.0)))
+# What presizing the sample may take of CPU time, and how many photographs are enough and too few.
+CPU_S, LEAST, MOST = 10.0, 32, 256
+PRESIZE_LIMIT_S = 120.0
+
+
+@contextlib.contextmanager
+def presized_sample(
+    request: Request, size: int, cpu_ms_per_example: float
+) -> Iterator[tuple[Request, Request]]:
+    """Yield the request for a sample of the photographs, and for the records made from it.
+
+    Both are removed afterwards. Raises TargetError if presizing fails.
+    """
+    with scratch_folder("tpuctl-presize-") as scratch:
+        photos, records = scratch.path / "photos", scratch.path / "records"
+        photos.mkdir()
+        for number, photo in enumerate(_sample(Path(request.target.place), cpu_ms_per_example)):
+            (photos / f"{number:05}{photo.suffix}").symlink_to(photo)
+        words = ["data", "presize", str(photos), str(records), "--size", str(size)]
+        command = [sys.executable, "-m", "tpuctl", *words, "--labels", "none"]
+        scratch.run(command, limit_s=PRESIZE_LIMIT_S)
+        yield (
+            replace(request, target=Target("photos", str(photos))),
+            replace(request, target=Target("shards", str(records))),
+        )
+
+
+def _sample(folder: Path, cpu_ms_per_example: float) -> list[Path]:
+    """Photographs from all over the folder, as many as can be presized in a few seconds."""
+    photos = find_photos(folder).photos
+    count = min(MOST, max(LEAST, round(CPU_S * 1e3 / max(cpu_ms_per_example, 1e-3))))
+    return [photo.path for photo in photos[:: max(1, len(photos) // count)][:count]]

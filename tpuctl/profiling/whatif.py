@@ -1,4 +1,4 @@
-"""Changes that can be tried on a pipeline from outside, without an edit of its code."""
+"""Predict rate and idle time for other numbers of vCPUs, and name the changes that can be tried."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ Way = Literal["prefetch", "calls", "threads", "unordered", "cache", "ratio", "wo
 
 @dataclass(frozen=True)
 class Change:
-    """One change: calls and threads to so many, a cache after the function at `location`.
+    """A change that can be tried without editing the pipeline's code.
 
-    To presize is another folder, not another pipeline; the number is the size.
+    `number` is that of calls, threads, batches or workers, or the image size; `location` is the
+    function that is changed, or that a cache is put after.
     """
 
     way: Way
@@ -24,13 +25,13 @@ FARTHEST = 500.0
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a prediction rests on beside the CPU time per example.
+    """What a prediction is based on, besides the CPU time per example.
 
-    `busy_vcpus` were busy while that was measured. With every doubling of them it grows by
-    `growth`, which is between `growth_low` and `growth_high`; `cpu_low` and `cpu_high` are what
-    slices of the window showed, relative to the mean. `unevenness` is the variance of the time per
-    batch over its mean squared, `batches_ahead` how many can be ready before they are asked for.
-    `serial_ms` of each example hold the interpreter lock: more vCPUs do not divide them.
+    That CPU time was measured with `busy_vcpus` busy. It grows by `growth` with every doubling of
+    them, between `growth_low` and `growth_high`; `cpu_low` and `cpu_high` are its extremes in
+    slices of the window, relative to the mean. `unevenness` is the variance of the time per batch
+    over its squared mean, `batches_ahead` how many batches can be ready before they are needed.
+    `serial_ms` of each example hold the interpreter lock, so that more vCPUs do not divide them.
     """
 
     busy_vcpus: float
@@ -46,10 +47,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What a pipeline gives on some number of vCPUs, and what a device makes of it.
-
-    Each with what the measurement leaves open.
-    """
+    """The predicted rate on a number of vCPUs, and the device's idle time, with intervals."""
 
     examples_per_s: float
     mxu_idle_fraction: float
@@ -63,12 +61,11 @@ class WhatIf:
 def what_if(
     *, batch_size: int, cpu_ms_per_example: float, vcpus: float, step_ms: float, scaling: Scaling
 ) -> WhatIf:
-    """Predict the MXU's idle time where vCPUs are what limits the pipeline.
+    """Predict the MXU's idle time of a pipeline that is limited by vCPUs.
 
-    Where the interpreter lock or slow reads are the limit it is wrong by far, so ask only where
-    they are not.
+    The prediction is far off if the interpreter lock or slow reads are the bottleneck.
     """
-    # vCPUs that a device would keep busy if there were as many as when it was measured.
+    # The vCPUs that the device's demand keeps busy, at the CPU cost that was measured.
     load = batch_size * cpu_ms_per_example / step_ms
     held = batch_size * scaling.serial_ms / step_ms
     idle, needed = _predicted(load, held, vcpus, scaling, scaling.growth)
@@ -91,21 +88,23 @@ def what_if(
 def _predicted(
     load: float, held: float, vcpus: float, scaling: Scaling, growth: float
 ) -> tuple[float, float]:
-    """The idle share of the MXU, and the vCPUs that it would take to keep it busy."""
+    """The MXU's idle share, and the vCPUs that would keep it busy."""
     power, busy = math.log2(1 + growth), scaling.busy_vcpus
-    dearer = (vcpus / busy) ** power
-    taken = max(load * dearer / vcpus, held)
+    cost_factor = (vcpus / busy) ** power
+    taken = max(load * cost_factor / vcpus, held)
     needed = busy * (load / busy) ** (1 / (1 - power)) if held <= 1 else math.inf
     return _idle_fraction(1 / taken if taken else math.inf, scaling), needed
 
 
 def _idle_fraction(room: float, scaling: Scaling) -> float:
-    """The waiting of a device whose step takes `room` times as long as a batch."""
+    """The idle share of a device whose step takes `room` times as long as a batch."""
     if math.isinf(room):
         return 0.0
     spare = room - 1
     waits = max(0.0, -spare)
     if scaling.unevenness:
+        # Batches that vary queue up: the mean wait of a queue in heavy traffic, exponential in
+        # the room that is left and in the batches that can be buffered.
         steepness = 2 * scaling.batches_ahead / scaling.unevenness
         exponent = min(FARTHEST, steepness * spare)
         waits = spare / math.expm1(exponent) if exponent else 1 / steepness

@@ -1,7 +1,7 @@
 """What the host trace adds to a profile: what it cost, and the operations inside the stages."""
 
-from tpuctl.profiling.deep.models import Deep
 from tpuctl.profiling.models import Profile, Stage
+from tpuctl.profiling.trace.models import Deep
 from tpuctl.units import format_bytes, format_fraction
 
 

@@ -3,8 +3,8 @@
 import math
 from html import escape
 
+from tpuctl.profiling.case import CPU_REGIMES
 from tpuctl.profiling.models import Profile
-from tpuctl.profiling.rule_inputs import CPU_REGIMES
 from tpuctl.profiling.whatif import Scaling, what_if
 from tpuctl.reporters import html
 

@@ -198,20 +198,24 @@ class Child:
 
 
 @contextmanager
-def start_child(module: str, *, env: Mapping[str, str] | None = None) -> Iterator[Child]:
+def start_child(
+    module: str, *, env: Mapping[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Child]:
     """Run `python -m MODULE` as a child that is killed when the block ends."""
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(send)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            pass_fds=(send,),
-            start_new_session=True,
-            env={**os.environ, **QUIET, **(env or {}), "PYTHONPATH": python_path()},
-        )
-        os.close(send)
+        try:
+            process = subprocess.Popen(
+                [python, "-m", module, str(send)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(send,),
+                start_new_session=True,
+                env={**os.environ, **QUIET, **(env or {}), "PYTHONPATH": python_path()},
+            )
+        finally:
+            os.close(send)
         child = Child(process, messages, log)
         try:
             yield child

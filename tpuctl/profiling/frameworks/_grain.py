@@ -1,19 +1,21 @@
-"""Grain's pipelines: every transformation's function counts itself, in threads and workers.
+"""Grain pipelines: each transformation's function measures itself, in threads and workers.
 
-The nodes of a Grain data set and their functions are private to it; what one of its versions does
-not have is left out, never an error.
+The nodes of a Grain data set and their functions are private to Grain; what one of its versions
+lacks is left out, without an error.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import grain
 from absl import flags
 
-from tpuctl.profiling.frameworks.iterables import PythonSource, location_of
+from tpuctl.profiling.frameworks.iterables import location_of
 from tpuctl.profiling.frameworks.meter import Meter, Metered
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode, Input, StageCost
 
 METHOD = "CPU clock of the threads around each call"
@@ -22,10 +24,10 @@ FUNCTIONS = ("_map_fn", "_filter_fn", "_batch_fn", "_flat_map_fn")
 RANDOM = ("RandomMap",)
 
 
-def open_grain(made: Any, folder: str, *, batch_size: int) -> PythonSource:
-    """Take a data set or a loader; its functions are wrapped where it keeps them."""
+def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
+    """Take a data set or a loader; its functions are wrapped in place."""
     if not flags.FLAGS.is_parsed():
-        # A program of Grain's with workers does this in absl.app.run.
+        # Grain's workers need parsed flags; absl.app.run does it in programs of its own.
         flags.FLAGS.mark_as_parsed()
     data = getattr(made, "_dataset", made)
     meter, stages = Meter(folder), list[StageCost]()
@@ -37,26 +39,24 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> PythonSource:
         again: list[StageCost] = []
         for node in reversed(_nodes(data, branch)):
             _wrap(node, meter, again, lanes)
-    return PythonSource(
+    operations = [getattr(node, "operation", None) for node in nodes]
+    is_batched = any("Batch" in type(each).__name__ for each in (*nodes, *operations))
+    return Source(
         kind="grain",
         chain=ChainNode("Grain", type(made).__name__, runs_python=True),
-        batched=any(_is_batch(node) for node in nodes) or _yields_batches(nodes) or None,
+        batched=is_batched or None,
         batch_size=batch_size,
         input=Input(0, _examples(nodes), 0),
         lanes=lanes,
         runs_ahead=lanes > 1 or workers > 0,
         settings={"grain": grain.__version__, "num_workers": workers, "threads": lanes},
-        opened=partial(_open, made),
-        cost=partial(_costs, meter, stages),
+        opened=lambda: iter(made),
+        costs=partial(_costs, meter, stages),
     )
 
 
-def _open(made: Any) -> Iterator[Any]:
-    return iter(made)
-
-
 def _nodes(data: Any, branch: int = 0) -> list[Any]:
-    """The nodes from the output to the source, along one branch: that of one worker."""
+    """The nodes from the output to the source, along the branch of one worker."""
     nodes = [data]
     while below := _below(nodes[-1]):
         nodes.append(below[min(branch, len(below) - 1)])
@@ -64,7 +64,7 @@ def _nodes(data: Any, branch: int = 0) -> list[Any]:
 
 
 def _below(node: Any) -> list[Any]:
-    """What a node takes its elements from; several where every worker has a part."""
+    """The inputs of a node; several if every worker has a part."""
     for attribute in ("_parents", "_datasets", "_ds"):
         found = getattr(node, attribute, None)
         if found:
@@ -73,7 +73,7 @@ def _below(node: Any) -> list[Any]:
 
 
 def _lanes(nodes: list[Any]) -> tuple[int, int]:
-    """How many threads make elements in all processes, and how many processes."""
+    """How many threads produce elements in all processes, and how many processes there are."""
     threads = workers = 0
     for node in nodes:
         options = getattr(node, "_read_options", None)
@@ -137,29 +137,9 @@ class _MeteredSource:
 
 def _costs(meter: Meter, stages: list[StageCost]) -> tuple[StageCost, ...]:
     return tuple(
-        StageCost(
-            name=stage.name,
-            op=stage.op,
-            location=stage.location,
-            calls=found.calls,
-            wall_s=found.wall_s,
-            cpu_s=found.cpu_s,
-            parallelism=stage.parallelism,
-            method=stage.method,
-            is_random=stage.is_random,
-        )
+        replace(stage, calls=found.calls, wall_s=found.wall_s, cpu_s=found.cpu_s)
         for stage, found in zip(stages, meter.read(len(stages)), strict=True)
     )
-
-
-def _is_batch(node: Any) -> bool:
-    return "Batch" in type(node).__name__
-
-
-def _yields_batches(nodes: list[Any]) -> bool:
-    """Whether a loader's operations batch."""
-    operations = (getattr(node, "operation", None) for node in nodes)
-    return any("Batch" in type(operation).__name__ for operation in operations)
 
 
 def _examples(nodes: list[Any]) -> int | None:

@@ -1,9 +1,9 @@
-"""tf.data pipelines to measure: built for a folder, or returned by a user's function."""
+"""tf.data pipelines of folders and of users' functions, and TensorFlow's profiler."""
 
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,15 @@ from tpuctl.profiling.frameworks._tf_graph import (
     does_work,
     gives_batches,
     read_snapshot,
+    settings_of,
+    threads_of,
     trunk_of,
 )
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.inputs import Photo, ShardSet, find_photos, read_shards, show_path
-from tpuctl.profiling.models import (
-    ChainNode,
-    CopyingStage,
-    Input,
-    IsolatedStage,
-    Kind,
-    NodeCost,
-    StageCost,
-)
+from tpuctl.profiling.measure.host_trace import ProfilerError
+from tpuctl.profiling.models import CopyingStage, Input, IsolatedStage, Kind, NodeCost
 from tpuctl.profiling.request import Target
-from tpuctl.profiling.runtime_model import Snapshot
-from tpuctl.usercode.error_summary import describe
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
@@ -40,43 +34,15 @@ MOST_DECODED_FIRST = 200
 SAMPLE = 4
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """A tf.data pipeline, ready to be iterated: a `Source` for the measuring loop."""
+@dataclass
+class TfDataSource(Source):
+    """A tf.data pipeline, observed through the runtime's model."""
 
-    kind: Kind
-    dataset: Any
-    chain: ChainNode
-    batched: bool
-    threadpool_size: int
-    input: Input
-    settings: dict[str, Any]
-    lanes: None = None
-    runs_ahead: None = None
-
-    def costs(self) -> tuple[StageCost, ...]:
-        """The runtime counts, not the functions."""
-        return ()
-
-    def open(self) -> Iterator[Any]:
-        """Start from the beginning."""
-        iterator: Iterator[Any] = iter(self.dataset)
-        return iterator
+    dataset: Any = None
 
     def count(self, element: Any) -> int:
-        """Say how many examples an element holds."""
-        if not self.batched:
-            return 1
-        leaf = tf.nest.flatten(element)[0]
-        return int(leaf.shape[0])
-
-    def snapshot(self, iterator: Iterator[Any]) -> Snapshot | None:
-        """Look into the runtime's model."""
-        return read_snapshot(iterator)
-
-    def describe(self, error: BaseException) -> str:
-        """Put TensorFlow's long messages into one sentence."""
-        return describe(error)
+        """Count the examples in an element."""
+        return int(tf.nest.flatten(element)[0].shape[0]) if self.batched else 1
 
     def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
         """Measure CPU per example of ever longer parts of the pipeline, source first."""
@@ -86,12 +52,12 @@ class Pipeline:
             if not does_work(trunk[depth]):
                 continue
             part = trunk[depth].prefetch(2).with_options(options)
-            batched = self.batched and gives_batches(trunk[depth])
+            batched = bool(self.batched) and gives_batches(trunk[depth])
             measured.append(IsolatedStage(depth, self._cost(part, batched, seconds, cpu_s)))
         return tuple(measured)
 
     def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
-        """Measure what its batches cost alone."""
+        """Measure its batches alone."""
         return copying_stages(nodes, self.dataset.options(), threads=self.threadpool_size)
 
     def _cost(self, part: Any, batched: bool, seconds: float, cpu_s: Callable[[], float]) -> float:
@@ -108,43 +74,36 @@ class Pipeline:
         return max(0.0, spent_s) / max(1, examples)
 
 
-def open_folder(target: Target, *, batch_size: int, image_size: int) -> Pipeline:
+def open_folder(target: Target, *, batch_size: int, image_size: int) -> TfDataSource:
     """Build the pipeline for a folder of photographs or shards.
 
-    Raises InvalidInputError for what cannot be read.
+    Raises InvalidInputError if it cannot be read.
     """
     if target.kind == "photos":
         dataset, found = _photos(Path(target.place), batch_size, image_size)
-        return _pipeline("photos", dataset, found, batch_size)
+        return _source("photos", dataset, found)
     dataset, found = _shards(read_shards(Path(target.place)), batch_size, image_size)
-    return _pipeline("shards", dataset, found, batch_size)
+    return _source("shards", dataset, found)
 
 
-def open_dataset(dataset: Any, *, batch_size: int) -> Pipeline:
+def open_dataset(dataset: Any) -> TfDataSource:
     """Take a data set that a user's function returned."""
     size = int(dataset.cardinality())
-    found = Input(0, size if size >= 0 else None, 0)
-    return _pipeline("tf.data", dataset, found, batch_size)
+    return _source("tf.data", dataset, Input(0, size if size >= 0 else None, 0))
 
 
-def _pipeline(kind: Kind, dataset: Any, found: Input, batch_size: int) -> Pipeline:
+def _source(kind: Kind, dataset: Any, found: Input) -> TfDataSource:
     options = dataset.options()
-    pool = options.threading.private_threadpool_size or 0
-    batched = gives_batches(dataset)
-    return Pipeline(
+    return TfDataSource(
         kind=kind,
         dataset=dataset,
         chain=chain_of(dataset),
-        batched=batched,
-        threadpool_size=pool or len(os.sched_getaffinity(0)),
+        batched=gives_batches(dataset),
+        threadpool_size=threads_of(options),
         input=found,
-        settings={
-            "tensorflow": tf.__version__,
-            "private_threadpool_size": pool or None,
-            "max_intra_op_parallelism": options.threading.max_intra_op_parallelism,
-            "deterministic": options.deterministic,
-            "autotune": options.autotune.enabled,
-        },
+        settings=settings_of(options),
+        opened=lambda: iter(dataset),
+        snapshot=read_snapshot,
     )
 
 
@@ -156,7 +115,7 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
         raise InvalidInputError(
             f"None of the {len(left_out):,} images in {folder} can be decoded: "
             f"{left_out[0][0]}: {left_out[0][1]}.",
-            hint="Look at the files; a download that broke off leaves such ones.",
+            hint="Check the files: interrupted downloads leave such ones.",
         )
     files = [os.fsencode(photo.path) for photo in photos]
     random.Random(0).shuffle(files)
@@ -175,7 +134,7 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
     dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
     dataset = dataset.ignore_errors(name="decode")
     dataset = dataset.map(resize, num_parallel_calls=AUTOTUNE, name="resize")
-    notes = () if found.complete else (f"Only the first {len(files):,} photographs were used.",)
+    notes = () if found.is_complete else (f"Only the first {len(files):,} photographs were used.",)
     sizes = sum(photo.size_bytes for photo in photos)
     summary = Input(len(files), len(files), sizes, left_out[:MOST_LISTED], len(left_out), notes)
     return _finish(dataset, batch_size), summary
@@ -225,19 +184,19 @@ def _finish(dataset: Any, batch_size: int) -> Any:
     dataset = dataset.batch(batch_size, drop_remainder=True, name="batch")
     dataset = dataset.prefetch(AUTOTUNE, name="prefetch")
     options = tf.data.Options()
-    # Fused with the last map, the batch would have no cost of its own to show.
+    # If it were fused with the last map, the batch would have no cost of its own.
     options.experimental_optimization.map_and_batch_fusion = False
     return dataset.with_options(options)
 
 
 def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], list[tuple[str, str]]]:
-    """Leave out the photographs that cannot be decoded.
+    """Separate the photographs that can be decoded from the others and the reasons.
 
-    Tries those whose end is missing and a sample of the rest; all, where one of the sample fails.
+    Tries incomplete files and a sample of the rest; all of them, if one of the sample fails.
     """
     sample = photos[:: max(1, len(photos) // SAMPLE)]
     failed = {p.path: why for p in sample if (why := _why_undecodable(p))}
-    doubtful = [p for p in photos if p.path not in failed and (failed or not p.whole)]
+    doubtful = [p for p in photos if p.path not in failed and (failed or not p.is_complete)]
     for photo in doubtful[:MOST_DECODED_FIRST]:
         if why := _why_undecodable(photo):
             failed[photo.path] = why
@@ -249,6 +208,41 @@ def _why_undecodable(photo: Photo) -> str | None:
     try:
         tf.io.decode_image(photo.path.read_bytes(), channels=3, expand_animations=False)
     except (tf.errors.OpError, OSError):
-        damaged = photo.format in ("JPEG", "PNG")
-        return f"damaged {photo.format}" if damaged else f"{photo.format} is not for TensorFlow"
+        kind = photo.format.upper()
+        return f"damaged {kind}" if kind in ("JPEG", "PNG") else f"TensorFlow cannot decode {kind}"
     return None
+
+
+# Operations and iterators, without the runtime's internals.
+HOST_LEVEL = 2
+
+
+class TensorFlowProfiler:
+    """A `Profiler` for tf.data pipelines in this process."""
+
+    def __init__(self) -> None:
+        self._folder = Path()
+
+    def start(self, folder: Path) -> None:
+        """Start tracing the host, without devices and Python functions."""
+        self._folder = folder
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=HOST_LEVEL, python_tracer_level=0, device_tracer_level=0
+        )
+        try:
+            tf.profiler.experimental.start(str(folder), options=options)
+        except tf.errors.AlreadyExistsError as error:
+            raise ProfilerError("the program is already running a profiler.") from error
+        except (tf.errors.OpError, AttributeError, RuntimeError, TypeError, OSError) as error:
+            raise ProfilerError(f"TensorFlow's profiler did not start: {error}") from error
+
+    def stop(self) -> Path:
+        """Stop tracing and return the file that was written."""
+        try:
+            tf.profiler.experimental.stop()
+        except (tf.errors.OpError, RuntimeError, OSError) as error:
+            raise ProfilerError(f"TensorFlow's profiler failed: {error}") from error
+        found = next(self._folder.rglob("*.xplane.pb"), None)
+        if found is None:
+            raise ProfilerError(f"TensorFlow's profiler wrote nothing to {self._folder}.")
+        return found

@@ -1,4 +1,4 @@
-"""Try changes on somebody's tf.data pipeline while their own function builds it."""
+"""Try changes on a user's tf.data pipeline while it is built, and measure its batches alone."""
 
 import contextlib
 import statistics
@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpuctl.profiling.align import batches_that_count
+from tpuctl.profiling.align import notable_batches
 from tpuctl.profiling.frameworks._tf_graph import location_of_function
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.models import CopyingStage, NodeCost
@@ -19,20 +19,20 @@ AUTOTUNE = tf.data.AUTOTUNE
 
 @contextlib.contextmanager
 def building_with(change: Change) -> Iterator[None]:
-    """Build with another number of calls, a cache in between, or smaller decoded images."""
+    """Build with other numbers of parallel calls, a cache in between, or smaller decoded images."""
     with contextlib.ExitStack() as stack:
         if change.way in ("calls", "threads", "cache"):
-            stack.enter_context(_patched(tf.data.Dataset, "map", _map(change)))
+            stack.enter_context(_patched(tf.data.Dataset, "map", _map, change))
         if change.way in ("calls", "threads"):
-            stack.enter_context(_patched(tf.data.Dataset, "interleave", _interleave(change)))
+            stack.enter_context(_patched(tf.data.Dataset, "interleave", _interleave, change))
         if change.way == "ratio":
             for place in (tf.io, tf.image):
-                stack.enter_context(_patched(place, "decode_jpeg", _decode(change)))
+                stack.enter_context(_patched(place, "decode_jpeg", _decode, change))
         yield
 
 
 def finished(dataset: Any, change: Change) -> Any:
-    """Change what stands at the end of a pipeline."""
+    """Apply a change to the end of a pipeline."""
     options = tf.data.Options()
     if change.way == "prefetch":
         return dataset.prefetch(change.number or AUTOTUNE)
@@ -45,49 +45,42 @@ def finished(dataset: Any, change: Change) -> Any:
     return dataset
 
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Function = Callable[..., Any]
 
 
-def _map(change: Change) -> Wrap:
-    def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def map(self: Any, map_func: Any, num_parallel_calls: Any = None, **named: Any) -> Any:
-            here = change.location in (None, location_of_function(map_func))
-            if change.way != "cache" and here:
-                num_parallel_calls = change.number or AUTOTUNE
-            made = plain(self, map_func, num_parallel_calls=num_parallel_calls, **named)
-            return made.cache() if change.way == "cache" and here else made
+def _map(plain: Function, change: Change) -> Function:
+    def map(self: Any, map_func: Any, num_parallel_calls: Any = None, **named: Any) -> Any:
+        here = change.location in (None, location_of_function(map_func))
+        if change.way != "cache" and here:
+            num_parallel_calls = change.number or AUTOTUNE
+        made = plain(self, map_func, num_parallel_calls=num_parallel_calls, **named)
+        return made.cache() if change.way == "cache" and here else made
 
-        return map
-
-    return wrap
+    return map
 
 
-def _interleave(change: Change) -> Wrap:
-    def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def interleave(self: Any, map_func: Any, *arguments: Any, **named: Any) -> Any:
-            if named.get("num_parallel_calls") is None and len(arguments) < 3:
-                named["num_parallel_calls"] = AUTOTUNE
-            return plain(self, map_func, *arguments, **named)
+def _interleave(plain: Function, change: Change) -> Function:
+    def interleave(self: Any, map_func: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("num_parallel_calls") is None and len(arguments) < 3:
+            named["num_parallel_calls"] = AUTOTUNE
+        return plain(self, map_func, *arguments, **named)
 
-        return interleave
-
-    return wrap
+    return interleave
 
 
-def _decode(change: Change) -> Wrap:
-    def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1, **named: Any) -> Any:
-            return plain(contents, channels=channels, ratio=max(ratio, change.number or 1), **named)
+def _decode(plain: Function, change: Change) -> Function:
+    def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1, **named: Any) -> Any:
+        return plain(contents, channels=channels, ratio=max(ratio, change.number or 1), **named)
 
-        return decode_jpeg
-
-    return wrap
+    return decode_jpeg
 
 
 @contextlib.contextmanager
-def _patched(place: Any, name: str, wrap: Wrap) -> Iterator[None]:
+def _patched(
+    place: Any, name: str, wrap: Callable[[Function, Change], Function], change: Change
+) -> Iterator[None]:
     plain = getattr(place, name)
-    setattr(place, name, wrap(plain))
+    setattr(place, name, wrap(plain, change))
     try:
         yield
     finally:
@@ -95,19 +88,27 @@ def _patched(place: Any, name: str, wrap: Wrap) -> Iterator[None]:
 
 
 WINDOWS, WINDOW_S, WARM_BATCHES = 4, 0.1, 4
-# Of batches larger than this fewer examples are copied, for several are in memory at a time.
+# Of larger batches fewer examples are copied, because several batches are in memory at a time.
 MOST_BYTES = 64_000_000
 
 
 Threads = dict[str, signals.ThreadTime] | None
 
 
+def options_with(*, deterministic: bool | None) -> tf.data.Options:
+    """The default options of a data set, except for this one."""
+    options = tf.data.Options()
+    if deterministic is not None:
+        options.deterministic = deterministic
+    return options
+
+
 def copying_stages(
     nodes: Sequence[NodeCost], options: tf.data.Options, *, threads: int
 ) -> tuple[CopyingStage, ...]:
-    """Measure every batch of a pipeline that counts, on as many threads as the pipeline has."""
+    """Measure every notable batch of a pipeline, on as many threads as the pipeline has."""
     found = []
-    for node, ratio in batches_that_count(nodes):
+    for node, ratio in notable_batches(nodes):
         size_bytes = round(node.bytes_out / node.elements / ratio)
         count = min(round(ratio), MOST_BYTES // max(1, size_bytes))
         cost_s = _cpu_s_per_example(size_bytes, count, options, threads) if count else None
@@ -119,7 +120,7 @@ def copying_stages(
 def _cpu_s_per_example(
     size_bytes: int, count: int, options: tf.data.Options, threads: int
 ) -> float | None:
-    """CPU seconds of threads that were born to batch, and do nothing else."""
+    """CPU seconds of threads that only copy batches."""
     own = tf.data.Options()
     own.threading.private_threadpool_size = threads
     example = tf.zeros(size_bytes, tf.uint8)
@@ -134,7 +135,7 @@ def _cpu_s_per_example(
 
 
 def _window_s(iterator: Iterator[Any], others: Threads) -> float | None:
-    """CPU seconds per element of all threads but the others and the one that takes them."""
+    """CPU seconds per element of the threads that were created since `others` was read."""
     before, start, taken = signals.read().threads, time.perf_counter(), 0
     while time.perf_counter() - start < WINDOW_S:
         next(iterator)
@@ -142,6 +143,6 @@ def _window_s(iterator: Iterator[Any], others: Threads) -> float | None:
     after = signals.read().threads
     if others is None or before is None or after is None:
         return None
-    born = after.keys() - others.keys()
-    spent_s = sum(after[name].running_s for name in born)
-    return (spent_s - sum(before[name].running_s for name in born & before.keys())) / taken
+    new = after.keys() - others.keys()
+    spent_s = sum(after[name].running_s for name in new)
+    return (spent_s - sum(before[name].running_s for name in new & before.keys())) / taken

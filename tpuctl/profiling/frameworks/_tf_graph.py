@@ -1,10 +1,11 @@
-"""Look into a tf.data pipeline: its transformations as written, and the runtime's model of them.
+"""Inspect a tf.data pipeline: its transformations as written, and the runtime's model of them.
 
-`_inputs`, `_map_func` and `_predicate` are private to TensorFlow; whatever one of its versions does
-not have is left out, never an error.
+`_inputs`, `_map_func` and `_predicate` are private to TensorFlow; what one of its versions lacks is
+left out, without an error.
 """
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.runtime_model import ModelNode, Snapshot
+from tpuctl.profiling.node_stats import ModelNode, Snapshot
 
 OURS = str(Path(__file__).resolve().parents[2])
 PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
@@ -21,7 +22,7 @@ KNOWN_RATIO = (3, 4)  # NodeClass KNOWN_RATIO and ASYNC_KNOWN_RATIO in tensorflo
 
 
 def trunk_of(dataset: Any) -> list[Any]:
-    """The data sets from the output to the first that has not exactly one input."""
+    """The data sets from the output to the first that does not have exactly one input."""
     trunk = [dataset]
     while len(_inputs(trunk[-1])) == 1:
         trunk.append(_inputs(trunk[-1])[0])
@@ -39,7 +40,7 @@ def chain_of(dataset: Any) -> ChainNode:
         name=_name(dataset, function),
         label=getattr(dataset, "_name", None),
         location=location_of_function(function),
-        runs_python=bool(ops & PYTHON_OPS) or _runs_generator(dataset),
+        runs_python=bool(ops & PYTHON_OPS) or _is_from_generator(dataset),
         is_random=any(op.startswith(("Random", "StatelessRandom")) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),
         inputs=tuple(chain_of(each) for each in inputs),
@@ -47,7 +48,7 @@ def chain_of(dataset: Any) -> ChainNode:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Whether the elements of a data set are batches, by the transformations that made it."""
+    """Whether the elements of a data set are batches, judged by its transformations."""
     for each in trunk_of(dataset):
         if "Unbatch" in _op(each):
             return False
@@ -57,12 +58,28 @@ def gives_batches(dataset: Any) -> bool:
 
 
 def does_work(dataset: Any) -> bool:
-    """Whether a transformation computes or copies, and not only passes elements on."""
+    """Whether a transformation computes or copies, instead of only passing elements on."""
     return _python_function(dataset) is not None or "Batch" in _op(dataset)
 
 
+def threads_of(options: Any) -> int:
+    """The size of the thread pool that the stages share."""
+    return options.threading.private_threadpool_size or len(os.sched_getaffinity(0))
+
+
+def settings_of(options: Any) -> dict[str, Any]:
+    """The options of a data set that matter for its speed."""
+    return {
+        "tensorflow": tf.__version__,
+        "private_threadpool_size": options.threading.private_threadpool_size or None,
+        "max_intra_op_parallelism": options.threading.max_intra_op_parallelism,
+        "deterministic": options.deterministic,
+        "autotune": options.autotune.enabled,
+    }
+
+
 def read_snapshot(iterator: Iterator[Any]) -> Snapshot | None:
-    """Read the model of a running iterator; None where the runtime keeps none."""
+    """Read the model of a running iterator; None if the runtime keeps none."""
     try:
         model = tf.data.experimental.get_model_proto(iterator)
     except (AttributeError, RuntimeError, tf.errors.OpError):
@@ -71,7 +88,7 @@ def read_snapshot(iterator: Iterator[Any]) -> Snapshot | None:
 
 
 def snapshot_of(model: Any) -> Snapshot | None:
-    """Read a `ModelProto`; None where it is empty."""
+    """Read a `ModelProto`; None if it is empty."""
     nodes = {node.id: _model_node(node) for node in model.nodes.values()}
     return Snapshot(nodes, model.output) if model.output in nodes else None
 
@@ -126,7 +143,7 @@ def _name(dataset: Any, function: Any) -> str:
 
 
 def location_of_function(function: Any) -> str | None:
-    """Where the user wrote a function; None for what is not theirs."""
+    """Where the user wrote a function; None for library code."""
     code = getattr(function, "__code__", None)
     if code is None and function is not None:
         code = getattr(type(function).__call__, "__code__", None)
@@ -147,14 +164,9 @@ def _graph_ops(dataset: Any) -> set[str]:
 
 
 def _is_from_generator(dataset: Any) -> bool:
-    inputs = _inputs(dataset)
-    function = _python_function(dataset)
-    from_library = getattr(function, "__module__", "").endswith("from_generator_op")
-    return _op(dataset) == "FlatMap" and bool(inputs) and from_library
-
-
-def _runs_generator(dataset: Any) -> bool:
-    return _is_from_generator(dataset)
+    module = getattr(_python_function(dataset), "__module__", "")
+    is_flat_map = _op(dataset) == "FlatMap" and bool(_inputs(dataset))
+    return is_flat_map and module.endswith("from_generator_op")
 
 
 def _snake(name: str) -> str:

@@ -1,7 +1,8 @@
-"""Count and time calls of a pipeline's functions, in whatever thread or process they run.
+"""Count and time the calls of a pipeline's functions in all threads and processes.
 
-Every thread writes to a small mapped file of its own, so that nothing is locked and a worker that
-is killed loses nothing. Functions that take microseconds are timed one call in sixteen.
+Each thread writes to its own small mapped file, so that no lock is needed and a killed worker loses
+nothing. Of functions that take microseconds, one call in sixteen is timed. Grain's workers unpickle
+these classes: this module imports nothing else.
 """
 
 import mmap
@@ -22,7 +23,7 @@ QUICK_NS, FEW, ONE_IN = 20_000, 256, 16
 
 @dataclass(frozen=True)
 class Reading:
-    """What one function did so far; the times of calls that were not timed are estimated."""
+    """What one function did so far; the times of calls that were not timed are extrapolated."""
 
     calls: int
     wall_s: float
@@ -30,7 +31,7 @@ class Reading:
 
 
 class Meter:
-    """Where the counters of one pipeline lie; may be pickled and forked."""
+    """The counters of one pipeline; may be pickled and forked."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -48,14 +49,14 @@ class Meter:
         return found
 
     def _mapped(self) -> mmap.mmap:
-        """A file of the calling thread; memory for nobody where there is no place for a file.
+        """The calling thread's file; anonymous memory if no file can be written.
 
-        So a pipeline that outlives its profile, and its folder, goes on.
+        So a pipeline that outlives its profile and the folder keeps running.
         """
         path = Path(self.folder, f"{os.getpid()}-{threading.get_native_id()}.meter")
         try:
             with path.open("w+b") as file:
-                # Room that is missing is to be said now: a mapped page would end the process.
+                # Fail now if the disk is full: writing to a mapped page would kill the process.
                 os.posix_fallocate(file.fileno(), 0, ROW_BYTES)
                 return mmap.mmap(file.fileno(), ROW_BYTES)
         except OSError:
@@ -76,7 +77,7 @@ class Meter:
 
 
 class Metered:
-    """A function that counts itself."""
+    """A function that measures its own calls."""
 
     def __init__(self, function: Callable[..., Any], meter: Meter, stage: int) -> None:
         self.function, self.meter, self.stage = function, meter, stage

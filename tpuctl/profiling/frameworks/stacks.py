@@ -1,11 +1,11 @@
-"""Sample where a thread of Python code is: which of the user's functions, and at what CPU cost.
+"""Sample the stack of Python code: which of the user's functions runs, and at what CPU cost.
 
-A timer signal runs its handler in the main thread between two instructions, so a long call into C
-is credited to the function that made it, whether or not it lets go of the interpreter lock; a
+A timer signal runs its handler in the main thread between two instructions. So a long call into C
+is credited to the function that made it, whether or not it releases the interpreter lock; a
 sampling thread would see such calls too often. One timer counts time, one the process's CPU time.
 
-The handler is late where a function ends with an operation, as in `return image / 255`: it then
-finds whoever took the result, and credits who gave it where that can be told.
+The handler runs late if a function ends with an operation, as in `return image / 255`: it then
+sees the caller that received the result, and credits the function that produced it if it can tell.
 """
 
 import json
@@ -29,9 +29,9 @@ _TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
 _COLLATES = ("default_collate", "default_convert", "collate")
 _TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
-# What a function begins with, and a generator goes on with; Python 3.10 has no such operation.
+# The first operation of a function, and of a generator that resumes; Python 3.10 has none.
 _RESUME = opcode.opmap.get("RESUME")
-# Parts of the function that they are written in.
+# Frames that belong to the function that they are written in.
 _INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Key = tuple[str, str]
 TRANSFER: Key = ("transfer", "")
@@ -40,10 +40,10 @@ LIBRARY = "(library)"
 
 
 @dataclass
-class Seen:
-    """What was seen of one function: how often, how long, and how much CPU time meanwhile."""
+class Samples:
+    """The samples of one function: their number, time, CPU time, and summed stack depth."""
 
-    samples: int = 0
+    count: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
     depth: float = 0.0
@@ -51,11 +51,14 @@ class Seen:
 
 @dataclass
 class StackSampler:
-    """Samples the main thread of this process, and leaves what it saw in a file for others."""
+    """Samples the main thread of this process, and writes the samples to a file.
+
+    Samples count only while `only_inside` returns True.
+    """
 
     folder: str
     only_inside: Callable[[], bool] = lambda: True
-    seen: dict[Key, Seen] = field(default_factory=dict)
+    samples: dict[Key, Samples] = field(default_factory=dict)
     _wall_s: float = 0.0
     _cpu_s: float = 0.0
     _count: int = 0
@@ -63,7 +66,7 @@ class StackSampler:
     _places: dict[CodeType, "Key | None"] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Begin; only the main thread can, and only where nobody else uses these signals."""
+        """Start, if this is the main thread and no other code uses these signals."""
         if self._is_on:
             return
         used = (signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGPROF))
@@ -74,13 +77,13 @@ class StackSampler:
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
         for number, handler in ((signal.SIGALRM, self._in_time), (signal.SIGPROF, self._in_cpu)):
             signal.signal(number, handler)
-            # Calls of the system go on after the signal instead of failing with EINTR.
+            # Restart interrupted system calls instead of failing with EINTR.
             signal.siginterrupt(number, False)
         signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
         signal.setitimer(signal.ITIMER_PROF, CPU_EVERY_S, CPU_EVERY_S)
 
     def stop(self) -> None:
-        """End, and write down the rest."""
+        """Stop, and write the remaining samples."""
         if not self._is_on:
             return
         self._is_on = False
@@ -95,7 +98,7 @@ class StackSampler:
     def _in_time(self, _number: int, frame: FrameType | None) -> None:
         """Credit the time since the last of these signals."""
         now_s = time.perf_counter()
-        if found := self._see(frame):
+        if found := self._sample(frame):
             found.wall_s += now_s - self._wall_s
         self._wall_s = now_s
         self._count += 1
@@ -103,34 +106,34 @@ class StackSampler:
             self.write()
 
     def _in_cpu(self, _number: int, frame: FrameType | None) -> None:
-        """Credit the CPU time since the last of these signals, which come with CPU time."""
+        """Credit the CPU time since the last of these signals."""
         now_s = time.process_time()
-        if found := self._see(frame):
+        if found := self._sample(frame):
             found.cpu_s += now_s - self._cpu_s
         self._cpu_s = now_s
 
-    def _see(self, frame: FrameType | None) -> Seen | None:
+    def _sample(self, frame: FrameType | None) -> Samples | None:
         key, depth = self._stage_of(frame) if self.only_inside() else (None, 0)
         if key is None:
             return None
-        found = self.seen.setdefault(key, Seen())
-        found.samples += 1
+        found = self.samples.setdefault(key, Samples())
+        found.count += 1
         found.depth += depth
         return found
 
     def _stage_of(self, frame: FrameType | None) -> tuple[Key | None, int]:
-        """The innermost function of the user's, or what a library does on its behalf."""
+        """The innermost user function on the stack, or the library call made for it."""
         stage: Key | None = None
         depth = 0
         while frame is not None:
             name = frame.f_code.co_name
-            if not depth and frame.f_code is _TAKE and not _has_only_begun(frame):
+            if not depth and frame.f_code is _NEXT and not _has_just_started(frame):
                 return frame.f_locals["self"].key, 0
             if name == "_worker_loop" or frame.f_code.co_filename.startswith(OURS):
                 break
             if name in TRANSFERS:
                 return TRANSFER, 0
-            if stage is None and name not in _INSIDE and (depth or not _has_only_begun(frame)):
+            if stage is None and name not in _INSIDE and (depth or not _has_just_started(frame)):
                 stage = self._collate_or_user(frame, name)
             depth += 1
             frame = frame.f_back
@@ -141,17 +144,17 @@ class StackSampler:
             return COLLATE
         if name == "fetch" and "torch" in frame.f_code.co_filename:
             fetcher = frame.f_locals.get("self")
-            return giver(getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None)))
+            return producer_of(getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None)))
         code = frame.f_code
         if code not in self._places:
             self._places[code] = _place(frame, name)
         return self._places[code]
 
     def write(self) -> None:
-        """Leave what was seen for whoever asks."""
-        # A signal may come in between, with a function that was not seen before.
-        seen = list(self.seen.items())
-        rows = [[*key, s.samples, s.wall_s, s.cpu_s, s.depth] for key, s in seen]
+        """Write the samples to a file for `read_stacks`."""
+        # Copied first: a signal may add a function during the loop.
+        samples = list(self.samples.items())
+        rows = [[*key, s.count, s.wall_s, s.cpu_s, s.depth] for key, s in samples]
         path = Path(self.folder, f"{os.getpid()}.stacks")
         try:
             path.with_suffix(".new").write_text(json.dumps(rows))
@@ -160,8 +163,8 @@ class StackSampler:
             return
 
 
-class _Giving(Iterator[Any]):
-    """An iterator with the name of the user's function that its elements come from."""
+class _NamedIterator(Iterator[Any]):
+    """An iterator that knows the user's function that produces its elements."""
 
     def __init__(self, iterator: Iterator[Any], key: Key) -> None:
         self._iterator, self.key = iterator, key
@@ -170,17 +173,17 @@ class _Giving(Iterator[Any]):
         return next(self._iterator)
 
 
-_TAKE = _Giving.__next__.__code__
+_NEXT = _NamedIterator.__next__.__code__
 
 
-def giving(made: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-    """Let the samples of an iterator over something of the user's be told from the taker's."""
-    key = giver(iterator) or giver(made)
-    return _Giving(iterator, key) if key else iterator
+def name_producer(made: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    """Wrap an iterator so that late samples are credited to its producer, not to its consumer."""
+    key = producer_of(iterator) or producer_of(made)
+    return _NamedIterator(iterator, key) if key else iterator
 
 
-def giver(made: Any) -> Key | None:
-    """The user's function that a generator runs, or that gives the elements of an object."""
+def producer_of(made: Any) -> Key | None:
+    """The user's function that a generator runs, or that produces the elements of an object."""
     kind = type(made)
     methods = (getattr(kind, name, None) for name in ("__next__", "__getitems__", "__getitem__"))
     codes = (getattr(made, "gi_code", None), *(getattr(each, "__code__", None) for each in methods))
@@ -188,23 +191,23 @@ def giver(made: Any) -> Key | None:
     return _key(found) if found else None
 
 
-def _has_only_begun(frame: FrameType) -> bool:
-    """Whether a function is at its first operation: what was timed came before it."""
+def _has_just_started(frame: FrameType) -> bool:
+    """Whether a function is at its first operation: the sampled time was spent before it."""
     at = frame.f_lasti
     return at < 0 or frame.f_code.co_code[at] == _RESUME
 
 
-def read_stacks(folder: str) -> dict[Key, Seen]:
-    """Add up what all processes saw."""
-    total: dict[Key, Seen] = {}
+def read_stacks(folder: str) -> dict[Key, Samples]:
+    """Add up the samples of all processes."""
+    total: dict[Key, Samples] = {}
     for path in Path(folder).glob("*.stacks"):
         try:
             rows = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        for name, location, samples, wall_s, cpu_s, depth in rows:
-            found = total.setdefault((name, location), Seen())
-            found.samples += samples
+        for name, location, count, wall_s, cpu_s, depth in rows:
+            found = total.setdefault((name, location), Samples())
+            found.count += count
             found.wall_s += wall_s
             found.cpu_s += cpu_s
             found.depth += depth
@@ -212,7 +215,7 @@ def read_stacks(folder: str) -> dict[Key, Seen]:
 
 
 def _place(frame: FrameType, name: str) -> Key | None:
-    """Name a function of the user's, or a transform of a library's; None for other frames."""
+    """Name a user function or a library's transform; None for other frames."""
     code = frame.f_code
     if not is_library(code.co_filename):
         return _key(code)
@@ -224,7 +227,7 @@ def _place(frame: FrameType, name: str) -> Key | None:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file is not the user's own."""
+    """Whether a file is not the user's code."""
     if file.startswith("<"):
         return not file.startswith(_TYPED_IN)
     return any(part in file for part in _LIBRARIES)
@@ -235,6 +238,6 @@ def _key(code: CodeType) -> Key:
     return name.rpartition("<locals>.")[2], f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def by_depth(seen: Mapping[Key, Seen]) -> list[Key]:
-    """Order functions as data flows: what is called deeper comes first."""
-    return sorted(seen, key=lambda key: -seen[key].depth / max(1, seen[key].samples))
+def by_depth(samples: Mapping[Key, Samples]) -> list[Key]:
+    """Order functions as data flows: deeper calls come first."""
+    return sorted(samples, key=lambda key: -samples[key].depth / max(1, samples[key].count))

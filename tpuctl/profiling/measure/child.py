@@ -1,7 +1,7 @@
-"""The process that measures: `python -m tpuctl.profiling.measure.child FD`.
+"""The measuring process: `python -m tpuctl.profiling.measure.child FD`.
 
-A process of its own because pipelines with Python functions can hang the interpreter at exit: it
-sends its result through the descriptor and leaves without clean-up. It dies with its parent.
+Pipelines with Python functions can hang the interpreter at exit, so this process sends its result
+through the descriptor and exits without clean-up. It dies with its parent.
 """
 
 import os
@@ -13,15 +13,14 @@ from pathlib import Path
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
-from tpuctl.profiling.deep.capture import Running, Window, capture
-from tpuctl.profiling.deep.models import Deep
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure import signals
-from tpuctl.profiling.measure.loop import Feed, Limit, OpenPipeline, Recorder, steps_to_fill
+from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
-from tpuctl.profiling.measure.signals import describe_host
 from tpuctl.profiling.measure.sources import import_frameworks, open_source
 from tpuctl.profiling.models import Input, IsolatedStage, Measurement, Phase
-from tpuctl.profiling.request import Request, Target, try_alone
+from tpuctl.profiling.request import Request, try_alone
+from tpuctl.profiling.trace.models import Deep
 from tpuctl.usercode.child import Channel
 from tpuctl.usercode.scratch import scratch_folder
 
@@ -31,14 +30,13 @@ TRACEABLE = ("tf.data", "photos", "shards")
 
 
 def measure(request: Request, channel: Channel) -> Measurement:
-    """Open the target and measure it: running free, then feeding a device if there is one."""
+    """Open the target and measure it: without a device, then feeding one if there is one."""
     sampler = Sampler(channel.beat)
-    target = from_plain(Target, to_plain(request.target))
-    import_frameworks(target)
+    import_frameworks(request.target)
     channel.enter("building the pipeline")
     with scratch_folder("tpuctl-profile-") as scratch:
         try:
-            source = open_source(target, request, str(scratch.path))
+            source = open_source(request, str(scratch.path))
         except ImportError as error:
             raise MissingExtraError(
                 "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
@@ -46,21 +44,19 @@ def measure(request: Request, channel: Channel) -> Measurement:
         return _measure(source, request, sampler, channel)
 
 
-def _measure(
-    source: OpenPipeline, request: Request, sampler: Sampler, channel: Channel
-) -> Measurement:
-    feed = Feed(source, batch_size=request.batch_size)
-    recorder = Recorder(feed, sampler)
-    channel.waiting_since = lambda: feed.waiting_since
+def _measure(source: Source, request: Request, sampler: Sampler, channel: Channel) -> Measurement:
+    reader = BatchReader(source, batch_size=request.batch_size)
+    recorder = Recorder(reader, sampler)
+    channel.waiting_since = lambda: reader.waiting_since
     channel.enter("waiting for the first batch")
     start = time.perf_counter()
-    batch_size = feed.step()
+    batch_size = reader.step()
     first_batch_s = time.perf_counter() - start
     began_s = time.perf_counter()
     phases = _phases(request, recorder, channel)
     deep, files = _trace(source, request, recorder, channel, began_s)
     isolated = _isolate(source, phases[0], recorder, channel)
-    channel.enter("measuring what copying costs")
+    channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
     return Measurement(
         kind=source.kind,
@@ -70,7 +66,7 @@ def _measure(
         isolated=isolated,
         first_batch_s=first_batch_s,
         threadpool_size=source.threadpool_size,
-        host=describe_host(str(source.settings.get("tensorflow", ""))),
+        host=signals.describe_host(str(source.settings.get("tensorflow", ""))),
         input=_input(source, request.batch_size),
         settings=source.settings,
         lanes=source.lanes,
@@ -82,14 +78,15 @@ def _measure(
 
 
 def _trace(
-    source: OpenPipeline, request: Request, recorder: Recorder, channel: Channel, began_s: float
+    source: Source, request: Request, recorder: Recorder, channel: Channel, began_s: float
 ) -> tuple[Deep | None, tuple[str, ...]]:
-    """Trace the pipeline where that was asked for, as it runs free."""
+    """Trace the pipeline without a device, if that was requested."""
     if request.trace_folder is None:
         return None, ()
     if source.kind not in TRACEABLE:
-        return Deep(missing=f"there are no operations of tf.data in it ({source.kind})."), ()
-    from tpuctl.profiling.deep._tf import TensorFlowProfiler
+        return Deep(missing=f"the pipeline has no tf.data operations ({source.kind})."), ()
+    from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
+    from tpuctl.profiling.measure.host_trace import Running, Window, capture
 
     channel.enter("tracing the host")
 
@@ -106,7 +103,7 @@ def _trace(
     return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
 
 
-def _input(source: OpenPipeline, batch_size: int) -> Input:
+def _input(source: Source, batch_size: int) -> Input:
     if source.batched:
         return source.input
     note = f"The pipeline does not batch: {batch_size:,} of its elements make one step."
@@ -118,7 +115,7 @@ def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Pha
     share_s = request.seconds if device_s is None else request.seconds / 2
     channel.enter("settling")
     recorder.settle(None)
-    channel.enter("measuring what the pipeline can give")
+    channel.enter("measuring the pipeline's maximum rate")
     free_steps = request.steps if device_s is None else None
     phases = [recorder.record(Limit(share_s, free_steps), None)]
     if device_s is not None:
@@ -131,9 +128,9 @@ def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Pha
 
 
 def _isolate(
-    source: OpenPipeline, phase: Phase, recorder: Recorder, channel: Channel
+    source: Source, phase: Phase, recorder: Recorder, channel: Channel
 ) -> tuple[IsolatedStage, ...]:
-    """Measure ever longer parts of the pipeline where the model's time is mostly waiting."""
+    """Measure ever longer parts of the pipeline if the model's time is mostly waiting."""
     active_s = sum(node.active_s for node in phase.nodes)
     explained_s = phase.signals.cpu_s + (phase.signals.run_delay_s or 0.0)
     if not active_s or 1 - explained_s / active_s < BLOCKED_SHARE:
@@ -153,7 +150,7 @@ def main() -> None:
         traceback.print_exc()
         hint = error.hint
         if hint is None and isinstance(error, TargetError):
-            hint = try_alone(from_plain(Target, to_plain(request.target)), iterate=True)
+            hint = try_alone(request.target, iterate=True)
         channel.send(error=error.code, message=str(error), hint=hint)
     except BaseException as error:
         traceback.print_exc()

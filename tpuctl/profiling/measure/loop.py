@@ -1,4 +1,4 @@
-"""The loop at the end of a pipeline: take batches, wait like a device, write down the times."""
+"""Measure a pipeline: read batches, wait like a device, and record the times."""
 
 import contextlib
 import math
@@ -7,101 +7,30 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from tpuctl.errors import TargetError
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
-from tpuctl.profiling.models import (
-    ChainNode,
-    CopyingStage,
-    Input,
-    IsolatedStage,
-    Kind,
-    NodeCost,
-    Phase,
-    Slice,
-    Spread,
-    StageCost,
-)
-from tpuctl.profiling.runtime_model import Ledger, Snapshot
+from tpuctl.profiling.models import Phase, Slice, Spread, StageCost
+from tpuctl.profiling.node_stats import NodeStats
 
 SETTLE_S = 0.5
 WARMING_RATIO = 1.5
 PROMPT_SWITCH_S = 1e-5
-# Batches: the two that pipelines usually prefetch, and the one that the loop takes ahead.
+# Batches: the two that pipelines usually prefetch, and the one that the loop fetches ahead.
 BUFFERED = 3
 FEWEST_STEPS = 2
-# A late batch is often followed by an early one: sums of so many neighbours tell how far it gets.
+# A late batch is often followed by an early one: sums of BLOCK neighbours show the real spread.
 BLOCK, LEAST_BLOCKS = 4, 4
-
-
-class Source(Protocol):
-    """A pipeline that can be iterated again and again, and looked into while it runs."""
-
-    @property
-    def batched(self) -> bool | None:
-        """Whether its elements are batches; None where the first has to tell."""
-
-    def costs(self) -> tuple[StageCost, ...]:
-        """What its functions did so far, where they count themselves."""
-
-    def open(self) -> Iterator[Any]:
-        """Start from the beginning."""
-
-    def count(self, element: Any) -> int:
-        """Say how many examples an element holds."""
-
-    def snapshot(self, iterator: Iterator[Any]) -> Snapshot | None:
-        """Look into the runtime's model of a running iterator."""
-
-    def describe(self, error: BaseException) -> str:
-        """Say in a sentence what went wrong."""
-
-
-class OpenPipeline(Source, Protocol):
-    """A source that can say what it is."""
-
-    @property
-    def kind(self) -> Kind:
-        """What built it."""
-
-    @property
-    def chain(self) -> ChainNode:
-        """The pipeline as its author wrote it."""
-
-    @property
-    def input(self) -> Input:
-        """What it reads."""
-
-    @property
-    def threadpool_size(self) -> int:
-        """The threads that its stages share; 0 where they do not."""
-
-    @property
-    def lanes(self) -> int | None:
-        """How many threads or processes make examples, where that is a fixed number."""
-
-    @property
-    def runs_ahead(self) -> bool | None:
-        """Whether it works while nobody asks; None where its stages tell."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What it was set to."""
-
-    def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
-        """Measure CPU per example of ever longer parts of it."""
-
-    def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
-        """Measure what the stages that only copy cost alone."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """When a window is long enough: after so many steps, or after so long and a few steps."""
+    """When a window is long enough: after `steps`, else after `seconds` and a few steps."""
 
     seconds: float
     steps: int | None = None
@@ -115,72 +44,68 @@ class Limit:
         return enough and elapsed_s >= self.seconds
 
 
-class Feed:
-    """Steps of a training loop without the training."""
+class BatchReader:
+    """Reads what each step of a training loop needs, epoch after epoch, without training."""
 
     def __init__(self, source: Source, *, batch_size: int) -> None:
-        self._source = source
+        self.source = source
         self._batch_size = batch_size
         self._iterator: Iterator[Any] | None = None
         self._lock = threading.Lock()
-        self.ledger = Ledger()
+        self.node_stats = NodeStats()
         self.epochs = 0
         self.waiting_since: float | None = None
 
     def step(self) -> int:
-        """Take what one step needs and say how many examples that was.
+        """Read what one step needs and return the number of examples.
 
-        Raises TargetError when the pipeline fails or has nothing to give.
+        Raises TargetError if the pipeline fails or is empty.
         """
         self.waiting_since = time.perf_counter()
-        examples = self._source.count(self._next())
+        examples = self.source.count(self._next())
         for _ in range(self.elements_per_step - 1):
-            examples += self._source.count(self._next())
+            examples += self.source.count(self._next())
         self.waiting_since = None
         return examples
 
     @property
     def elements_per_step(self) -> int:
-        """How many elements make a step: one batch, or as many single examples."""
-        return 1 if self._source.batched else self._batch_size
-
-    def costs(self) -> tuple[StageCost, ...]:
-        """What the functions of the pipeline did so far, where they count themselves."""
-        return self._source.costs()
+        """How many elements make a step: one batch, or `batch_size` single examples."""
+        return 1 if self.source.batched else self._batch_size
 
     def poll(self) -> None:
-        """Bring the ledger up to date."""
+        """Add what the runtime counted since the last call."""
         with self._lock:
             iterator = self._iterator
-            snapshot = None if iterator is None else self._source.snapshot(iterator)
+            snapshot = None if iterator is None else self.source.snapshot(iterator)
             if snapshot:
-                self.ledger.add(snapshot)
+                self.node_stats.add(snapshot)
 
     def _next(self) -> Any:
         for _ in range(2):
-            if self._iterator is None:
-                self._open()
+            iterator = self._open() if self._iterator is None else self._iterator
             try:
-                return next(self._iterator)  # type: ignore[arg-type]
+                return next(iterator)
             except StopIteration:
                 self.poll()
                 self._iterator = None
             except (Exception, SystemExit) as error:
                 raise TargetError(
-                    f"The pipeline failed while giving a batch: {self._source.describe(error)}"
+                    f"The pipeline failed while producing a batch: {self.source.describe(error)}"
                 ) from error
-        raise TargetError("The pipeline gave nothing: its data set is empty.")
+        raise TargetError("The pipeline produced nothing: its data set is empty.")
 
-    def _open(self) -> None:
+    def _open(self) -> Iterator[Any]:
         with self._lock:
-            self.ledger.start_iterator()
-            self._iterator = self._source.open()
+            self.node_stats.start_iterator()
+            self._iterator = iterator = self.source.open()
             self.epochs += 1
+            return iterator
 
 
 @dataclass
 class _Times:
-    """What the loop itself wrote down during a window."""
+    """What the loop itself records during a window."""
 
     start_s: float
     end_s: float
@@ -192,10 +117,10 @@ class _Times:
 
 
 class Recorder:
-    """Runs windows and writes down what the loop, the model and the machine did in each."""
+    """Runs windows and records what the loop, the runtime's model and the machine did in each."""
 
-    def __init__(self, feed: Feed, sampler: Sampler) -> None:
-        self._feed = feed
+    def __init__(self, reader: BatchReader, sampler: Sampler) -> None:
+        self._reader = reader
         self._slices: list[Slice] | None = None
         self._last: tuple[float, float, tuple[int, ...]] = (0.0, 0.0, ())
         self._lock = threading.Lock()
@@ -203,27 +128,27 @@ class Recorder:
         self._sampler = sampler
         self._tool_threads = (self._probe.thread_id, sampler.thread_id)
         sampler.callbacks.append(self._sample)
-        self._born_s = time.perf_counter()
+        self._created_s = time.perf_counter()
 
     @property
     def tool_cpu_s(self) -> float:
-        """CPU seconds that measuring itself took in threads of its own."""
+        """CPU seconds of the threads that only measure."""
         return self._probe.cpu_s + self._sampler.cpu_s
 
     def settle(self, device_s: float | None, *, least_steps: int = FEWEST_STEPS) -> None:
-        """Let buffers reach the state that the next window is about; takes 2 s at most."""
+        """Run until buffers are in a steady state; takes 2 s at most."""
         self._loop(Limit(SETTLE_S, least_steps=least_steps), device_s)
 
     def record(self, limit: Limit, device_s: float | None) -> Phase:
-        """Measure one window; with `device_s` the loop waits that long after each batch."""
-        epochs = self._feed.epochs
+        """Measure one window; with `device_s` the loop waits that long for each batch."""
+        epochs = self._reader.epochs
         with prompt_switches():
             self._begin()
-            costs = self._feed.costs()
+            costs = self._reader.source.costs()
             before, tool_s = signals.read(tool_threads=self._tool_threads), self.tool_cpu_s
         times = self._loop(limit, device_s)
         with prompt_switches():
-            costs = grown(costs, self._feed.costs())
+            costs = grown(costs, self._reader.source.costs())
             after = signals.read(tool_threads=self._tool_threads)
             slices = self._end()
         what = signals.between(
@@ -235,36 +160,36 @@ class Recorder:
         )
         return Phase(
             name="free" if device_s is None else "device",
-            start_s=times.start_s - self._born_s,
-            end_s=times.end_s - self._born_s,
+            start_s=times.start_s - self._created_s,
+            end_s=times.end_s - self._created_s,
             steps=len(times.steps),
-            elements=len(times.steps) * self._feed.elements_per_step,
+            elements=len(times.steps) * self._reader.elements_per_step,
             examples=times.examples,
             waits=spread(times.waits),
             step_times=spread(times.steps),
             device_busy_s=len(times.steps) * (device_s or 0.0),
             signals=what,
-            nodes=self._feed.ledger.costs(),
+            nodes=self._reader.node_stats.costs(),
             slices=slices,
-            nodes_vanished=self._feed.ledger.nodes_vanished,
+            nodes_vanished=self._reader.node_stats.nodes_vanished,
             warming_up=is_warming_up(times.waits if device_s else times.steps),
-            epochs_started=self._feed.epochs - epochs,
+            epochs_started=self._reader.epochs - epochs,
             costs=costs,
             unevenness=unevenness(times.steps) if device_s is None else None,
         )
 
     def _loop(self, limit: Limit, device_s: float | None) -> _Times:
-        """Feed a device that needs `device_s` per batch, or nobody.
+        """Feed a device that takes `device_s` per batch, or none.
 
-        The next batch is fetched while the device works on the one before, as frameworks do that
-        dispatch steps asynchronously; the device waits when the batch comes later than it is free.
+        The next batch is fetched while the device works on the current one, as with frameworks that
+        dispatch steps asynchronously; the device waits if it is free before the batch arrives.
         """
         thread_s = time.thread_time()
         start = time.perf_counter()
         times = _Times(start, start)
         while not limit.reached(len(times.steps), times.end_s - start):
             before_s = time.thread_time()
-            times.examples += self._feed.step()
+            times.examples += self._reader.step()
             times.feeding_cpu_s += time.thread_time() - before_s
             ready = time.perf_counter()
             begins = max(ready, times.end_s)
@@ -278,8 +203,8 @@ class Recorder:
 
     def _begin(self) -> None:
         with self._lock:
-            self._feed.poll()
-            self._feed.ledger.forget()
+            self._reader.poll()
+            self._reader.node_stats.reset()
             self._probe.take()
             self._slices = []
             self._last = (time.perf_counter(), signals.process_cpu_s(), ())
@@ -294,9 +219,9 @@ class Recorder:
         with self._lock:
             if self._slices is None:
                 return
-            self._feed.poll()
+            self._reader.poll()
             now, cpu_s = time.perf_counter(), signals.process_cpu_s()
-            elements = self._feed.ledger.elements()
+            elements = self._reader.node_stats.elements()
             last_s, last_cpu_s, last = self._last
             earlier = last + (0,) * (len(elements) - len(last))
             more = tuple(a - b for a, b in zip(elements, earlier, strict=True))
@@ -306,17 +231,17 @@ class Recorder:
 
 @contextlib.contextmanager
 def prompt_switches() -> Iterator[None]:
-    """Let this thread have the interpreter lock at once, among threads that all want it."""
-    usual_s = sys.getswitchinterval()
+    """Give this thread the interpreter lock quickly, although other threads want it too."""
+    previous_s = sys.getswitchinterval()
     sys.setswitchinterval(PROMPT_SWITCH_S)
     try:
         yield
     finally:
-        sys.setswitchinterval(usual_s)
+        sys.setswitchinterval(previous_s)
 
 
 def grown(before: Sequence[StageCost], after: Sequence[StageCost]) -> tuple[StageCost, ...]:
-    """What each function did between two looks."""
+    """What each function did between two readings."""
     earlier = {(cost.name, cost.location): cost for cost in before}
     found = []
     for cost in after:
@@ -333,7 +258,7 @@ def grown(before: Sequence[StageCost], after: Sequence[StageCost]) -> tuple[Stag
 
 
 def spread(times: "array[float]") -> Spread:
-    """Sum up a series of durations."""
+    """Summarise a series of durations."""
     if not times:
         return Spread(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     ordered = sorted(times)
@@ -346,13 +271,13 @@ def spread(times: "array[float]") -> Spread:
 
 
 def steps_to_fill(batch_s: float, device_s: float) -> int:
-    """How many steps a device takes until buffers are full that a free run has emptied."""
+    """The steps with a device until buffers that were emptied are full again."""
     gained = device_s / batch_s - 1 if batch_s else 0.0
     return FEWEST_STEPS + math.ceil(BUFFERED / gained) if gained > 0 else FEWEST_STEPS
 
 
 def unevenness(times: "array[float]") -> float | None:
-    """The variance of the time per batch over its mean squared; None where they are too few."""
+    """The variance of the time per batch over its squared mean; None if there are too few."""
     ends = range(BLOCK, len(times) + 1, BLOCK)
     blocks = [sum(times[end - BLOCK : end]) for end in ends]
     if len(blocks) < LEAST_BLOCKS or not any(blocks):
@@ -361,7 +286,7 @@ def unevenness(times: "array[float]") -> float | None:
 
 
 def is_warming_up(times: "array[float]") -> bool:
-    """Whether the last third of a window went much faster than the first."""
+    """Whether the last third of a window was much faster than the first."""
     third = len(times) // 3
     if third < 4:
         return False

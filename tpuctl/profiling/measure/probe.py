@@ -1,22 +1,22 @@
-"""Two threads beside the measured pipeline: one feels for the GIL, one takes samples."""
+"""Two measuring threads: one probes the interpreter lock (GIL), one takes samples."""
 
 import threading
 import time
 from collections.abc import Callable
 
-# A thread that wants the GIL asks for it after sys.getswitchinterval(), 5 ms by default; an
-# overshoot of that size means that somebody held it. Every wake-up costs up to 0.2 ms on a VM that
-# is otherwise idle, hence ten probes a second and not fifty.
+# A thread that wants the GIL requests it after sys.getswitchinterval(), 5 ms by default: an
+# overshoot of that size means that another thread held it. Every wake-up costs up to 0.2 ms on an
+# otherwise idle VM, hence ten probes a second and not fifty.
 PROBE_SLEEP_S = 0.002
 PROBE_EVERY_S = 0.100
 SAMPLE_EVERY_S = 0.5
 
 
 class GilProbe:
-    """How late a short sleep ends: long where Python code holds the interpreter lock.
+    """Measures how late a short sleep ends: long if Python code holds the interpreter lock.
 
-    The time that the thread was ready and had no vCPU is taken out where the kernel tells it, so
-    that busy neighbours do not look like a held lock.
+    Time that the thread was ready without a vCPU is subtracted if the kernel reports it, so that
+    other busy processes do not look like a held lock.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class GilProbe:
         self.thread_id = _start(self._run, "tpuctl-gil-probe")
 
     def take(self) -> list[float]:
-        """Hand over the overshoots since the last call."""
+        """Return the overshoots since the last call."""
         taken, self._overshoots_s = self._overshoots_s, []
         return taken
 
     def end(self) -> None:
-        """Feel no more; the thread ends by itself."""
+        """Stop probing; the thread ends by itself."""
         self._is_on = False
 
     def _run(self) -> None:
@@ -46,7 +46,7 @@ class GilProbe:
 
 
 def run_delay_reader() -> Callable[[], float]:
-    """Make a function that says how long the calling thread was ready and had no vCPU."""
+    """Return a function that reads how long the calling thread was ready without a vCPU."""
     path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
 
     def read() -> float:
@@ -67,7 +67,7 @@ def _start(run: Callable[[], None], name: str) -> int:
 
 
 class Sampler:
-    """Calls everybody in `callbacks` twice a second until it is ended, or the process ends."""
+    """Calls all `callbacks` twice a second until it or the process ends."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callbacks = [callback]
@@ -76,7 +76,7 @@ class Sampler:
         self.thread_id = _start(self._run, "tpuctl-sampler")
 
     def end(self) -> None:
-        """Call nobody any more; the thread ends by itself."""
+        """Stop calling; the thread ends by itself."""
         self.callbacks.clear()
         self._is_on = False
 

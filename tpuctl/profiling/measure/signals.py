@@ -1,7 +1,8 @@
-"""CPU quota and throttling of the control group we live in, version 1 or 2.
+"""Counters of the kernel: CPU time and delays of threads, other processes, cgroup limits, I/O.
 
-A container's own limits are at the top of what it sees; a process in a slice has them anywhere on
-the way up, and the tightest counts (cgroups(7), Documentation/admin-guide/cgroup-v2.rst).
+A container sees its own limits at the root of its cgroup hierarchy; a process in a slice has them
+at any level above it, and the tightest counts (cgroups(7), version 1 and 2, and
+Documentation/admin-guide/cgroup-v2.rst).
 """
 
 import contextlib
@@ -20,19 +21,19 @@ from tpuctl.profiling.models import Host, Signals
 
 
 def quota_vcpus(root: Path = Path("/")) -> float | None:
-    """How many vCPUs' worth of time we may use per second; None without a limit."""
+    """The CPU quota in vCPUs; None without a limit."""
     limits = [limit for folder in _folders(root) if (limit := _limit(folder))]
     return min(limits, default=None)
 
 
 def throttled_s(root: Path = Path("/")) -> float | None:
-    """Seconds that the quota has held us back so far; None where nothing counts them."""
+    """Seconds that the quota has throttled us so far; None if they are not counted."""
     totals = [total for folder in _folders(root) if (total := _throttled(folder)) is not None]
     return max(totals, default=None)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """The tightest memory limit on us; None without one."""
+    """The tightest memory limit; None without one."""
     limits = []
     for folder in _folders(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -44,7 +45,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _folders(root: Path, controller: str = "cpu") -> Iterator[Path]:
-    """Yield our group's folder and every one above it, in each mounted hierarchy."""
+    """Yield the folder of our cgroup and all above it, in each mounted hierarchy."""
     mount = root / "sys/fs/cgroup"
     membership = _text(root / "proc/self/cgroup") or "0::/"
     for line in membership.splitlines():
@@ -55,11 +56,7 @@ def _folders(root: Path, controller: str = "cpu") -> Iterator[Path]:
         if controllers and not base.is_dir():
             base = mount / controller
         inner = base / place.lstrip("/")
-        yield from (folder for folder in (inner, *inner.parents) if _is_below(folder, base))
-
-
-def _is_below(folder: Path, base: Path) -> bool:
-    return folder == base or base in folder.parents
+        yield from (each for each in (inner, *inner.parents) if each.is_relative_to(base))
 
 
 def _limit(folder: Path) -> float | None:
@@ -89,12 +86,12 @@ def _text(path: Path) -> str | None:
 
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-# Places in /proc/PID/stat, counted after the name (proc(5)): own and reaped children's CPU time.
+# Fields in /proc/PID/stat after the name (proc(5)): CPU time of the process and reaped children.
 TIMES = slice(11, 15)
 
 
 def workers(root: Path = Path("/"), process: str = "self") -> Iterator[Path]:
-    """The folders in /proc of all processes below one; none where the kernel does not tell."""
+    """The folders in /proc of all descendants of a process, if the kernel lists them."""
     try:
         threads = os.listdir(root / "proc" / process / "task")
     except OSError:
@@ -110,13 +107,13 @@ def workers(root: Path = Path("/"), process: str = "self") -> Iterator[Path]:
 
 
 def contents(path: str) -> bytes:
-    """A file of /proc that there is for every thread: in a third of the time of `read_text`."""
+    """Read a small file of /proc in a third of the time of `read_text`."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
 
 def cpu_s(process: Path) -> float:
-    """CPU seconds of a process and of those of its children that have ended; 0 when it is gone."""
+    """CPU seconds of a process and of its children that have ended; 0 if it is gone."""
     try:
         after_name = (process / "stat").read_text().rpartition(")")[2].split()
         return sum(map(int, after_name[TIMES])) * TICK_S
@@ -128,7 +125,7 @@ Value = TypeVar("Value")
 
 
 class ThreadTime(NamedTuple):
-    """Seconds that a thread was on a vCPU, and seconds that it was ready and had none."""
+    """Seconds that a thread ran, and seconds that it was ready without a vCPU."""
 
     running_s: float
     delayed_s: float
@@ -167,7 +164,7 @@ def process_cpu_s() -> float:
 
 
 def read(root: Path = Path("/"), *, tool_threads: Collection[int] = ()) -> Reading:
-    """Read every counter now; of `tool_threads`, which only measure, no thread counters."""
+    """Read every counter now; thread counters without `tool_threads`, which only measure."""
     io_counters = attempt(lambda: _process_io(root))
     busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
     return Reading(
@@ -197,7 +194,7 @@ def between(
     gil_overshoots_s: list[float],
     root: Path = Path("/"),
 ) -> Signals:
-    """Say what happened between two readings."""
+    """Compute the signals between two readings."""
     wall_s = after.at_s - before.at_s
     cpu_s = after.cpu_s - before.cpu_s
     busy_s = _difference(before.busy_s, after.busy_s)
@@ -234,7 +231,7 @@ def between(
 
 
 def attempt(source: Callable[[], Value]) -> Value | None:
-    """Read a source that this machine may not have."""
+    """Read a counter that this machine may not have."""
     try:
         return source()
     except (OSError, ArithmeticError, LookupError, ValueError):
@@ -242,7 +239,7 @@ def attempt(source: Callable[[], Value]) -> Value | None:
 
 
 def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
-    """The times of every thread so far, our workers' too."""
+    """The times of every thread so far, including worker processes."""
     left_out = set(map(str, but))
     tasks = [task for task in os.scandir(root / "proc/self/task") if task.name not in left_out]
     for worker in workers(root):
@@ -257,7 +254,7 @@ def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
 
 
 def _thread_times(before: Reading, after: Reading) -> list[ThreadTime] | None:
-    """What each thread that is still there did between two readings."""
+    """What each thread that still exists did between two readings."""
     if before.threads is None or after.threads is None:
         return None
     new = ThreadTime(0.0, 0.0)
@@ -273,7 +270,7 @@ def _thread_times(before: Reading, after: Reading) -> list[ThreadTime] | None:
 def _busiest_threads(
     threads: list[ThreadTime] | None, wall_s: float
 ) -> tuple[float | None, float | None]:
-    """The two largest shares of the time that a thread ran or was ready to run."""
+    """The two largest shares of the time that any thread ran or was ready to run."""
     if threads is None:
         return None, None
     first, second, *_ = sorted([*map(sum, threads), 0.0, 0.0], reverse=True)
@@ -281,8 +278,7 @@ def _busiest_threads(
 
 
 def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:
-    """Busy and stolen seconds of the CPUs that we may run on, whoever used them."""
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    """Busy and stolen seconds of the CPUs that we may run on, by all processes."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy, steal, found = 0, 0, 0
     for line in (root / "proc/stat").read_text().splitlines():
@@ -294,7 +290,7 @@ def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:
             found += 1
     if not found:
         raise ValueError("none of our CPUs is listed")
-    return busy * tick_s, steal * tick_s
+    return busy * TICK_S, steal * TICK_S
 
 
 def _pressure_s(root: Path, resource_name: str) -> float:
@@ -307,12 +303,12 @@ def _process_io(root: Path) -> dict[str, int]:
     return {name: int(value) for name, value in (line.split(": ") for line in lines)}
 
 
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else max(0.0, after - before)
-
-
 def _count(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(0, after - before)
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)
 
 
 def _quantile_ms(overshoots_s: list[float], share: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Build somebody's pipeline with a change that we only try."""
+"""Open the pipeline that a target means, with a change to try if there is one."""
 
 import ast
 import contextlib
@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tpuctl.datasets.readers import open_batches
 from tpuctl.errors import InvalidInputError
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.inputs import read_shards
-from tpuctl.profiling.measure.loop import OpenPipeline
 from tpuctl.profiling.request import SUPPORTED, Request, Target
 from tpuctl.profiling.whatif import Change
 from tpuctl.usercode.function import Function, load_function, parameters, users_errors
@@ -21,21 +20,21 @@ from tpuctl.usercode.function import Function, load_function, parameters, users_
 
 @contextlib.contextmanager
 def building_with(change: Change | None) -> Iterator[None]:
-    """Let whatever framework is loaded build in another way, until the block ends."""
+    """Apply a change to pipelines that are built inside the block."""
     with contextlib.ExitStack() as stack:
         if change and "tensorflow" in sys.modules:
             from tpuctl.profiling.frameworks import _tf_changes
 
             stack.enter_context(_tf_changes.building_with(change))
         if change and "torch" in sys.modules:
-            from tpuctl.profiling.frameworks import _torch_changes
+            from tpuctl.profiling.frameworks import _torch
 
-            stack.enter_context(_torch_changes.building_with(change))
+            stack.enter_context(_torch.building_with(change))
         yield
 
 
 def finished(made: Any, kind: str | None, change: Change | None) -> Any:
-    """Put what a change adds at the end of a pipeline."""
+    """Apply a change to the end of a pipeline."""
     if change is None:
         return made
     if kind == "tf.data":
@@ -51,14 +50,15 @@ def finished(made: Any, kind: str | None, change: Change | None) -> Any:
 FRAMEWORKS = {"tensorflow", "torch", "grain", "jax", "keras"}
 
 
-def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
+def open_source(request: Request, folder: str) -> Source:
     """Build or load the pipeline that a target means; `folder` is for its counters.
 
-    Raises TargetError where the user's code fails, InvalidInputError for what cannot be iterated
-    and ImportError where photographs are given and TensorFlow is not installed.
+    Raises TargetError if the user's code fails, InvalidInputError for what cannot be iterated, and
+    ImportError for photographs without TensorFlow.
     """
+    target = request.target
     if target.kind == "shards" and not _is_for_tf_data(target):
-        return _open_batches(target, request, folder)
+        return _open_batches(request, folder)
     if target.kind != "function":
         from tpuctl.profiling.frameworks._tf import open_folder
 
@@ -74,42 +74,47 @@ def open_source(target: Target, request: Request, folder: str) -> OpenPipeline:
 
     made = make()
     kind = kind_of(made)
+    if kind is None:
+        what = f"{type(made).__module__}.{type(made).__qualname__}"
+        raise InvalidInputError(
+            f"{name} returned a {what}, which cannot be iterated.",
+            hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
+            f"Supported: {SUPPORTED}.",
+        )
     made = finished(made, kind, request.change)
-    if kind == "tf.data":
-        from tpuctl.profiling.frameworks._tf import open_dataset
-
-        return open_dataset(made, batch_size=request.batch_size)
-    if kind == "torch":
-        from tpuctl.profiling.frameworks._torch import open_loader
-
-        return open_loader(made, folder, batch_size=request.batch_size)
-    if kind == "grain":
-        from tpuctl.profiling.frameworks._grain import open_grain
-
-        return open_grain(made, folder, batch_size=request.batch_size)
     if kind == "iterable":
         from tpuctl.profiling.frameworks.iterables import open_iterable
 
         return open_iterable(made, make, folder, name=name.name, batch_size=request.batch_size)
-    what = f"{type(made).__module__}.{type(made).__qualname__}"
-    raise InvalidInputError(
-        f"{name} returned a {what}, which cannot be iterated.",
-        hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
-        f"Supported: {SUPPORTED}.",
-    )
+    return _open_framework(made, kind, folder, request.batch_size)
+
+
+def _open_framework(made: Any, kind: str, folder: str, batch_size: int) -> Source:
+    if kind == "tf.data":
+        from tpuctl.profiling.frameworks._tf import open_dataset
+
+        return open_dataset(made)
+    if kind == "torch":
+        from tpuctl.profiling.frameworks._torch import open_loader
+
+        return open_loader(made, folder, batch_size=batch_size)
+    from tpuctl.profiling.frameworks._grain import open_grain
+
+    return open_grain(made, folder, batch_size=batch_size)
 
 
 def _is_for_tf_data(target: Target) -> bool:
-    """Whether tf.data is here and can read these shards."""
+    """Whether TensorFlow is installed and tf.data can read these shards."""
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None
     return has_tensorflow and read_shards(Path(target.place)).is_for_tf_data
 
 
-def _open_batches(target: Target, request: Request, folder: str) -> OpenPipeline:
-    """Read shards with NumPy alone."""
+def _open_batches(request: Request, folder: str) -> Source:
+    """Read shards without TensorFlow."""
+    from tpuctl.datasets.readers import open_batches
     from tpuctl.profiling.frameworks.iterables import open_iterable
 
-    batches = open_batches(target.place, request.batch_size)
+    batches = open_batches(request.target.place, request.batch_size)
 
     def read() -> Any:
         return ((batch.images, batch.labels) for batch in batches)
@@ -118,7 +123,7 @@ def _open_batches(target: Target, request: Request, folder: str) -> OpenPipeline
 
 
 def import_frameworks(target: Target) -> None:
-    """Import what the user's file will, for that may take longer than a pipeline may take."""
+    """Import what the user's file imports: that may take longer than building the pipeline may."""
     place = Path(target.place)
     with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
         if target.kind != "function":
@@ -133,7 +138,7 @@ def import_frameworks(target: Target) -> None:
 
 
 def frameworks_of(source: str, function: str | None) -> list[str]:
-    """The frameworks that a file imports, itself or in one of its functions."""
+    """The frameworks that a file imports at the top or in one of its functions."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -151,7 +156,7 @@ def frameworks_of(source: str, function: str | None) -> list[str]:
 
 
 def kind_of(made: object) -> str | None:
-    """Tell what a user's function returned, without importing what it does not use itself."""
+    """Tell what a user's function returned, without importing any framework for it."""
     if _is(made, "tensorflow", "data.Dataset"):
         return "tf.data"
     if _is(made, "torch.utils.data", "DataLoader"):

@@ -1,1 +1,1 @@
-"""Training programs watched as they run: their iterators found, waits and steps written down."""
+"""Profile training programs as they run: find their iterators, record their waits and steps."""

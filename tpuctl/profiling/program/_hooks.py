@@ -1,25 +1,30 @@
-"""Watch Grain's loaders and data sets."""
+"""Record the iterators of Grain, PyTorch and Keras on JAX.
 
+The classes that are patched are private to these libraries.
+"""
+
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
 
+from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.program.watching import Origin, Series, Watch
+from tpuctl.profiling.program.watch import Series, Watch
 
 
-def hook_grain(watch: Watch, module: ModuleType, folder: str) -> None:
-    """Watch every outermost iterator from now on."""
+def hook_grain(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
+    """Record every outermost iterator from now on."""
     data: Any = module
     output = data._OutputIterDataset
     plain = output.__iter__
 
     def __iter__(self: Any, *arguments: Any, **named: Any) -> Any:
         outermost = self._parent
-        series = watch.of(outermost, lambda: _grain_origin(outermost, folder))
-        # Grain comes here in the first epoch only: an outermost data set is then taken for the
-        # part of another one. It is told otherwise, and iterated as Grain would from now on.
+        series = watch.of(outermost, lambda: _grain_source(outermost, sampler.folder))
+        # Grain calls this in the first epoch only and then treats an outermost data set as the
+        # part of another one; resetting `has_child` makes it call this again.
         again = "_tpuctl" in outermost.__dict__
         made = outermost.__iter__() if again else plain(self, *arguments, **named)
         outermost._tpuctl, outermost.has_child = True, False
@@ -46,30 +51,26 @@ def _watch_class(watch: Watch, kind: Any) -> None:
     kind.__next__ = __next__
 
 
-def _grain_origin(data: Any, folder: str) -> Origin:
+def _grain_source(data: Any, folder: str) -> Source:
     from tpuctl.profiling.frameworks._grain import open_grain
 
-    source = open_grain(data, folder, batch_size=1)
-    return Origin(
-        kind="grain",
-        chain=source.chain,
-        lanes=source.lanes,
-        runs_ahead=source.runs_ahead,
-        settings=source.settings,
-        costs=source.cost,
-        examples=source.input.examples,
-    )
+    return _detached(open_grain(data, folder, batch_size=1))
 
 
-def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSampler) -> None:
-    """Watch every iterator of a loader from now on."""
+def _detached(source: Source) -> Source:
+    """The source without its data set or loader, which must not be kept alive."""
+    return replace(source, opened=lambda: iter(()))
+
+
+def hook_torch(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
+    """Record every iterator of a loader from now on."""
     loaders: Any = module
     iterator = loaders._BaseDataLoaderIter
     plain_open, plain_next = loaders.DataLoader._get_iterator, iterator.__next__
     plain_reset = iterator._reset
 
     def series_of(loader: Any) -> Series:
-        return watch.of(loader, lambda: _torch_origin(loader, folder, sampler))
+        return watch.of(loader, lambda: _torch_source(loader, sampler))
 
     def _get_iterator(self: Any) -> Any:
         series = series_of(self)
@@ -79,7 +80,7 @@ def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSamp
         return made
 
     def _reset(self: Any, loader: Any, *arguments: Any, **named: Any) -> None:
-        """An iterator of workers that persist begins its next epoch."""
+        """The iterator of persistent workers starts its next epoch."""
         plain_reset(self, loader, *arguments, **named)
         if hasattr(self, "_tpuctl"):
             self._tpuctl = series_of(loader)
@@ -95,33 +96,19 @@ def hook_torch(watch: Watch, module: ModuleType, folder: str, sampler: StackSamp
     iterator._reset, iterator.__next__ = _reset, __next__
 
 
-def _torch_origin(loader: Any, folder: str, sampler: StackSampler) -> Origin:
+def _torch_source(loader: Any, sampler: StackSampler) -> Source:
     from tpuctl.profiling.frameworks._torch import open_loader
 
-    source = open_loader(loader, folder, batch_size=loader.batch_size or 1, own=sampler)
-
-    def begin() -> None:
-        for start in source.begun:
-            start()
-
-    return Origin(
-        kind="torch",
-        chain=source.chain,
-        lanes=source.lanes,
-        runs_ahead=source.runs_ahead,
-        settings=source.settings,
-        begin=begin,
-        costs=source.cost,
-        examples=source.input.examples,
-    )
+    size = loader.batch_size or 1
+    return _detached(open_loader(loader, sampler.folder, batch_size=size, own=sampler))
 
 
-# Their iterators are watched where they are made, stage by stage.
+# The iterators below these adapters are recorded by the hooks of their own frameworks.
 WATCHED_BELOW = ("TFDatasetAdapter", "TorchDataLoaderAdapter", "GrainDatasetAdapter")
 
 
-def hook_keras(watch: Watch, module: ModuleType) -> None:
-    """Watch every epoch of `fit` from now on."""
+def hook_keras(watch: Watch, module: ModuleType, _: StackSampler) -> None:
+    """Record every epoch of `fit` from now on."""
     iterator: Any = module.__dict__["JAXEpochIterator"]
     plain = iterator._get_iterator
 
@@ -129,11 +116,11 @@ def hook_keras(watch: Watch, module: ModuleType) -> None:
         made, name = plain(self), type(self.data_adapter).__name__
         if name in WATCHED_BELOW:
             return made
-        return watch.wrapped(watch.of(self, lambda: _keras_origin(name)), iter(made))
+        return watch.wrapped(watch.of(self, lambda: _keras_source(name)), iter(made))
 
     iterator._get_iterator = _get_iterator
 
 
-def _keras_origin(adapter: str) -> Origin:
-    name = adapter.removesuffix("Adapter")
-    return Origin(kind="iterable", chain=ChainNode("Iterable", name), lanes=1, runs_ahead=False)
+def _keras_source(adapter: str) -> Source:
+    chain = ChainNode("Iterable", adapter.removesuffix("Adapter"))
+    return Source("iterable", chain, lanes=1, runs_ahead=False)

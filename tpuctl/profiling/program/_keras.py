@@ -1,4 +1,4 @@
-"""A callback for `model.fit` that profiles the training it is given to."""
+"""The Keras callback that profiles a training; a module of its own because it imports Keras."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ class ProfileCallback(keras.callbacks.Callback):  # type: ignore[misc,unused-ign
         self._block = ProfileBlock()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to watch."""
+        """Start recording."""
         self._block.__enter__()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """End, and judge."""
+        """Stop and draw the conclusions."""
         self._block.__exit__(None, None, None)
 
     @property
     def result(self) -> Profile:
-        """The profile of the last `fit`; raises TargetError before there was one."""
+        """The profile of the last `fit`; raises TargetError before the first."""
         return self._block.result

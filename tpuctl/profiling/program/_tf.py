@@ -1,7 +1,7 @@
-"""Watch tf.data's iterators: those of plain loops, of Keras's `fit`, and those inside graphs.
+"""Record tf.data's iterators: in plain loops, in Keras's `fit`, and inside graphs.
 
 `OwnedIterator`, its members, and how AutoGraph turns a loop into a graph are private to TensorFlow:
-what one of its versions does not have is left alone.
+what one of its versions lacks is left alone.
 """
 
 import warnings
@@ -11,36 +11,38 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from tpuctl.profiling.frameworks.source import Source
+from tpuctl.profiling.models import Input
 from tpuctl.profiling.program._tf_graphs import Graphs, collect
-from tpuctl.profiling.program.watching import Origin, Watch
+from tpuctl.profiling.program.watch import Watch
 
-# What TensorFlow calls the graphs of functions inside a data set; a loop there is no training.
+# What TensorFlow calls the graphs of functions inside a data set; loops there do not train.
 DATASET_FUNCTION = "Dataset"
 
 
 class TensorFlowHooks:
-    """All that is watched of TensorFlow in this process."""
+    """Patches TensorFlow so that its iterators are recorded."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._graphs = Graphs()
-        # The data sets that went into a graph as arguments; inside they have lost their past.
+        # Data sets passed into graphs as arguments; inside, their transformations are unknown.
         self._arguments: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     def collect(self) -> None:
-        """Look at what graphs added up; to be called now and then."""
+        """Read what graphs added up; to be called regularly."""
         collect(self._watch, self._graphs.used)
 
     def iterators(self, module: ModuleType) -> None:
-        """Watch every iterator of one data set from now on."""
+        """Record every iterator of a single data set from now on."""
         owned: Any = module.OwnedIterator
-        self._hook_birth(owned)
+        self._hook_init(owned)
         self._hook_next(owned, ("_next_internal", "get_next_as_optional"))
 
     def loops(self, module: ModuleType) -> None:
-        """Let a `for` over a data set inside a `tf.function` take its elements from an iterator.
+        """Make a `for` over a data set inside a `tf.function` use an iterator.
 
-        TensorFlow makes a reduction of it, in which there is no `next` to be seen.
+        TensorFlow turns it into a reduction, which has no `next` to observe.
         """
         from tensorflow.python.autograph.operators import control_flow
 
@@ -58,7 +60,7 @@ class TensorFlowHooks:
                 self._graphs.prepare(tf)
                 return by_iterator(iter(dataset), extra_test, body, get, put, *rest)
             except Exception:
-                # What else is wrong with the loop is said again, without us in it.
+                # If the loop itself is wrong, TensorFlow reports it again without this patch.
                 put(before)
                 return plain(dataset, extra_test, body, get, put, *rest)
 
@@ -68,7 +70,7 @@ class TensorFlowHooks:
                 control_flow.for_loop_registry._registry[kind] = loop
 
     def arguments(self, module: ModuleType) -> None:
-        """Remember data sets that go into a graph as an argument, to know them again there."""
+        """Remember data sets that are passed into a graph, to recognise them inside."""
         data: Any = module.DatasetV2
         plain = data._type_spec.fget
 
@@ -81,38 +83,38 @@ class TensorFlowHooks:
         data._type_spec = property(_type_spec)
 
     def distributed(self, module: ModuleType) -> None:
-        """Watch data sets that a strategy deals out to several devices."""
+        """Record data sets that a strategy distributes to several devices."""
         inputs: Any = module
         for kind in (inputs.DistributedDataset, inputs.DistributedDatasetsFromFunction):
-            self._hook_dealing(kind)
+            self._hook_distribution(kind)
         self._hook_next(inputs.DistributedIteratorBase, ("get_next", "get_next_as_optional"))
 
-    def _hook_dealing(self, kind: Any) -> None:
+    def _hook_distribution(self, kind: Any) -> None:
         plain = kind.__iter__
 
         def __iter__(self_: Any) -> Any:
-            # The iterators below it, one for each device, are its parts.
+            # The iterators that it creates, one for each device, are its parts.
             with self._graphs.inside():
                 iterator = plain(self_)
-            if (dataset := _dealt_out_by(self_)) is not None:
-                self._begin(iterator, dataset, dealt=self_)
+            if (dataset := _distributed_data(self_)) is not None:
+                self._begin(iterator, dataset, distributed=self_)
             return iterator
 
         kind.__iter__ = __iter__
 
-    def _hook_birth(self, owned: Any) -> None:
-        born = owned.__init__
+    def _hook_init(self, owned: Any) -> None:
+        plain = owned.__init__
 
         def __init__(self_: Any, dataset: Any = None, *arguments: Any, **named: Any) -> None:
-            born(self_, dataset, *arguments, **named)
+            plain(self_, dataset, *arguments, **named)
             with self._graphs.inside() as outermost:
                 if dataset is not None and outermost:
                     self._begin(self_, dataset)
 
         owned.__init__ = __init__
 
-    def _begin(self, iterator: Any, dataset: Any, *, dealt: Any = None) -> None:
-        """Watch an iterator of a data set, or of what a strategy has `dealt` out of it."""
+    def _begin(self, iterator: Any, dataset: Any, *, distributed: Any = None) -> None:
+        """Record an iterator of a data set, or of the `distributed` one made from it."""
         import tensorflow as tf
 
         eager = tf.executing_eagerly()
@@ -121,11 +123,11 @@ class TensorFlowHooks:
         self._graphs.prepare(tf)
         known = self._arguments.get(str(dataset.element_spec), dataset)
         dataset = known if type(dataset).__name__ == "_VariantDataset" else dataset
-        thing, from_here = (dataset, eager) if dealt is None else (dealt, False)
-        make = partial(_origin, dataset, has_model=from_here, dealt=dealt is not None)
+        thing, has_model = (dataset, eager) if distributed is None else (distributed, False)
+        make = partial(_source, dataset, has_model=has_model, distributed=thing is distributed)
         find = partial(self._watch.of, thing, make)
         iterator._tpuctl, iterator._tpuctl_find = find(), find
-        iterator._tpuctl_ask = not eager and dealt is None and _keeps_model(dataset)
+        iterator._tpuctl_ask = not eager and distributed is None and _keeps_model(dataset)
         self._watch.in_graphs = self._watch.in_graphs or not eager
         if eager:
             self._watch.opened(iterator._tpuctl, iterator)
@@ -150,15 +152,15 @@ class TensorFlowHooks:
         return taking
 
 
-def _dealt_out_by(distributed: Any) -> Any:
-    """The data set that a strategy deals out, or its part for the first host."""
+def _distributed_data(distributed: Any) -> Any:
+    """The data set that a strategy distributes, or its part for the first host."""
     whole = getattr(distributed, "_original_dataset", None)
     parts = (getattr(distributed, name, None) for name in ("_cloned_datasets", "_datasets"))
     return whole if whole is not None else next((part[0] for part in parts if part), None)
 
 
 def _inside_data_set() -> bool:
-    """Whether the graph that is being built is, at some level, a function of a data set."""
+    """Whether the graph that is being built is inside a function of a data set."""
     from tensorflow.python.framework import ops
 
     graph = ops.get_default_graph()
@@ -170,46 +172,43 @@ def _inside_data_set() -> bool:
 
 
 def _keeps_model(dataset: Any) -> bool:
-    """Whether its iterators can be asked for a model, which fails where there is none."""
+    """Whether its iterators have a model: reading it fails if there is none."""
     return _options(dataset).autotune.enabled is not False
 
 
-def _origin(dataset: Any, *, has_model: bool, dealt: bool) -> Origin:
-    """Describe a data set; `has_model` where its iterators can be asked from outside a graph."""
-    import os
-
-    import tensorflow as tf
-
-    from tpuctl.profiling.frameworks._tf_graph import chain_of, read_snapshot
+def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
+    """Describe a data set; `has_model` if its iterators' model can be read outside a graph."""
+    from tpuctl.profiling.frameworks._tf_graph import (
+        chain_of,
+        read_snapshot,
+        settings_of,
+        threads_of,
+    )
 
     options = _options(dataset)
-    pool = options.threading.private_threadpool_size or 0
-    return Origin(
+    return Source(
         kind="tf.data",
         chain=chain_of(dataset),
-        threadpool_size=pool or len(os.sched_getaffinity(0)),
+        input=Input(0, _elements(dataset), 0),
+        threadpool_size=threads_of(options),
         settings={
-            "tensorflow": tf.__version__,
-            "private_threadpool_size": pool or None,
-            "deterministic": options.deterministic,
-            "autotune": options.autotune.enabled,
+            **settings_of(options),
             "batch_size": _batch_size(dataset),
-            "distributed": dealt,
+            "distributed": distributed,
         },
         snapshot=read_snapshot if has_model else lambda _: None,
-        examples=_examples(dataset),
     )
 
 
 def _options(dataset: Any) -> Any:
-    """The options; inside a graph TensorFlow warns that they may not be all."""
+    """The options, without TensorFlow's warning that inside a graph they may be incomplete."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return dataset.options()
 
 
-def _examples(dataset: Any) -> int | None:
-    """How many elements it has, where that is known outside of a graph."""
+def _elements(dataset: Any) -> int | None:
+    """How many elements it has, if that is known outside a graph."""
     import tensorflow as tf
 
     try:
@@ -221,7 +220,7 @@ def _examples(dataset: Any) -> int | None:
 
 
 def _batch_size(dataset: Any) -> int | None:
-    """Examples per element, where a stage or the shape tells."""
+    """Examples per element, if a stage or the shape tells."""
     import tensorflow as tf
 
     for leaf in tf.nest.flatten(dataset.element_spec):

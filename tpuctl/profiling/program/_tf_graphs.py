@@ -1,45 +1,31 @@
-"""Time the `next` inside a graph, which is called once and then runs for every step.
+"""Time the `next` inside a graph, which is traced once and then runs in every step.
 
-Two time stamps are put around the operation that takes the element and added up in a variable.
-Where the iterator itself is made in the graph nobody outside can ask for its model, so the graph
-asks, twice a second, and leaves the answer in a variable too.
+Two timestamps around the operation that takes the element are added up in a variable. The model of
+an iterator that is created inside the graph cannot be read from outside, so the graph reads it
+twice a second and stores it in a variable too.
 """
 
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from tpuctl.profiling.program.watching import Series, Watch
+from tpuctl.profiling.program.watch import Series, Watch
 
 Find = Callable[[], Series]
 SPARE = 8
 MODEL_EVERY_S = 0.5
 
 
-class Times(Protocol):
-    """What one `next` inside a graph added up; those of one iterator have one lane.
+class GraphTimes:
+    """What the `next` of an iterator inside a graph added up, in variables.
 
-    `find` gives the series of its data set, in whatever recording runs, for a graph outlives them.
+    `find` returns the series of its data set in the current recording: a graph outlives recordings.
     """
 
-    lane: int
-    find: Find | None
-
-    @property
-    def model_bytes(self) -> bytes:
-        """The model of its iterator as it last was; empty where nobody asked for it."""
-
-    def since(self) -> tuple[int, float]:
-        """Batches and seconds since the last call."""
-
-
-class GraphTimes:
-    """The `Times` of an iterator in variables, and how much of them was looked at already."""
-
     def __init__(self, tf: Any, lane: int) -> None:
-        # `tf.Variable` is forbidden once a `tf.function` has been traced, and would be its own.
+        # `tf.Variable` may not be created inside a `tf.function` that has been traced.
         from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
         with tf.device("/cpu:0"):
@@ -49,23 +35,23 @@ class GraphTimes:
             self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
         self.lane = lane
         self.find: Find | None = None
-        self._seen = (0, 0.0)
+        self._previous = (0, 0.0)
 
     @property
     def model_bytes(self) -> bytes:
-        """The model of its iterator as it last was."""
+        """The latest model of its iterator; empty if there is none."""
         return bytes(self.model.numpy())
 
     def since(self) -> tuple[int, float]:
         """Batches and seconds since the last call."""
         count, waited_s = int(self.count.numpy()), float(self.waited_s.numpy())
-        before = self._seen
-        self._seen = count, waited_s
+        before = self._previous
+        self._previous = count, waited_s
         return count - before[0], max(0.0, waited_s - before[1])
 
 
 class Graphs:
-    """Variables for graphs to add times up in, made before they are needed."""
+    """Variables in which graphs add up times, created before they are needed."""
 
     def __init__(self) -> None:
         self.used: list[GraphTimes] = []
@@ -74,7 +60,7 @@ class Graphs:
         self._inside = threading.local()
 
     def prepare(self, tf: Any) -> None:
-        """Have some ready; a graph that is being built cannot make them for itself."""
+        """Create spare variables, since a graph that is being built cannot create them."""
         with tf.init_scope():
             while len(self._spare) < SPARE:
                 self._lanes += 1
@@ -82,7 +68,7 @@ class Graphs:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[bool]:
-        """Say whether this is the outermost `next`; those that it calls are part of it."""
+        """Tell whether this is the outermost `next`; nested calls are part of it."""
         outermost = not getattr(self._inside, "taking", False)
         self._inside.taking = True
         try:
@@ -91,7 +77,7 @@ class Graphs:
             self._inside.taking = not outermost
 
     def _of(self, iterator: Any) -> GraphTimes | None:
-        """The variables of an iterator, the same however often its loop is traced."""
+        """The variables of an iterator, the same in all traces of its loop."""
         found: GraphTimes | None = getattr(iterator, "_tpuctl_times", None)
         if found is None and self._spare:
             found = iterator._tpuctl_times = self._spare.pop()
@@ -100,7 +86,7 @@ class Graphs:
         return found
 
     def timed(self, tf: Any, take: Callable[[], Any], iterator: Any) -> Any:
-        """Take an element with a time stamp before and one after."""
+        """Take an element with a timestamp before and after."""
         with self.inside() as outermost:
             times = self._of(iterator) if outermost else None
             if times is None:
@@ -116,7 +102,7 @@ class Graphs:
             if getattr(iterator, "_tpuctl_ask", False):
                 _ask_for_model(tf, times, iterator._iterator_resource, now)
         if not flat:
-            # An Optional: what comes after it waits for nothing, the automatic order is enough.
+            # An Optional has no tensors to depend on; automatic control dependencies suffice.
             return element
         with tf.control_dependencies(done):
             return tf.nest.map_structure(
@@ -137,11 +123,10 @@ def _ask_for_model(tf: Any, times: GraphTimes, resource: Any, now: Any) -> None:
     tf.cond(now - times.model_at_s > MODEL_EVERY_S, ask, lambda: tf.constant(value=False))
 
 
-def collect(watch: Watch, graphs: Iterable[Times]) -> None:
-    """Credit what graphs took to their data sets, else to the one that was iterated last.
+def collect(watch: Watch, graphs: Iterable[GraphTimes]) -> None:
+    """Credit what graphs took to their data sets, else to the one with most steps.
 
-    A strategy gives every replica an iterator of its own; in one step each takes a part of the
-    batch, all at once.
+    With a strategy every replica has its own iterator and takes a part of each batch at once.
     """
     lanes: dict[Find | None, dict[int, tuple[int, float]]] = {}
     for times in graphs:
@@ -153,11 +138,11 @@ def collect(watch: Watch, graphs: Iterable[Times]) -> None:
             _add_model(watch, times.model_bytes, times.find())
     for find, taken in lanes.items():
         batches, waited_s = max(taken.values())
-        series = (find() if find else _fed_by_graph(watch)) if batches else None
+        series = (find() if find else _busiest_tf_data(watch)) if batches else None
         if series is None:
             continue
         parts = sum(lane[0] for lane in taken.values()) / batches
-        examples = round(int(series.origin.settings.get("batch_size") or 1) * parts)
+        examples = round(int(series.source.settings.get("batch_size") or 1) * parts)
         series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
         if series.count >= 1:
             for callback in watch.begun:
@@ -171,11 +156,11 @@ def _add_model(watch: Watch, model: bytes, series: Series) -> None:
 
     if snapshot := snapshot_of(model_pb2.ModelProto.FromString(model)):
         with watch.lock:
-            series.ledger.add(snapshot)
+            series.node_stats.add(snapshot)
 
 
-def _fed_by_graph(watch: Watch) -> Series | None:
+def _busiest_tf_data(watch: Watch) -> Series | None:
     with watch.lock:
         alive = [s for s in watch.series.values() if s.iterator and s.iterator() is not None]
-        quiet = [s for s in alive if s.origin.kind == "tf.data"]
+        quiet = [s for s in alive if s.source.kind == "tf.data"]
         return max(quiet, key=lambda s: s.count, default=None)

@@ -1,6 +1,6 @@
-"""A program's iterators and the machine under them, written to a file once a second.
+"""Record a program's steps and its machine, and write the result to a file once a second.
 
-The file is a whole result every time, so that a program that is killed has left one.
+The file is a complete result every time, so that a killed program leaves one too.
 """
 
 import json
@@ -22,25 +22,24 @@ from tpuctl.profiling.measure.loop import grown, is_warming_up, prompt_switches,
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
 from tpuctl.profiling.measure.signals import describe_host
 from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCost
-from tpuctl.profiling.program.watching import WARM_STEPS, Series, Watch
+from tpuctl.profiling.program.watch import WARM_STEPS, Series, Watch
 
 WRITE_EVERY_S = 1.0
-# A step that is so many times as long as most is an evaluation or a checkpoint, not a step.
+# A step this many times as long as the median is an evaluation or a checkpoint.
 GAP_RATIO = 10.0
 
 
 @dataclass
 class _Start:
-    """Where the window of a series begins."""
+    """The readings at the start of a series' window."""
 
     reading: signals.Reading
     tool_cpu_s: float
-    feeding_cpu_s: float
     costs: tuple[StageCost, ...]
 
 
 class Recording:
-    """Turns what a `Watch` sees into a measurement."""
+    """Turns what a `Watch` records into a measurement."""
 
     def __init__(
         self, watch: Watch, folder: str, *, sampler: StackSampler, command: str = ""
@@ -53,16 +52,16 @@ class Recording:
         self._written_s = 0.0
         self._probe: GilProbe | None = None
         self._sampler: Sampler | None = None
-        self._late: list[float] = []
+        self._overshoots_s: list[float] = []
         watch.begun.append(self._begin)
 
     def start(self) -> None:
-        """Feel for the lock and sample from now on; does nothing the second time."""
+        """Start the measuring threads, once."""
         if self._sampler is None:
             self._probe, self._sampler = GilProbe(), Sampler(self._sample)
 
     def write(self) -> None:
-        """Leave the result as it stands."""
+        """Write the present result."""
         measured = self.measurement()
         if measured is None:
             return
@@ -75,12 +74,12 @@ class Recording:
             return
 
     def finish(self) -> Measurement | None:
-        """Take the last look and say what was seen."""
+        """Read everything once more and return the measurement."""
         self._sample(last=True)
         return self.measurement()
 
     def stop(self) -> None:
-        """Watch no longer; hooks that stay do nothing then."""
+        """Stop recording; the hooks stay installed and do nothing."""
         self.watch.is_on = False
         self.sampler.stop()
         if self._probe and self._sampler:
@@ -95,8 +94,8 @@ class Recording:
 
     def _read(self, series: Series) -> signals.Reading:
         tools = [each.thread_id for each in (self._probe, self._sampler) if each]
-        if series.origin.kind == "tf.data":
-            # It only trains: what it waits for a vCPU does not hold the pipeline up.
+        if series.source.kind == "tf.data":
+            # The main thread only trains: its waiting for a vCPU does not delay the pipeline.
             tools.append(threading.main_thread().native_id or 0)
         return signals.read(tool_threads=tools)
 
@@ -105,11 +104,11 @@ class Recording:
             return
         with prompt_switches(), self.watch.lock:
             series.poll()
-            series.ledger.forget()
+            series.node_stats.reset()
             if self._probe:
                 self._probe.take()
             self._starts[id(series)] = _Start(
-                self._read(series), self._tool_cpu_s, series.feeding_cpu_s, series.origin.costs()
+                self._read(series), self._tool_cpu_s, series.source.costs()
             )
 
     def _sample(self, *, last: bool = False) -> None:
@@ -122,7 +121,7 @@ class Recording:
         with prompt_switches(), self.watch.lock:
             series.poll()
             if self._probe:
-                self._late = (self._late + self._probe.take())[-2000:]
+                self._overshoots_s = (self._overshoots_s + self._probe.take())[-2000:]
             if is_due:
                 self._ends[id(series)] = self._read(series), self._tool_cpu_s
         if is_due:
@@ -130,7 +129,7 @@ class Recording:
             self.write()
 
     def measurement(self) -> Measurement | None:
-        """What the steps of the main iterator were like; None before there were any."""
+        """The measurement of the main iterator's steps; None before there were any."""
         series = self.watch.main()
         start = self._starts.get(id(series))
         end = self._ends.get(id(series))
@@ -142,32 +141,32 @@ class Recording:
             end[0],
             tool_cpu_s=end[1] - start.tool_cpu_s,
             consumer_cpu_s=0.0,
-            gil_overshoots_s=list(self._late),
+            gil_overshoots_s=list(self._overshoots_s),
         )
         batch = round(statistics.median(examples))
         phases = _phases(series, start, signals_found, (waits, steps), sum(examples))
-        origin = series.origin
+        source = series.source
         return Measurement(
-            kind=origin.kind,
+            kind=source.kind,
             batch_size=max(1, batch),
-            chain=origin.chain,
+            chain=source.chain,
             phases=phases,
             isolated=(),
             first_batch_s=series.first_batch_s,
-            threadpool_size=origin.threadpool_size,
-            host=describe_host(str(origin.settings.get("tensorflow", ""))),
-            input=Input(0, origin.examples, 0, notes=_notes(gaps)),
-            settings={**origin.settings, "batch_bytes": series.batch_bytes,
+            threadpool_size=source.threadpool_size,
+            host=describe_host(str(source.settings.get("tensorflow", ""))),
+            input=Input(0, source.input.examples, 0, notes=_notes(gaps)),
+            settings={**source.settings, "batch_bytes": series.batch_bytes,
                       "wide_bytes": series.wide_bytes},
-            lanes=origin.lanes,
-            runs_ahead=origin.runs_ahead,
+            lanes=source.lanes,
+            runs_ahead=source.runs_ahead,
             program=self.command or "this program",
             python=sys.executable,
         )  # fmt: skip
 
 
 def _steady(series: Series) -> "tuple[array[float], array[float], array[float], int]":
-    """The steps after the warm ones, without evaluations and checkpoints between them."""
+    """The steps after the warm-up, without evaluations and checkpoints, and how many of those."""
     skip = WARM_STEPS if series.count <= len(series.steps) else 0
     rows = list(zip(series.waits, series.steps, series.examples, strict=True))[skip:]
     usual = statistics.median(step for _, step, _ in rows)
@@ -183,12 +182,12 @@ def _phases(
     times: "tuple[array[float], array[float]]",
     examples: float,
 ) -> tuple[Phase, Phase]:
-    """The same window twice: as the pipeline ran, and as the device waited."""
+    """The same window as seen by the pipeline and as seen by the device."""
     waits, steps = times
     length_s = sum(steps)
     common: dict[str, Any] = {
-        "start_s": start.reading.at_s - series.born_s,
-        "end_s": start.reading.at_s - series.born_s + length_s,
+        "start_s": start.reading.at_s - series.created_s,
+        "end_s": start.reading.at_s - series.created_s + length_s,
         "steps": len(steps),
         "elements": len(steps),
         "examples": round(examples),
@@ -196,17 +195,17 @@ def _phases(
         "step_times": spread(steps),
         "device_busy_s": max(0.0, length_s - sum(waits)),
         "signals": found,
-        "nodes": series.ledger.costs(),
+        "nodes": series.node_stats.costs(),
         "slices": (),
-        "nodes_vanished": series.ledger.nodes_vanished,
+        "nodes_vanished": series.node_stats.nodes_vanished,
         "warming_up": is_warming_up(steps),
         "epochs_started": series.epochs,
     }
-    free = Phase(name="free", costs=grown(start.costs, series.origin.costs()), **common)
+    free = Phase(name="free", costs=grown(start.costs, series.source.costs()), **common)
     return free, Phase(name="device", **common)
 
 
 def _notes(gaps: int) -> tuple[str, ...]:
     if not gaps:
         return ()
-    return (f"{gaps:,} long pauses between steps (evaluation, checkpoints) are left out.",)
+    return (f"{gaps:,} long pauses between steps (evaluation, checkpoints) are not counted.",)

@@ -1,4 +1,4 @@
-"""Look once a second at a program that is being profiled, from another process."""
+"""Run a program and profile its training, or follow one that is already being profiled."""
 
 import contextlib
 import json
@@ -17,17 +17,17 @@ from tpuctl.codec import from_plain
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
-from tpuctl.profiling.program.copying import with_copying
+from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.usercode.scratch import scratch_folder
 
 EVERY_S = 1.0
-HINT = "Start it so that it can be watched: tpuctl profile watch -- python train.py"
+HINT = "Start it with profiling: tpuctl profile watch -- python train.py"
 
 
 def follow(pid: int) -> Iterator[Profile]:
-    """Yield a profile a second of a running program until it ends.
+    """Yield a profile of a running program every second until it ends.
 
-    Raises NotFoundError for a program that nobody profiles.
+    Raises NotFoundError for a program that is not being profiled.
     """
     place = _result_of(pid)
     while _is_running(pid):
@@ -37,25 +37,25 @@ def follow(pid: int) -> Iterator[Profile]:
 
 
 def last_of(profiles: Iterator[Profile], look: Callable[[Profile], None]) -> Profile:
-    """Look at every profile, and hand over the last; raises NotFoundError where there is none."""
+    """Call `look` for every profile and return the last; raises NotFoundError if there is none."""
     last: Profile | None = None
     for last in profiles:
         look(last)
     if last is None:
-        raise NotFoundError("The program ended before its first step was seen.", hint=HINT)
+        raise NotFoundError("The program ended before its first training step.", hint=HINT)
     return last
 
 
 def _result_of(pid: int) -> Path:
     for folder in Path(tempfile.gettempdir()).glob("tpuctl-profile-*"):
         place = folder / f"{pid}.run.json"
-        # What another user left there is not ours to believe.
+        # Do not trust files that another user left there.
         if place.is_file() and place.stat().st_uid == os.getuid():
             return place
     if not _is_running(pid):
-        raise NotFoundError(f"There is no process {pid} of yours.", hint=HINT)
+        raise NotFoundError(f"You have no process {pid}.", hint=HINT)
     raise NotFoundError(
-        f"Process {pid} is not being profiled, or has not trained a step yet.", hint=HINT
+        f"Process {pid} is not being profiled, or has not finished a training step yet.", hint=HINT
     )
 
 
@@ -74,23 +74,23 @@ SHOW_EVERY_S = 1.0
 HOOK = Path(__file__).with_name("hook")
 PACKAGE = Path(__file__).resolve().parents[3]
 FOLDER = "TPUCTL_PROFILE_FOLDER"
-SOURCE = "measured in the training as it ran"
+SOURCE = "measured in the training"
 NO_STEPS = (
-    "Found are tf.data, Keras fit, PyTorch and Grain loaders after a few steps; anything else by "
-    "tpuctl.profile() in the program."
+    "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
+    "tpuctl.profile() in the program for anything else."
 )
 OnLook = Callable[[Profile], None]
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """When the program has been watched for long enough; None never."""
+    """When the program has been profiled for long enough; None is never."""
 
     steps: int | None
     seconds: float | None
 
     def reached(self, measured: Measurement | None) -> bool:
-        """Whether to end the program."""
+        """Whether to stop the program."""
         if measured is None:
             return False
         phase = measured.phases[-1]
@@ -100,7 +100,7 @@ class _Stop:
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Whether the words of a command line are a program, and not one target."""
+    """Whether the words of a command line are a program instead of a target."""
     if len(words) > 1:
         return True
     path = Path(words[0])
@@ -108,11 +108,11 @@ def is_program(words: Sequence[str]) -> bool:
 
 
 def refuse_for_programs(flags: Mapping[str, object]) -> None:
-    """Raise UsageError for flags that stand in for a device where a training has its own."""
+    """Raise UsageError for flags that do not apply to a program that trains."""
     given = [flag for flag, value in flags.items() if value is not None]
     if given:
         raise UsageError(
-            f"{given[0]} does not go with a program: its steps are measured as they run.",
+            f"{given[0]} cannot be used with a program: its own steps are measured.",
             hint=f"Leave {given[0]} out, or profile the pipeline alone: path.py:function",
         )
 
@@ -124,11 +124,11 @@ def profile_program(
     seconds: float | None = None,
     on_look: OnLook | None = None,
 ) -> Profile:
-    """Run a program and say what its training waited for, as it really ran.
+    """Run a program and find out what its training waits for.
 
-    With `steps` or `seconds` it is ended when it has been watched for so long; else it runs to its
-    end. What it prints goes to stderr. Raises NotFoundError where there is no such program and
-    TargetError where no steps were seen.
+    With `steps` or `seconds` it is stopped after that; else it runs to its end. Its output goes to
+    stderr. Raises NotFoundError if there is no such program and TargetError if no training step was
+    found.
     """
     stop = _Stop(steps, seconds)
     name = " ".join(command)
@@ -148,37 +148,37 @@ def profile_program(
         measured = read_result(scratch.path) or measured
         if measured is None:
             raise TargetError(
-                f"{name} ended with code {process.returncode} and no training step was seen.",
+                f"{name} exited with code {process.returncode} and no training step was found.",
                 hint=NO_STEPS,
             )
         profile = conclude(with_copying(measured), target=name)
         if process.returncode and not stopped:
-            failed = f"{name} ended with code {process.returncode}."
+            failed = f"{name} exited with code {process.returncode}."
             profile = replace(profile, unmet=(*profile.unmet, failed))
         return profile
 
 
 def conclude(measured: Measurement, *, target: str) -> Profile:
-    """Judge a training as it ran: what its steps took without the wait is the device's time."""
+    """Build the profile of a training: the time of its steps without the wait is the device's."""
     phase = measured.phases[-1]
     device = Device(max(1e-3, phase.device_busy_s / max(1, phase.steps) * 1e3), SOURCE)
     return build_profile(measured, target=target, image_size=0, device=device)
 
 
 def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that make a Python program write down its steps in a folder."""
+    """The environment variables that make a Python program record its steps in a folder."""
     paths = [str(HOOK), str(PACKAGE), env.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), FOLDER: folder}
 
 
 def read_result(folder: Path) -> Measurement | None:
-    """The result of the process that took most steps; a program may be several."""
+    """The result of the process with the longest window; a program may have several."""
     found = [each for place in folder.glob("*.run.json") if (each := read_one(place))]
     return max(found, key=lambda each: each.phases[-1].wall_s, default=None)
 
 
 def read_one(place: Path) -> Measurement | None:
-    """What a watched process wrote last; None where it cannot be read."""
+    """What a profiled process wrote last; None if it cannot be read."""
     try:
         document: Any = json.loads(place.read_bytes())
         return from_plain(Measurement, document["measurement"])
@@ -204,10 +204,10 @@ def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the program to end as Ctrl-C would, then make it."""
-    for number, patience_s in ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
+    """Interrupt the program as Ctrl-C would, then terminate it, then kill it."""
+    for number, timeout_s in ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
         if process.poll() is not None:
             return
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
+            process.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""Do something right after a module was imported, whoever imports it and whenever."""
+"""Start recording in this process: hooks are installed as soon as a framework is imported."""
 
 import atexit
 import importlib.abc
@@ -7,19 +7,19 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.program.recording import Recording
-from tpuctl.profiling.program.watching import Watch
+from tpuctl.profiling.program.watch import Watch
 
 Then = Callable[[ModuleType], None]
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself and only wraps what the others find."""
+    """A finder that calls a function right after a module was imported."""
 
     def __init__(self, wanted: dict[str, Then]) -> None:
         self._wanted = dict(wanted)
@@ -29,7 +29,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Wrap the loader of a module that somebody waits for."""
+        """Wrap the loader of a wanted module."""
         if name not in self._wanted:
             return None
         then = self._wanted.pop(name)
@@ -55,40 +55,41 @@ class _Loader(importlib.abc.Loader):
         try:
             self._then(module)
         except Exception as error:
-            sys.stderr.write(f"tpuctl: {module.__name__} is not watched: {error}\n")
+            sys.stderr.write(f"tpuctl: {module.__name__} is not profiled: {error}\n")
 
 
 WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
 
-def begin_here(folder: str) -> Recording | None:
-    """Watch this process if it is a program of its own, and not the worker of one."""
+def record_this_process(folder: str) -> Recording | None:
+    """Record this process unless it is a worker of another program."""
     if any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS):
         return None
     command = " ".join(os.path.basename(word) for word in sys.orig_argv[1:3])
-    recording = begin(folder, command=command)
-    atexit.register(_last, recording, os.getpid())
+    recording = start_recording(folder, command=command)
+    atexit.register(_finish, recording, os.getpid())
     return recording
 
 
 @dataclass
-class _Here:
-    """What there is once in a process: its hooks stay when a recording ends."""
+class _Process:
+    """What a process has once: its hooks stay installed when a recording ends."""
 
     watch: Watch
     sampler: StackSampler
-    collectors: list[Callable[[], None]]
+    collectors: list[Callable[[], None]] = field(default_factory=list)
+    tensorflow: Any = None
 
 
-_here: list[_Here] = []
+_process: list[_Process] = []
 
 
-def begin(folder: str, *, command: str = "") -> Recording:
-    """Watch every iterator that is made from now on; `folder` is for counters and results."""
-    if not _here:
-        _here.append(_install(folder))
-    here = _here[0]
-    here.watch.forget()
+def start_recording(folder: str, *, command: str = "") -> Recording:
+    """Record every iterator created from now on; `folder` is for counters and results."""
+    if not _process:
+        _process.append(_install(folder))
+    here = _process[0]
+    here.watch.reset()
     here.watch.is_on = True
     os.makedirs(here.sampler.folder, exist_ok=True)
     recording = Recording(here.watch, folder, sampler=here.sampler, command=command)
@@ -100,64 +101,46 @@ def begin(folder: str, *, command: str = "") -> Recording:
     return recording
 
 
-def _install(folder: str) -> _Here:
+def _install(folder: str) -> _Process:
     watch = Watch()
     sampler = StackSampler(folder, only_inside=lambda: watch.is_taking)
-    here = _Here(watch, sampler, [])
+    here = _Process(watch, sampler)
 
-    tensorflow = _TensorFlow(watch, here.collectors)
+    def hook(framework: str) -> Then:
+        def then(module: ModuleType) -> None:
+            from tpuctl.profiling.program import _hooks
 
-    def torch(module: ModuleType) -> None:
-        from tpuctl.profiling.program._hooks import hook_torch
+            getattr(_hooks, f"hook_{framework}")(watch, module, sampler)
 
-        hook_torch(watch, module, folder, sampler)
+        return then
 
-    def grain(module: ModuleType) -> None:
-        from tpuctl.profiling.program._hooks import hook_grain
+    def tensorflow(part: str) -> Then:
+        def then(module: ModuleType) -> None:
+            if here.tensorflow is None:
+                from tpuctl.profiling.program._tf import TensorFlowHooks
 
-        hook_grain(watch, module, folder)
+                here.tensorflow = TensorFlowHooks(watch)
+                here.collectors.append(here.tensorflow.collect)
+            getattr(here.tensorflow, part)(module)
 
-    def keras(module: ModuleType) -> None:
-        from tpuctl.profiling.program._hooks import hook_keras
-
-        hook_keras(watch, module)
+        return then
 
     finder = AfterImport(
         {
-            "tensorflow.python.data.ops.iterator_ops": tensorflow.hook("iterators"),
-            "tensorflow.python.data.ops.dataset_autograph": tensorflow.hook("loops"),
-            "tensorflow.python.data.ops.dataset_ops": tensorflow.hook("arguments"),
-            "tensorflow.python.distribute.input_lib": tensorflow.hook("distributed"),
-            "keras.src.backend.jax.trainer": keras,
-            "torch.utils.data.dataloader": torch,
-            "grain._src.python.dataset.dataset": grain,
+            "tensorflow.python.data.ops.iterator_ops": tensorflow("iterators"),
+            "tensorflow.python.data.ops.dataset_autograph": tensorflow("loops"),
+            "tensorflow.python.data.ops.dataset_ops": tensorflow("arguments"),
+            "tensorflow.python.distribute.input_lib": tensorflow("distributed"),
+            "keras.src.backend.jax.trainer": hook("keras"),
+            "torch.utils.data.dataloader": hook("torch"),
+            "grain._src.python.dataset.dataset": hook("grain"),
         }
     )
     sys.meta_path.insert(0, finder)
     return here
 
 
-class _TensorFlow:
-    """The hooks of TensorFlow, which are put in place as its modules are imported."""
-
-    def __init__(self, watch: Watch, collectors: list[Callable[[], None]]) -> None:
-        self._watch, self._collectors = watch, collectors
-        self._hooks: Any = None
-
-    def hook(self, part: str) -> Callable[[ModuleType], None]:
-        """Make what is to be done after the import of the module that a part is about."""
-
-        def then(module: ModuleType) -> None:
-            if self._hooks is None:
-                from tpuctl.profiling.program._tf import TensorFlowHooks
-
-                self._hooks = TensorFlowHooks(self._watch)
-                self._collectors.append(self._hooks.collect)
-            getattr(self._hooks, part)(module)
-
-        return then
-
-
-def _last(recording: Recording, pid: int) -> None:
+def _finish(recording: Recording, pid: int) -> None:
+    # Not in a process that the program forked.
     if os.getpid() == pid:
         recording.finish()

@@ -1,1 +1,1 @@
-"""Traces of accelerators (XSpace files): read without any library, judged by pure code."""
+"""Traces of accelerators (XSpace files), read without any library."""

@@ -1,4 +1,4 @@
-"""What the devices of a trace did: when they computed, in which steps, how many FLOPs."""
+"""The devices of a trace: when they computed, in which steps, how many FLOPs."""
 
 import itertools
 import re
@@ -9,27 +9,27 @@ from dataclasses import dataclass, field
 from tpuctl.profiling.trace.intervals import Interval, Intervals, clip, length, merge_columns, union
 from tpuctl.profiling.trace.xspace import Line, Plane, Space
 
-# SparseCores and the like have planes of their own; a chip is done when its main one is.
+# SparseCores and the like have separate planes; only the main plane of a chip counts.
 _DEVICE = re.compile(r"/device:(TPU|GPU|CUSTOM)[:\w]*:(\d+)$")
 OPERATIONS, MODULES, STEPS = "XLA Ops", "XLA Modules", "Steps"
 _XLA_ON_CPU = re.compile(r"tf_XLA(Eigen|\w*Cpu\w*)/")
 _NO_WORK = re.compile(
     r"ThreadpoolListener|end: |ThunkExecutor::Execute \(wait|SlinkyThreadPool::Await"
 )
-# Operations of a device during which it does nothing but wait for its host.
+# Operations in which a device only waits for its host.
 _HOST_WAITS = (("infeed", re.compile(r"%?infeed")), ("outfeed", re.compile(r"%?outfeed")))
 _COPIES = (
     ("to_device", re.compile(r"Memcpy(H2D|HtoD)")),
     ("from_device", re.compile(r"Memcpy(D2H|DtoH)")),
 )
-# The FLOPs of these are those of the operations inside.
+# Their FLOPs are those of the operations inside them.
 _CONTAINERS = ("while", "conditional", "call")
 _PEAK_FLOPS = 1e12
 
 
 @dataclass
 class Device:
-    """One chip: when it computed and when it only waited or copied, in picoseconds."""
+    """One chip: when it computed, and when it waited or copied, in picoseconds."""
 
     plane: Plane
     name: str
@@ -46,12 +46,12 @@ class Device:
     counts: "Counter[int]" = field(default_factory=Counter)
 
     def busy_ps(self, start: int, end: int) -> int:
-        """How long it computed between two moments."""
+        """How long it computed between two times."""
         return length(clip(self.busy, start, end))
 
 
 def read_devices(space: Space) -> list[Device]:
-    """Read every device of a trace that did something; without one, XLA on the CPU counts."""
+    """Read every active device of a trace; without any, XLA on the CPU counts as one."""
     devices = [device for plane in space.planes if (device := _read_device(plane))]
     return devices or [device for plane in space.planes if (device := _read_cpu(plane))]
 
@@ -65,7 +65,8 @@ def _read_device(plane: Plane) -> Device | None:
     for line in _busy_lines(plane):
         _add_work(device, line, _HOST_WAITS if kind == "TPU" else _COPIES)
     stats = plane.stats()
-    device.accelerator = _text(stats.get("device_type_string") or stats.get("device_name"))
+    name = stats.get("device_type_string") or stats.get("device_name")
+    device.accelerator = name if isinstance(name, str) else None
     peak = stats.get("peak_teraflops_per_second")
     device.peak_flops = peak * _PEAK_FLOPS if isinstance(peak, float) and peak > 0 else None
     device.steps = [(start, end) for _, start, end in _named(plane, STEPS)]
@@ -77,7 +78,7 @@ def _read_device(plane: Plane) -> Device | None:
 
 
 def _busy_lines(plane: Plane) -> list[Line]:
-    """The lines whose events are the work of the device, without those derived from them."""
+    """The lines whose events are the device's work, without lines derived from them."""
     streams = [line for line in plane.lines if line.name.startswith("Stream")]
     for name in (OPERATIONS, "TensorFlow Ops", MODULES):
         if found := streams or [line for line in plane.lines if line.name == name]:
@@ -86,7 +87,7 @@ def _busy_lines(plane: Plane) -> list[Line]:
 
 
 def _read_cpu(plane: Plane) -> Device | None:
-    """Take the threads on which XLA runs operations as a device."""
+    """Treat the threads on which XLA runs operations as a device."""
     device = Device(plane, "CPU", "CPU", "XLA on the CPU")
     for line in plane.lines:
         if _XLA_ON_CPU.match(line.name):
@@ -119,14 +120,14 @@ def _add_work(device: Device, line: Line, waits: tuple[tuple[str, "re.Pattern[st
 
 
 def _wait_code(name: str, waits: tuple[tuple[str, "re.Pattern[str]"], ...]) -> str | None:
-    """The class of an operation that is no computation; empty for one that is nothing at all."""
+    """The class of an operation that only waits or copies; empty for one that does nothing."""
     if _NO_WORK.match(name):
         return ""
     return next((code for code, pattern in waits if pattern.match(name)), None)
 
 
 def count_flops(device: Device) -> float:
-    """FLOPs that a device did, as the compiler counted them for each operation."""
+    """The FLOPs of a device, as the compiler counted them for each operation."""
     return sum(_flops(device.plane, each) * count for each, count in device.counts.items())
 
 
@@ -145,18 +146,14 @@ def _named(plane: Plane, line_name: str) -> Iterator[tuple[str, int, int]]:
                 yield plane.name_of(event_id), start, end
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 FEWEST_LAUNCHES = 3
-# A step at an edge of the capture that is this much shorter than any inside has been cut off.
+# A first or last step this much shorter than any other was cut off by the capture.
 CUT_OFF = 0.9
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Whole steps in picoseconds, how many were left out because the capture cuts them, source."""
+    """The complete steps in picoseconds, how many were cut off by the capture, and the source."""
 
     whole: tuple[Interval, ...] = ()
     dropped: int = 0
@@ -164,12 +161,12 @@ class Steps:
 
     @property
     def durations_ms(self) -> list[float]:
-        """How long each took."""
+        """The duration of each."""
         return [(end - start) / 1e9 for start, end in self.whole]
 
 
 def find_steps(devices: Sequence[Device], marked_by_host: Intervals) -> Steps:
-    """Take the steps that a device recorded, else those of the program, else repeated launches."""
+    """Find the steps that a device recorded, else those of the program, else repeated launches."""
     by_device = next((device for device in devices if len(device.steps) > 1), None)
     if by_device:
         whole, dropped = drop_partial(sorted(by_device.steps))
@@ -183,9 +180,9 @@ def find_steps(devices: Sequence[Device], marked_by_host: Intervals) -> Steps:
 
 
 def drop_partial(steps: Sequence[Interval]) -> tuple[Intervals, int]:
-    """Leave out what the start and the end of the capture cut off.
+    """Drop steps that the start or the end of the capture cut off.
 
-    Averaging such a step in is how a run of 120 ms steps comes to be reported as 96 ± 54 ms.
+    If they are averaged in, a run of 120 ms steps is reported as 96 ± 54 ms.
     """
     whole = [step for step in steps if step[1] > step[0]]
     inner = whole[1:-1]
@@ -198,7 +195,7 @@ def drop_partial(steps: Sequence[Interval]) -> tuple[Intervals, int]:
 
 
 def _periods(starts: Sequence[Interval], source: str) -> Steps:
-    """From the start of one step to that of the next: work may outlive the call that began it."""
+    """From the start of each step to the next: work may outlive the call that started it."""
     begins = sorted(start for start, _ in starts)
     pairs = [(a, b) for a, b in itertools.pairwise(begins) if a < b]
     return Steps(tuple(pairs), 1, source)

@@ -1,4 +1,4 @@
-"""The events of a line, decoded by the thousand: a trace of 100 MB has millions of them."""
+"""Decode the events of a line thousands at a time: a trace of 100 MB has millions of them."""
 
 import contextlib
 import functools
@@ -21,12 +21,12 @@ from tpuctl.protobuf_wire import (
 )
 
 Span = tuple[int, int]
-# Name id, offset and duration as they were written, and what could not be read after them.
+# Name id, offset and duration as encoded, and the bytes after them that did not match.
 Row = tuple[bytes, bytes, bytes, bytes]
-# Events up to this length are decoded many at a time, longer ones singly.
+# Events up to this length are decoded many at a time, longer ones one by one.
 LONGEST_FAST = 511
 ROWS = 4096
-# As much is matched at once; where a match breaks off, at most this is copied in vain.
+# Bytes matched at a time; if a match fails early, at most this much is copied in vain.
 _RUN_BYTES = 1 << 14
 _EVENT_TAG = 4 << 3 | LENGTH
 _LAYOUT = struct.Struct("8s8s8s0s" * ROWS)
@@ -34,22 +34,22 @@ _NO_ROW: Row = (b"", b"", b"", b"")
 
 
 class Columns:
-    """The numbers of many events: as they were written until there are enough to decode."""
+    """The numbers of many events; encoded until there are enough to decode."""
 
     def __init__(self) -> None:
         self.ids, self.offsets, self.durations = array("Q"), array("Q"), array("Q")
-        # Whether each fits into a lane: as picoseconds, 20 hours.
+        # Whether every number fits into a lane: 20 hours in picoseconds.
         self.are_short = True
         self._rows: list[Row] = []
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Keep the short numbers of some events."""
+        """Add the short numbers of some events."""
         self._rows += rows
         if len(self._rows) >= ROWS:
             self._decode(ROWS)
 
     def add(self, event_id: int, offset: int, duration: int) -> None:
-        """Keep the numbers of one event, whatever their size."""
+        """Add the numbers of one event of any size."""
         if max(event_id, offset, duration) >> LANE_BITS:
             self.flush()
             self.are_short = False
@@ -59,7 +59,7 @@ class Columns:
             self.extend([short])
 
     def flush(self) -> None:
-        """Decode what is left."""
+        """Decode the rest."""
         while self._rows:
             self._decode(ROWS)
 
@@ -76,7 +76,7 @@ class Columns:
 
 
 def collect(data: bytes, span: Span, columns: Columns) -> None:
-    """Walk the fields of a line and collect its events; raises Damaged where it breaks off."""
+    """Walk the fields of a line and collect its events; raises Damaged."""
     position, stop = span
     while position < stop:
         before = position
@@ -90,7 +90,7 @@ def collect(data: bytes, span: Span, columns: Columns) -> None:
 
 
 def find_places(data: bytes, span: Span) -> "array[int]":
-    """Walk the fields of a line once more and find where each event begins."""
+    """Walk the fields of a line again and find where each event starts."""
     places = array("Q")
     position, stop = span
     with contextlib.suppress(Damaged):
@@ -108,9 +108,9 @@ def find_places(data: bytes, span: Span) -> "array[int]":
 
 
 def _collect_run(data: bytes, position: int, stop: int, columns: Columns) -> int:
-    """Collect events that are written as all known profilers do; fast.
+    """Collect events that are encoded as all known profilers do, which is fast.
 
-    Returns where the first thing begins that was not collected.
+    Returns the position of the first field that was not collected.
     """
     limit = min(stop, position + _RUN_BYTES)
     rows: list[Row] = _usual_events().findall(data, position, limit)
@@ -121,20 +121,20 @@ def _collect_run(data: bytes, position: int, stop: int, columns: Columns) -> int
 
 @functools.cache
 def _usual_events() -> "re.Pattern[bytes]":
-    """The head of an event whose fields are in order, one after the other; else, all the rest.
+    """Match an event whose fields are in the usual order; else, all the rest.
 
     A regular expression cannot count, so there is an alternative for every length.
     """
     sizes = ((varint_bytes(size), size) for size in range(2, LONGEST_FAST + 1))
     body = b"|".join(re.escape(prefix) + b".{%d}" % size for prefix, size in sizes)
     times = rb"(?:\x08(%b)|)(?:\x10(%b)|)(?:\x18(%b)|)" % ((SHORT_VARINT,) * 3)
-    # What may follow the times: statistics, occurrences, the next event, a later field of the line.
+    # What may follow: statistics, occurrences, the next event, a later field of the line.
     head = rb"[\x80-\xff]?[\x00-\x7f]%b[\x22\x28\x48\x50\x5a]" % times
     return re.compile(rb"\x22(?=%b)(?:%b)|(.+)" % (head, body), re.DOTALL)
 
 
 def _times(data: bytes, span: Span) -> list[int]:
-    """The numbers of one event whose fields may stand in any order."""
+    """The numbers of one event whose fields may be in any order."""
     numbers = {1: 0, 2: 0, 3: 0}
     for number, kind, value, _ in fields(data, *span):
         if kind == VARINT and number in numbers:

@@ -1,4 +1,4 @@
-"""What the threads of the host did, in classes; above all while the devices were idle."""
+"""When the devices were idle, and the classes of work that the host did meanwhile."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from tpuctl.profiling.trace.intervals import (
     subtract,
     union,
 )
-from tpuctl.profiling.trace.models import Gap, IdleClass, Moment
+from tpuctl.profiling.trace.models import Gap, IdleClass, TimelineSlice
 from tpuctl.profiling.trace.xspace import PS_PER_S, Events, Line, Plane, Space
 
 OTHER, NOTHING = "other", "none"
@@ -30,7 +30,7 @@ _WHAT_ELSE = {OTHER: "other work of the host", NOTHING: "no host event was recor
 
 @dataclass(frozen=True)
 class HostClass:
-    """A kind of work of the host; earlier ones in the list are the more specific."""
+    """A class of the host's work; earlier ones in the list are more specific."""
 
     code: str
     what: str
@@ -39,19 +39,19 @@ class HostClass:
 
 @dataclass(frozen=True)
 class HostClasses:
-    """All kinds, in order, and names that are no activity."""
+    """All classes in order, and the event names that are not activity."""
 
     classes: tuple[HostClass, ...]
     nothing: "re.Pattern[str]"
 
     def code_of(self, name: str) -> str:
-        """The class of an event; empty for what is no activity."""
+        """The class of an event; empty if it is not activity."""
         if self.nothing.match(name):
             return ""
         return next((each.code for each in self.classes if each.pattern.match(name)), OTHER)
 
     def what(self, code: str) -> str:
-        """Say what a class is."""
+        """Describe a class."""
         known = {each.code: each.what for each in self.classes}
         return known.get(code) or _WHAT_ELSE[code]
 
@@ -72,19 +72,19 @@ def host_classes() -> HostClasses:
 
 @dataclass
 class HostActivity:
-    """What the host did in some moments, by class, and in any; and the steps it marked."""
+    """What the host did in some intervals, by class; and all steps that the program marked."""
 
     by_class: dict[str, Intervals] = field(default_factory=dict)
     steps: Intervals = field(default_factory=list)
 
 
 def host_planes(space: Space) -> list[Plane]:
-    """The planes that hold threads."""
+    """The planes with threads of the host."""
     return [plane for plane in space.planes if plane.name.startswith("/host:") and plane.lines]
 
 
 def read_activity(space: Space, moments: Intervals) -> HostActivity:
-    """Sort what the host did in certain moments into classes."""
+    """Sort what the host did in some intervals into classes."""
     found: dict[str, Intervals] = defaultdict(list)
     steps: Intervals = []
     for plane in host_planes(space):
@@ -112,7 +112,7 @@ def _by_class(
 
 
 def _step_marker(line: Line, events: Events) -> int | None:
-    """The kind of event with which the program marks its steps on this thread."""
+    """The event type with which the program marks its steps on this thread, if it does."""
     if STEP_NUMBER not in line.plane.stat_names.values():
         return None
     first = {event_id: index for index, event_id in reversed(list(enumerate(events.ids)))}
@@ -120,18 +120,8 @@ def _step_marker(line: Line, events: Events) -> int | None:
     return next((event_id for event_id, event in details if STEP_NUMBER in event.stats), None)
 
 
-def what_is(code: str) -> str:
-    """Say what a class is."""
-    return host_classes().what(code)
-
-
-def codes_in_order() -> Sequence[str]:
-    """All classes, the most specific first."""
-    return [*(each.code for each in host_classes().classes), OTHER]
-
-
 OTHERS_BUSY = "others_busy"
-# What a device did itself while it was not computing says most; the host's classes follow.
+# What a device itself did while it was not computing is most specific; host classes follow.
 ON_THE_DEVICE = {
     "infeed": "the device waits for the host to feed it",
     "outfeed": "the device waits for the host to take its results",
@@ -143,7 +133,7 @@ NOTABLE = 0.05
 
 @dataclass(frozen=True)
 class Idle:
-    """A window, when all devices were idle in it, and the mean share in which one was."""
+    """A window, the intervals in which all devices were idle, and the mean idle share of one."""
 
     window: Interval
     moments: Intervals
@@ -151,14 +141,14 @@ class Idle:
 
     @property
     def window_ps(self) -> int:
-        """How long the window is."""
+        """The length of the window."""
         return self.window[1] - self.window[0]
 
 
 def find_idle(devices: Sequence[Device], window: Interval | None = None) -> Idle | None:
-    """Find idle time from the first operation on any device to the last on any.
+    """Find the idle time between the first and the last operation on any device.
 
-    One window for all: a chip that starts late has been idle until then.
+    All devices share one window: a chip that starts late was idle until then.
     """
     firsts = [each.first_ps for each in devices if each.first_ps is not None]
     lasts = [each.last_ps for each in devices if each.last_ps is not None]
@@ -173,15 +163,15 @@ def find_idle(devices: Sequence[Device], window: Interval | None = None) -> Idle
 
 
 def waits_on_devices(devices: Sequence[Device]) -> dict[str, Intervals]:
-    """What the devices did themselves while they were not computing, by class."""
+    """What the devices themselves did while they were not computing, by class."""
     codes = {code for device in devices for code in device.waits}
     return {code: union(p for d in devices for p in d.waits.get(code, [])) for code in codes}
 
 
 def assign(idle: Idle, activity: dict[str, Intervals]) -> dict[str, Intervals]:
-    """Divide the moments without work among the classes, the more specific first."""
+    """Divide the idle intervals among the classes, the most specific first."""
     rest, assigned = idle.moments, {}
-    for code in (*ON_THE_DEVICE, *codes_in_order()):
+    for code in (*ON_THE_DEVICE, *(each.code for each in host_classes().classes), OTHER):
         if mine := intersect(rest, activity.get(code, [])):
             assigned[code] = mine
             rest = subtract(rest, mine)
@@ -193,7 +183,7 @@ def assign(idle: Idle, activity: dict[str, Intervals]) -> dict[str, Intervals]:
 def classes(
     idle: Idle, assigned: dict[str, Intervals], activity: dict[str, Intervals]
 ) -> tuple[IdleClass, ...]:
-    """List the classes, the largest first; idle time while other chips work is one of them."""
+    """List the classes, the largest first; one is idle time while other devices work."""
     total_ps = idle.fraction * idle.window_ps
     if total_ps <= 0:
         return ()
@@ -216,14 +206,14 @@ def classes(
 
 
 def assigned_fraction(found: Sequence[IdleClass]) -> float | None:
-    """The share of the idle time that is in a class, or in which nothing was recorded."""
+    """The share of the idle time in a known class, or in which nothing was recorded."""
     if not found:
         return None
     return min(1.0, sum(each.share_of_idle for each in found if each.code != OTHER))
 
 
 def gaps(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Gap, ...]:
-    """The longest gaps in order of time, and the classes that fill more than a little of each."""
+    """The longest gaps in order of time, each with the classes that fill a notable part of it."""
     longest = sorted(idle.moments, key=lambda pair: pair[0] - pair[1])[:MOST_GAPS]
     return tuple(
         Gap(start / PS_PER_S, end / PS_PER_S, _inside((start, end), assigned))
@@ -238,13 +228,13 @@ def _inside(gap: Interval, assigned: dict[str, Intervals]) -> tuple[str, ...]:
     return tuple(code for code in ranked if shares[code] > NOTABLE * whole)
 
 
-def timeline(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Moment, ...]:
-    """Cut the window into slices of one colour: busy, or the class that fills most of it."""
+def timeline(idle: Idle, assigned: dict[str, Intervals]) -> tuple[TimelineSlice, ...]:
+    """Divide the window into slices: busy, or the idle class that fills most of the slice."""
     start, end = idle.window
     width = max(1, -(-(end - start) // MOST_MOMENTS))
     parts = {"busy": complement(idle.moments, start, end), **assigned}
     times = {code: _in_slices(pairs, start, end, width) for code, pairs in parts.items()}
-    moments: list[Moment] = []
+    moments: list[TimelineSlice] = []
     for index, begin in enumerate(range(start, end, width)):
         what = max(times, key=lambda code: times[code][index])
         until = min(begin + width, end)
@@ -252,12 +242,12 @@ def timeline(idle: Idle, assigned: dict[str, Intervals]) -> tuple[Moment, ...]:
             begin_s = moments.pop().start_s
         else:
             begin_s = begin / PS_PER_S
-        moments.append(Moment(begin_s, until / PS_PER_S, what))
+        moments.append(TimelineSlice(begin_s, until / PS_PER_S, what))
     return tuple(moments)
 
 
 def _in_slices(pairs: Intervals, start: int, end: int, width: int) -> list[int]:
-    """How much of each slice of the window the pairs cover."""
+    """How much of each slice of the window the intervals cover."""
     covered = [0] * len(range(start, end, width))
     for a, b in pairs:
         a, b = max(a, start), min(b, end)
@@ -272,4 +262,4 @@ def _in_slices(pairs: Intervals, start: int, end: int, width: int) -> list[int]:
 def _what(code: str) -> str:
     if code == OTHERS_BUSY:
         return "some devices compute while others wait"
-    return ON_THE_DEVICE.get(code) or what_is(code)
+    return ON_THE_DEVICE.get(code) or host_classes().what(code)

@@ -1,4 +1,4 @@
-"""Sets of moments: sorted (start, end) pairs that neither touch nor overlap."""
+"""Sets of time intervals: sorted (start, end) pairs that neither touch nor overlap."""
 
 import itertools
 import operator
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
-# Against so many times more moments, few are looked up one by one.
+# If the other set is this many times larger, look up each interval instead of merging.
 FEW = 32
 _START, _END = operator.itemgetter(0), operator.itemgetter(1)
 
 
 def union(pairs: Iterable[Interval]) -> Intervals:
-    """Sort pairs and merge those that touch; empty and backward ones vanish."""
+    """Sort pairs and merge those that touch; empty and reversed ones are dropped."""
     return compact(sorted(pairs))
 
 
@@ -35,7 +35,7 @@ def compact(pairs: Iterable[Interval]) -> Intervals:
 
 
 def merge_columns(starts: Sequence[int], ends: Sequence[int]) -> Intervals:
-    """Merge stretches given as columns; at once where they are in order and apart already."""
+    """Merge intervals given as columns; fast if they are sorted and apart already."""
     in_order = all(map(operator.le, ends, itertools.islice(starts, 1, None)))
     if in_order and all(map(operator.lt, starts, ends)):
         return list(zip(starts, ends, strict=True))
@@ -43,7 +43,7 @@ def merge_columns(starts: Sequence[int], ends: Sequence[int]) -> Intervals:
 
 
 def intersect(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
-    """Moments that are in both."""
+    """The parts that are in both sets."""
     both: Intervals = []
     if not a or not b:
         return both
@@ -68,7 +68,7 @@ def intersect(a: Sequence[Interval], b: Sequence[Interval]) -> Intervals:
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """Moments of a set that are between two moments, found by bisection."""
+    """The parts of a set between two times, found by bisection."""
     first = bisect_right(a, start, key=_END)
     inside = a[first : bisect_left(a, end, lo=first, key=_START)]
     if inside:
@@ -78,29 +78,29 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """Moments that are in the first and not in the second."""
+    """The parts of the first set that are not in the second."""
     if len(a) * FEW < len(b):
         return [rest for moment in a for rest in complement(b, *moment)]
     return intersect(a, complement(b, a[0][0], a[-1][1])) if a else []
 
 
 def complement(a: Intervals, start: int, end: int) -> Intervals:
-    """Moments between start and end that are not in `a`."""
+    """The parts between start and end that are not in `a`."""
     inside = clip(a, start, end)
     begins, ends = [start, *map(_END, inside)], [*map(_START, inside), end]
-    # Moments of a set never touch: only before the first and after the last may nothing be left.
+    # Intervals of a set never touch, so only the first and the last gap can be empty.
     first, last = begins[0] >= ends[0], begins[-1] >= ends[-1]
     return list(zip(begins, ends, strict=True))[first : len(ends) - last]
 
 
 def length(a: Sequence[Interval]) -> int:
-    """How long all of them are together."""
+    """The total length."""
     whole: int = sum(map(_END, a)) - sum(map(_START, a))
     return whole
 
 
 class Coverage:
-    """How much of any stretch of time a set of moments covers, found by bisection."""
+    """How much of any time span a set of intervals covers, found by bisection."""
 
     def __init__(self, moments: Sequence[Interval]) -> None:
         self._starts = [start for start, _ in moments]
@@ -108,7 +108,7 @@ class Coverage:
         self._before = list(itertools.accumulate((b - a for a, b in moments), initial=0))
 
     def between(self, start: int, end: int) -> int:
-        """How much of it lies between two moments."""
+        """The covered time between two times."""
         return self._until(end) - self._until(start)
 
     def _until(self, moment: int) -> int:

@@ -1,11 +1,11 @@
-"""Everything that one trace file shows, put together."""
+"""Everything that one trace file shows: devices, idle time, host activity, input pipeline."""
 
 import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuctl.profiling.trace.capture import open_trace
 from tpuctl.profiling.trace.devices import Device, Steps, count_flops, find_steps, read_devices
+from tpuctl.profiling.trace.files import open_trace
 from tpuctl.profiling.trace.idle import (
     Idle,
     assign,
@@ -28,7 +28,7 @@ INPUT_CLASSES = ("input", "infeed")
 
 @dataclass(frozen=True)
 class Reading:
-    """One host's trace: its devices, when they were idle, what the host did, its input pipeline."""
+    """The trace of one host: devices, idle time, host activity, steps, input pipeline."""
 
     file: Path
     space: Space
@@ -40,12 +40,12 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """What the host is called."""
+        """The name of the host."""
         return next(iter(self.space.hostnames), self.file.name.partition(".xplane")[0])
 
     @property
     def session(self) -> Interval | None:
-        """When the capture began and ended, in nanoseconds since 1970, where it is recorded."""
+        """Start and end of the capture in nanoseconds since 1970, if recorded."""
         for plane in self.space.planes:
             stats = plane.stats()
             start, stop = stats.get("profile_start_time"), stats.get("profile_stop_time")
@@ -55,7 +55,7 @@ class Reading:
 
     @property
     def window(self) -> Interval | None:
-        """What the fractions are about: the devices' time, else the steps', else the pipeline's."""
+        """The window of the fractions: that of the devices, else of steps, else of the pipeline."""
         if self.idle:
             return self.idle.window
         if self.steps.whole:
@@ -71,7 +71,7 @@ class Reading:
 
     @property
     def input_wait_fraction(self) -> float | None:
-        """The share of the window that passed in waiting for a batch; None where nothing tells."""
+        """The share of the window spent waiting for a batch; None if unknown."""
         if self.window is None:
             return None
         span = self.window[1] - self.window[0]
@@ -83,17 +83,17 @@ class Reading:
 
     @functools.cached_property
     def assigned(self) -> dict[str, Intervals]:
-        """All idle moments of the window, divided among the classes."""
+        """The idle intervals of the window by class."""
         return assign(self.idle, self.activity) if self.idle else {}
 
     @property
     def _shows_input(self) -> bool:
-        """Whether an input pipeline, of whatever kind, left anything in the trace."""
+        """Whether any input pipeline appears in the trace."""
         return self.pipeline is not None or any(code in self.activity for code in INPUT_CLASSES)
 
     @property
     def mxu_utilization(self) -> float | None:
-        """What the counter says; one that stands at zero was not collected."""
+        """The value of the counter; zero means that it was not collected."""
         for plane in self.space.planes:
             percent = plane.stats().get(MXU_COUNTER)
             if isinstance(percent, float) and 0 < percent <= 100:
@@ -101,7 +101,7 @@ class Reading:
         return None
 
     def classes_of(self, idle: Idle) -> tuple[IdleClass, ...]:
-        """To what the idle time of a window belongs."""
+        """The classes of the idle time of a window."""
         if idle is self.idle:
             return classes(idle, self.assigned, self.activity)
         activity = {c: intersect(p, idle.moments) for c, p in self.activity.items()}
@@ -109,7 +109,7 @@ class Reading:
 
 
 def read_trace(file: Path) -> Reading:
-    """Read a trace file; raises InvalidInputError for what is none."""
+    """Read a trace file; raises InvalidInputError for other files."""
     space = open_trace(file)
     devices = read_devices(space)
     idle = find_idle(devices)
@@ -126,7 +126,7 @@ def read_trace(file: Path) -> Reading:
 
 
 def describe(reading: Reading) -> TraceDetail:
-    """Everything of a reading that only a trace can tell, except for other hosts."""
+    """Everything that only a trace can tell, except for other hosts."""
     idle = reading.idle
     found = reading.classes_of(idle) if idle else ()
     steady = reading.steady
@@ -161,7 +161,7 @@ def _chips(reading: Reading) -> tuple[Chip, ...]:
 
 
 def _flops_of_peak(reading: Reading) -> float | None:
-    """FLOPs of one device (all run the same program) over what it could have done in the window."""
+    """FLOPs of one device (all run the same program) over its peak in the window."""
     if not reading.idle:
         return None
     device = reading.devices[0]
@@ -172,20 +172,20 @@ def _flops_of_peak(reading: Reading) -> float | None:
 
 
 def missing(reading: Reading) -> tuple[str, ...]:
-    """What the file lacks, because it is damaged or because it was never recorded."""
+    """Notes on what the file lacks, because it is damaged or was never recorded."""
     space, lines = reading.space, []
     if space.damage:
-        # What is wrong with the file as a whole explains what is wrong inside.
-        first, *rest = sorted(space.damage, key=lambda told: not told.startswith(WHOLE_FILE))
+        # Damage to the file as a whole explains the damage inside.
+        first, *rest = sorted(space.damage, key=lambda each: not each.startswith(WHOLE_FILE))
         more = f"; and {len(rest)} more such places" if rest else ""
         lines.append(f"{reading.file.name} is damaged or cut off ({first}{more}).")
     if space.implausible:
-        lines.append(f"{space.implausible:,} events with impossible times were left out.")
+        lines.append(f"{space.implausible:,} events with impossible times were skipped.")
     if not reading.devices:
-        lines.append("No device did anything in this trace: idle time and MXU are not known.")
+        lines.append("The trace has no active device: idle time and MXU utilization are unknown.")
     if reading.devices and not reading.activity and reading.idle and reading.idle.moments:
-        lines.append("No host events were recorded: idle time cannot be explained.")
+        lines.append("The trace has no host events: idle time cannot be explained.")
     if reading.pipeline and reading.pipeline.shortened:
-        lines.append(f"Stages are from the first {MOST_EVENTS:,} events of the input pipeline.")
-    lines += [f"The profiler said: {said}" for said in space.said[:3]]
+        lines.append(f"Stages cover only the first {MOST_EVENTS:,} events of the input pipeline.")
+    lines += [f"Message of the profiler: {message}" for message in space.messages[:3]]
     return tuple(lines)

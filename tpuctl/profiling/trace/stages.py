@@ -1,13 +1,13 @@
 """The stages of a tf.data pipeline in a host trace, each with the work it caused on any thread.
 
-Elapsed time of an iterator is mostly waiting for the stage below, so it is not used where stages
-run in parallel. Work is followed instead: from the function that a stage starts (`FunctionRun`,
-flow `_p`) to the executor that runs it (`ExecutorState::Process`, same flow `_c`) on whichever
-thread, and to the operations inside.
+The elapsed time of an iterator is mostly waiting for the stage below, so it is not used if stages
+run in parallel. Instead the work is followed from the function that a stage starts (`FunctionRun`,
+flow `_p`) to the executor that runs it (`ExecutorState::Process`, same flow `_c`) on any thread,
+and to the operations inside.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,20 +16,20 @@ from tpuctl.profiling.trace.intervals import Coverage, Intervals, compact, lengt
 from tpuctl.profiling.trace.xspace import Event, Events, Line, Space, Value
 
 ITERATOR, ROOT = "Iterator::", "Iterator::Root"
-# What stands for a number that was locked just then.
+# TensorFlow's placeholder for a number that was locked at that time.
 UNAVAILABLE = "unavailable"
 EXECUTOR, FUNCTION = "ExecutorState::Process", "FunctionRun"
 _PRODUCE = re.compile(r"\w+Produce$")
 _OPERATION = re.compile(r"[^:]+:([A-Z]\w+)$")
-# Iterators that hand out what other threads made: their own time is waiting.
+# Iterators that return what other threads produced: their own time is waiting.
 _WAITING = re.compile(r"Prefetch|Parallel|MapAndBatch|Root|MemoryCache|Distribute|ModelDataset")
-# Decoding an event with its statistics takes a hundred times as long as its times alone.
+# Decoding an event with its statistics takes 100 times as long as decoding its times alone.
 MOST_EVENTS = 300_000
 
 
 @dataclass
 class StageWork:
-    """One transformation: its elements, the work it caused, and what it was set to."""
+    """One transformation: its elements, the work that it caused, and its settings."""
 
     path: str
     settings: dict[str, Value] = field(default_factory=dict)
@@ -40,18 +40,18 @@ class StageWork:
 
     @property
     def op(self) -> str:
-        """The kind of transformation."""
+        """The type of transformation."""
         return self.path.rpartition("::")[2]
 
     @property
     def depth(self) -> int:
-        """How far it is from the output."""
+        """The distance from the output."""
         return self.path.count("::")
 
 
 @dataclass
 class InputPipeline:
-    """An input pipeline in a trace, in picoseconds; `root` is when the loop waited for it."""
+    """An input pipeline in a trace, in picoseconds; the loop waited for it during `root`."""
 
     stages: list[StageWork]
     unlinked_ps: int
@@ -64,7 +64,7 @@ class InputPipeline:
 
     @property
     def threads_while_waiting(self) -> float:
-        """How many threads worked at a time while the loop waited; else, all the time."""
+        """How many threads worked at a time while the loop waited; over all if it never did."""
         waited = length(self.root)
         if waited:
             return self.work_while_waiting_ps / waited
@@ -72,20 +72,20 @@ class InputPipeline:
 
     @property
     def batch_size(self) -> int | None:
-        """Examples per element of the output, where a stage was told."""
+        """Examples per element of the output, if a stage has that setting."""
         sizes = (stage.settings.get("batch_size") for stage in self.stages)
         return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
     @property
     def vcpus(self) -> int | None:
-        """The vCPUs that the runtime reckoned with."""
+        """The vCPUs that the runtime planned with."""
         budget = self.root_settings.get("cpu_budget")
         return budget if isinstance(budget, int) and budget > 0 else None
 
 
 @dataclass
 class _Found:
-    """What the walk over all threads collects."""
+    """What is collected from all threads."""
 
     paths: dict[Value, str] = field(default_factory=dict)
     stages: dict[str, StageWork] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class _Found:
 
 
 def read_pipeline(space: Space) -> InputPipeline | None:
-    """Find the stages of the input pipeline; None where the trace has no tf.data events."""
+    """Find the stages of the input pipeline; None if the trace has no tf.data events."""
     chosen = [_Thread(line, line.events()) for line in _input_lines(space)]
     count = sum(len(thread.wanted) for thread in chosen)
     if not count:
@@ -121,7 +121,7 @@ def _input_lines(space: Space) -> Iterator[Line]:
 
 
 class _Thread:
-    """The events of one thread that matter here, in order of time, callers first."""
+    """The relevant events of one thread in order of time, callers first."""
 
     def __init__(self, line: Line, events: Events) -> None:
         self.line, self.events = line, events
@@ -151,7 +151,7 @@ def _matters(name: str) -> bool:
 
 @dataclass
 class _Frame:
-    """An event that others are inside of, and the stage whose work they do."""
+    """An event with others nested inside, and the stage that they work for."""
 
     event: Event
     path: str | None
@@ -160,7 +160,7 @@ class _Frame:
 
 
 def _walk(found: _Found, events: Iterable[Event]) -> None:
-    """Follow one thread with a stack of what it is inside of."""
+    """Follow one thread with a stack of the events that are open."""
     stack: list[_Frame] = []
     for event in events:
         while stack and stack[-1].event.end_ps <= event.start_ps:
@@ -208,7 +208,7 @@ def _enter_iterator(found: _Found, event: Event, stack: list[_Frame]) -> _Frame:
     if stack:
         stack[-1].inside_ps += event.duration_ps
         if _PRODUCE.match(stack[-1].event.name):
-            # What is produced next is made of this element, by the stage above it.
+            # The next output is made from this element, by the stage above it.
             stack[-1].path = path.rpartition("::")[0]
     return _Frame(event, path)
 
@@ -223,7 +223,7 @@ def _leave(found: _Found, frame: _Frame) -> None:
 
 
 def _link(found: _Found, first: int, last: int, shortened: bool) -> InputPipeline:
-    """Give the work of all executors to the stages that started it."""
+    """Credit the work of all executors to the stages that started it."""
     unlinked = while_waiting = 0
     root = union(compact(found.root))
     waited = Coverage(root)
@@ -253,12 +253,9 @@ def _link(found: _Found, first: int, last: int, shortened: bool) -> InputPipelin
 
 
 def by_operation(stages: Iterable[StageWork]) -> dict[str, float]:
-    """The share of all work that each kind of operation has."""
+    """The share of each type of operation in all work, largest first."""
     total: Counter[str] = Counter()
     for stage in stages:
         total.update(stage.operations)
-    whole = sum(total.values())
-    shares: dict[str, float] = defaultdict(float)
-    for name, time_ps in total.most_common():
-        shares[name] = time_ps / whole if whole else 0.0
-    return dict(shares)
+    whole = sum(total.values()) or 1
+    return {name: time_ps / whole for name, time_ps in total.most_common()}

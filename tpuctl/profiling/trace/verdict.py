@@ -1,11 +1,11 @@
-"""From a trace to a verdict, or to none: a trace shows when, but not always why. Pure."""
+"""From a trace to a verdict: a trace shows when devices waited, but not always why. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tpuctl.profiling.case import Finding
 from tpuctl.profiling.models import Verdict
 from tpuctl.profiling.reference import Thresholds, thresholds
-from tpuctl.profiling.rule_inputs import Finding
 from tpuctl.profiling.trace.idle import OTHERS_BUSY, Idle
 from tpuctl.profiling.trace.intervals import length
 from tpuctl.profiling.trace.models import IdleClass
@@ -18,26 +18,26 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "startup": ("compile", "load", "memory"),
     "transfer": ("to_device", "from_device", "dma_map", "layout", "outfeed"),
 }
-# A cause that has less than half of the idle time does not explain it.
+# A cause with less than half of the idle time does not explain it.
 DECISIVE = 0.5
 READS = ("ReadFile", "TFRecord", "LoadFile", "GcsRead")
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorNext")
 VERDICT_WORDS: dict[str, str] = {
-    "device": "The devices are the limit: they hardly ever wait.",
-    "startup": "Only the start is slow; in the steps the devices hardly wait.",
-    "transfer": "Copies between host and device are the limit.",
-    "vcpu": "The input pipeline is the limit, and it keeps all vCPUs busy.",
-    "io": "The input pipeline is the limit, and it mostly reads.",
-    "serial": "The input pipeline is the limit: one thread of it is always busy.",
-    "unknown": "This trace does not show one cause.",
+    "device": "The devices are the bottleneck: they hardly ever wait.",
+    "startup": "Only the start is slow; during the steps the devices hardly wait.",
+    "transfer": "Copies between host and device are the bottleneck.",
+    "vcpu": "The input pipeline is the bottleneck, and it keeps all vCPUs busy.",
+    "io": "The input pipeline is the bottleneck, and it mostly reads.",
+    "serial": "The input pipeline is the bottleneck: one of its threads is always busy.",
+    "unknown": "This trace does not show a single cause.",
 }
 
-INPUT_WORDS = "The input is late; what holds it up, this trace does not tell."
+INPUT_WORDS = "The input is late, but this trace does not show why."
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What the rules look at."""
+    """The inputs of the rules."""
 
     reading: Reading
     steady: Idle | None
@@ -45,12 +45,12 @@ class _Case:
 
     @property
     def idle(self) -> Idle | None:
-        """The idle time to explain: that of the steps where there are steps."""
+        """The idle time to explain: within the steps, if there are any."""
         return self.steady or self.reading.idle
 
 
 def judge(reading: Reading) -> Finding:
-    """Say what keeps the devices waiting, or that this trace does not tell."""
+    """Find out what the devices wait for, or that this trace does not show it."""
     case = _Case(reading, reading.steady, thresholds())
     if reading.idle is None:
         return _judge_host(case)
@@ -58,7 +58,7 @@ def judge(reading: Reading) -> Finding:
 
 
 def headline(reading: Reading, finding: Finding) -> str:
-    """The finding in a sentence or two."""
+    """The finding in one or two sentences."""
     cause = VERDICT_WORDS[finding.verdict]
     waited = reading.input_wait_fraction
     if finding.verdict == "unknown" and waited and waited >= thresholds().starved_wait:
@@ -77,71 +77,73 @@ def _judge_devices(case: _Case, idle: Idle) -> Finding:
     if steady and steady.fraction < starved:
         outside_s = (idle.fraction * idle.window_ps - steady.fraction * steady.window_ps) / PS_PER_S
         line = (
-            f"in the {len(case.reading.steps.whole):,} steps they were busy "
-            f"{1 - steady.fraction:.1%}; {outside_s:.1f} s of idle time lie outside of the steps"
+            f"during the {len(case.reading.steps.whole):,} steps they were busy "
+            f"{1 - steady.fraction:.1%}; {outside_s:.1f} s of idle time are outside the steps"
         )
         return Finding("startup", 0.9, (*lines, line, *_class_lines(case.reading, idle)))
     return _judge_classes(case, steady or idle, lines)
 
 
 def _judge_classes(case: _Case, idle: Idle, lines: tuple[str, ...]) -> Finding:
-    found = case.reading.classes_of(idle)
+    shares = {each.code: each.share_of_idle for each in case.reading.classes_of(idle)}
     lines = (*lines, *_class_lines(case.reading, idle))
-    shares = {each.code: each.share_of_idle for each in found}
     groups = {name: sum(shares.get(code, 0.0) for code in codes) for name, codes in GROUPS.items()}
     name = max(groups, key=lambda each: groups[each])
     if groups[name] < DECISIVE:
-        why = "no cause has half of the idle time"
+        why = "no cause explains half of the idle time"
         if shares.get(OTHERS_BUSY, 0.0) >= DECISIVE:
-            why = "devices mostly wait while others compute: the work is uneven among them"
+            why = "devices mostly wait while others compute: their work is unevenly distributed"
         return Finding("unknown", 0.0, (*lines, why))
     if name == "input":
-        regime = _regime(case)
-        return Finding(
-            regime.verdict, regime.confidence, (*lines, *regime.evidence), regime.bottleneck
-        )
+        found = _input_bottleneck(case)
+        return replace(found, evidence=(*lines, *found.evidence))
     verdict: Verdict = "startup" if name == "startup" else "transfer"
     return Finding(verdict, round(0.5 + groups[name] * 0.45, 2), lines)
 
 
 def _judge_host(case: _Case) -> Finding:
-    """Judge a trace without devices by how long the loop waited for its input."""
+    """Judge a trace without devices by how long the loop waited for input."""
     wait = case.reading.input_wait_fraction
     if wait is None:
-        return Finding("unknown", 0.0, ("neither devices nor an input pipeline were recorded",))
+        return Finding("unknown", 0.0, ("the trace has neither devices nor an input pipeline",))
     line = f"the loop waited {wait:.1%} of its time for input"
     if wait < case.limits.starved_wait:
         return Finding("device", 0.9 if wait < case.limits.device_wait else 0.5, (line,))
-    regime = _regime(case)
-    return Finding(regime.verdict, regime.confidence, (line, *regime.evidence), regime.bottleneck)
+    found = _input_bottleneck(case)
+    return replace(found, evidence=(line, *found.evidence))
 
 
-def _regime(case: _Case) -> Finding:
-    """Why the input pipeline is slow, as far as a trace can tell: it has no CPU time in it."""
+def _input_bottleneck(case: _Case) -> Finding:
+    """Why the input pipeline is slow, as far as a trace without CPU times can tell."""
     pipeline = case.reading.pipeline
     if pipeline is None or not any(stage.work_ps for stage in pipeline.stages):
-        return Finding("unknown", 0.0, ("the input pipeline left no events: measure it",))
+        return Finding(
+            "unknown", 0.0, ("the trace has no events of the input pipeline: measure it",)
+        )
     wall = max(1, pipeline.last_ps - pipeline.first_ps)
     in_flight = pipeline.threads_while_waiting
     operations = by_operation(pipeline.stages)
     heaviest = max(range(len(pipeline.stages)), key=lambda i: pipeline.stages[i].work_ps)
     some = ", ".join(f"{name} {share:.0%}" for name, share in list(operations.items())[:4])
     lines = [
-        f"while it waited, {in_flight:.1f} threads worked at a time" + (f": {some}" if some else "")
+        f"while the loop waited, {in_flight:.1f} threads worked at a time"
+        + (f": {some}" if some else "")
     ]
     reading = sum(share for name, share in operations.items() if name.startswith(READS))
     python = sum(share for name, share in operations.items() if name in PYTHON)
     if python >= DECISIVE:
-        lines.append("mostly in Python functions: a trace cannot tell waiting from the lock")
+        lines.append(
+            "most work is in Python functions: a trace does not show if they wait or hold the lock"
+        )
         return Finding("unknown", 0.0, tuple(lines), heaviest)
     if reading >= DECISIVE:
         return Finding("io", 0.6, (*lines, f"{reading:.0%} of the work is reading"), heaviest)
     if serial := _serial(case, pipeline, wall):
         return serial
     if pipeline.vcpus and in_flight >= case.limits.busy * pipeline.vcpus:
-        lines.append(f"the runtime reckons with {pipeline.vcpus} vCPUs: all are busy")
+        lines.append(f"the vCPUs that the runtime uses ({pipeline.vcpus}) are all busy")
         return Finding("vcpu", 0.7, tuple(lines), heaviest)
-    lines.append("that is not enough to say what holds it back: measure it")
+    lines.append("that is not enough to find the bottleneck: measure the pipeline")
     return Finding("unknown", 0.0, tuple(lines), heaviest)
 
 
@@ -150,7 +152,7 @@ def _serial(case: _Case, pipeline: InputPipeline, wall: int) -> Finding | None:
         active = stage.work_ps / wall
         alone = stage.settings.get("parallelism", 1) == 1
         if alone and active >= case.limits.serial_active and pipeline.vcpus != 1:
-            line = f"{stage.op} works {active:.0%} of the time and nothing runs beside it"
+            line = f"{stage.op} works {active:.0%} of the time and runs one call at a time"
             return Finding("serial", 0.7, (line,), index)
     return None
 
@@ -161,7 +163,7 @@ def _busy_line(reading: Reading, idle: Idle) -> str:
     chips = f"{count} devices ({kind}) were" if count > 1 else f"the device ({kind}) was"
     return (
         f"{chips} busy {1 - idle.fraction:.1%} of {idle.window_ps / PS_PER_S:.4g} s, "
-        "from the first operation on any to the last"
+        "from the first operation to the last"
     )
 
 
@@ -175,6 +177,6 @@ def _class_lines(reading: Reading, idle: Idle) -> Sequence[str]:
     if not parts:
         return ()
     return (
-        f"{total:.3g} s with all devices idle, {longest:.3g} s the longest; of the idle time: "
-        + "; ".join(parts),
+        f"all devices were idle for {total:.3g} s, at most {longest:.3g} s at a time; idle time by "
+        "cause: " + "; ".join(parts),
     )

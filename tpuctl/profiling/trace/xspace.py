@@ -1,8 +1,8 @@
 """An XSpace, the file that the TPU, JAX and TensorFlow profilers write: planes, lines, events.
 
-https://github.com/openxla/xla/blob/main/xla/tsl/profiler/protobuf/xplane.proto. Only the frame is
-read at once; a line is decoded when it is asked for, and of its events only the times. What is
-damaged is left out and told, never guessed.
+https://github.com/openxla/xla/blob/main/xla/tsl/profiler/protobuf/xplane.proto. Only the structure
+is read at first; a line is decoded when it is needed, and only the times of its events. Damaged
+parts are skipped and reported, never guessed.
 """
 
 import itertools
@@ -29,9 +29,9 @@ from tpuctl.protobuf_wire import (
 )
 
 PS_PER_S = 10**12
-# No capture is a month long; what claims to be is damage.
+# No capture is a month long; a longer one is damaged.
 LONGEST_PS = 30 * 86_400 * PS_PER_S
-# Times below are counted from the start of the capture, times above from 1970, in nanoseconds.
+# Timestamps below are from the start of the capture, those above from 1970, in nanoseconds.
 EPOCH_NS = 10**15
 NEVER_PS = 1 << 63
 WHOLE_FILE = "the file"
@@ -50,15 +50,15 @@ class Event:
 
     @property
     def end_ps(self) -> int:
-        """When it was over."""
+        """When it ended."""
         return self.start_ps + self.duration_ps
 
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a line in columns: which name each has, when it began and was over.
+    """The events of a line in columns: name id, start and end of each.
 
-    `recorded` is how many events of the line were written before each.
+    `recorded` is the position of each in the line.
     """
 
     ids: "array[int]"
@@ -73,17 +73,17 @@ class Events:
         """Every event as (name id, start, end)."""
         return zip(self.ids, self.starts_ps, self.ends_ps, strict=True)
 
-    def rows_in(self, moments: Intervals) -> Iterator[tuple[int, int, int]]:
-        """The events that go on in one of some moments, each as in `rows`."""
-        starts = [*(start for start, _ in moments), NEVER_PS]
-        ends = [end for _, end in moments]
-        # The first moment that is not over when an event begins.
+    def rows_in(self, intervals: Intervals) -> Iterator[tuple[int, int, int]]:
+        """The events that overlap any of some intervals, as in `rows`."""
+        starts = [*(start for start, _ in intervals), NEVER_PS]
+        ends = [end for _, end in intervals]
+        # The first interval that has not ended when an event starts.
         nearest = map(bisect_right, itertools.repeat(ends), self.starts_ps)
-        go_on = map(operator.lt, map(starts.__getitem__, nearest), self.ends_ps)
-        return itertools.compress(self.rows(), go_on)
+        overlaps = map(operator.lt, map(starts.__getitem__, nearest), self.ends_ps)
+        return itertools.compress(self.rows(), overlaps)
 
     def spans(self, wanted: Container[int] | None = None) -> tuple[list[int], list[int]]:
-        """The starts and the ends of the events with these name ids, or of all."""
+        """The starts and the ends of all events, or of those with these name ids."""
         if wanted is None:
             return list(self.starts_ps), list(self.ends_ps)
         chosen = list(map(wanted.__contains__, self.ids))
@@ -109,18 +109,15 @@ class Line:
         return self._events
 
     def detail(self, events: Events, wanted: Iterable[int]) -> Iterator[Event]:
-        """Decode whole events, statistics included, at these positions of `events`."""
+        """Decode the events at these positions of `events` with their statistics."""
         if self._places is None:
             self._places = find_places(self.plane.space.data, self.span)
         for index in wanted:
             start, end = events.starts_ps[index], events.ends_ps[index]
-            body = self._body(self._places[events.recorded[index]])
+            place = self._places[events.recorded[index]]
+            _, _, first, last = field_at(self.plane.space.data, place, self.span[1])
             name = self.plane.name_of(events.ids[index])
-            yield Event(name, start, end - start, self.plane.read_stats(body))
-
-    def _body(self, place: int) -> Span:
-        _, _, start, stop = field_at(self.plane.space.data, place, self.span[1])
-        return start, stop
+            yield Event(name, start, end - start, self.plane.read_stats((first, last)))
 
 
 @dataclass
@@ -137,24 +134,25 @@ class Plane:
     _names: dict[int, str] = field(default_factory=dict)
 
     def name_of(self, event_id: int) -> str:
-        """The name of a kind of event; empty where it is not recorded."""
+        """The name of an event type; empty if it is not recorded."""
         if event_id not in self._names:
-            self._names[event_id] = self._read_name(event_id)
+            span = self.event_spans.get(event_id, (0, 0))
+            self._names[event_id] = self.space.name_in(span)
         return self._names[event_id]
 
     def names(self) -> dict[int, str]:
-        """Every kind of event that has a name."""
+        """The names of all event types."""
         return {key: self.name_of(key) for key in self.event_spans}
 
     def stats(self) -> dict[str, Value]:
-        """What is recorded about the plane as a whole."""
+        """The statistics of the whole plane."""
         found: dict[str, Value] = {}
         for span in self.stat_spans:
             found.update(self._read_stat(span))
         return found
 
     def stats_of(self, event_id: int) -> dict[str, Value]:
-        """What is recorded about a kind of event."""
+        """The statistics of an event type."""
         return self.read_stats(self.event_spans.get(event_id, (0, 0)), number=5)
 
     def read_stats(self, span: Span, number: int = 4) -> dict[str, Value]:
@@ -164,13 +162,6 @@ class Plane:
             if each == number and kind == LENGTH:
                 found.update(self._read_stat((start, stop)))
         return found
-
-    def _read_name(self, event_id: int) -> str:
-        name = ""
-        for number, kind, start, stop in self.space.walk(self.event_spans.get(event_id, (0, 0))):
-            if number == 2 and kind == LENGTH:
-                name = text(self.space.data, start, stop)
-        return name
 
     def _read_stat(self, span: Span) -> dict[str, Value]:
         name, value = "", None
@@ -199,19 +190,27 @@ class Space:
     planes: list[Plane] = field(default_factory=list)
     hostnames: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     origin_ns: int = 0
     implausible: int = 0
 
     def walk(self, span: Span, what: str = "") -> Iterator[tuple[int, int, int, int]]:
-        """Walk the fields of a message and tell, instead of raising, where it is damaged."""
+        """Walk the fields of a message; damage is recorded instead of raised."""
         try:
             yield from fields(self.data, *span)
         except Damaged as damaged:
-            self.tell(f"{what}: {damaged}" if what else str(damaged))
+            self.record_damage(f"{what}: {damaged}" if what else str(damaged))
 
-    def tell(self, damage: str) -> None:
-        """Remember a damage."""
+    def name_in(self, span: Span) -> str:
+        """Read the name of an event type or a statistic from its metadata; empty if missing."""
+        name = ""
+        for number, kind, start, stop in self.walk(span):
+            if number == 2 and kind == LENGTH:
+                name = text(self.data, start, stop)
+        return name
+
+    def record_damage(self, damage: str) -> None:
+        """Add a damaged place to the list."""
         if damage not in self.damage:
             self.damage.append(damage)
 
@@ -221,12 +220,12 @@ class Space:
         try:
             collect(self.data, line.span, columns)
         except Damaged as damaged:
-            self.tell(f"line {line.name!r} of {line.plane.name}: {damaged}")
+            self.record_damage(f"line {line.name!r} of {line.plane.name}: {damaged}")
         columns.flush()
         return self._timed((line.timestamp_ns - self.origin_ns) * 1000, columns)
 
     def _timed(self, begin: int, columns: Columns) -> Events:
-        """Count times from the start of the capture and leave out what cannot be."""
+        """Count times from the start of the capture, and drop events with impossible ones."""
         ids, offsets, durations = columns.ids, columns.offsets, columns.durations
         if columns.are_short and 0 <= begin < LONGEST_PS - (2 << LANE_BITS):
             starts = add_lanes(offsets, array("Q", [begin]) * len(ids))
@@ -246,18 +245,18 @@ class Space:
 
 
 def read_space(data: bytes) -> Space:
-    """Read the frame of a trace. What is no trace at all has no planes."""
+    """Read the structure of a trace. A file that is not a trace has no planes."""
     space = Space(data)
     for number, kind, start, stop in space.walk((0, len(data)), WHOLE_FILE):
         if kind != LENGTH or number > 4:
-            space.tell(f"{WHOLE_FILE}: there is no field {number} in a trace")
+            space.record_damage(f"{WHOLE_FILE}: unknown field {number}")
             break
         if number == 1:
             space.planes.append(_read_plane(space, (start, stop)))
         elif number == 4:
             space.hostnames.append(text(data, start, stop))
         else:
-            space.said.append(text(data, start, stop))
+            space.messages.append(text(data, start, stop))
     space.origin_ns = _origin_ns(
         [line.timestamp_ns for each in space.planes for line in each.lines]
     )
@@ -265,7 +264,7 @@ def read_space(data: bytes) -> Space:
 
 
 def _origin_ns(stamps: Sequence[int]) -> int:
-    """When the capture began: with the first line that is not ages away from the others."""
+    """When the capture started: at the first line, except lines far from all others."""
     middle = statistics.median_low(stamps) if stamps else 0
     if middle <= EPOCH_NS:
         return 0
@@ -286,14 +285,14 @@ def _read_plane(space: Space, span: Span) -> Plane:
             plane.event_spans[key] = value
         elif number == 5:
             key, value = _entry(space, (start, stop))
-            plane.stat_names[key] = _stat_name(space, value)
+            plane.stat_names[key] = space.name_in(value)
         elif number == 6:
             plane.stat_spans.append((start, stop))
     return plane
 
 
 def _read_line(plane: Plane, span: Span) -> Line:
-    """Read the head of a line, which is written before its events."""
+    """Read the header of a line, which is written before its events."""
     line = Line(plane, span)
     for number, kind, start, stop in plane.space.walk(span, "a line"):
         if number == 2 and kind == LENGTH:
@@ -314,11 +313,3 @@ def _entry(space: Space, span: Span) -> tuple[int, Span]:
         elif number == 2 and kind == LENGTH:
             value = (start, stop)
     return key, value
-
-
-def _stat_name(space: Space, span: Span) -> str:
-    name = ""
-    for number, kind, start, stop in space.walk(span):
-        if number == 2 and kind == LENGTH:
-            name = text(space.data, start, stop)
-    return name

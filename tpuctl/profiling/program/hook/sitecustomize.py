@@ -1,12 +1,12 @@
-"""Python imports this at its start because `profile run -- CMD` put its folder on the path."""
+"""Imported when Python starts, because `profile run -- CMD` put this folder on the path."""
 
 import importlib
 import os
 import sys
 
 
-def _hand_on() -> None:
-    """Run the sitecustomize that this one stands before, if there is one."""
+def _import_next() -> None:
+    """Import the sitecustomize that this one shadows, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
     own = sys.modules.pop("sitecustomize", None)
@@ -17,12 +17,12 @@ def _hand_on() -> None:
             sys.modules["sitecustomize"] = own
 
 
-_hand_on()
+_import_next()
 if os.environ.get("TPUCTL_PROFILE_FOLDER"):
     try:
-        from tpuctl.profiling.program.start import begin_here
+        from tpuctl.profiling.program.start import record_this_process
 
-        begin_here(os.environ["TPUCTL_PROFILE_FOLDER"])
+        record_this_process(os.environ["TPUCTL_PROFILE_FOLDER"])
     except Exception as error:
-        # A program has to run whether or not it can be watched.
-        sys.stderr.write(f"tpuctl: this program is not watched: {error}\n")
+        # The program has to run even if it cannot be profiled.
+        sys.stderr.write(f"tpuctl: this program is not profiled: {error}\n")

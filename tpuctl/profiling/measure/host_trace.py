@@ -1,4 +1,4 @@
-"""How much slower a pipeline is beside a trace, and how sure that is. Pure."""
+"""Trace the host while a pipeline runs, within a budget that is measured at the same time."""
 
 import math
 import statistics
@@ -8,25 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tpuctl.errors import TpuctlError
-from tpuctl.profiling.deep.models import Deep
+from tpuctl.errors import TargetError
 from tpuctl.profiling.models import NodeCost
 from tpuctl.profiling.reference import load_facts
+from tpuctl.profiling.trace.models import Deep
 from tpuctl.units import format_bytes
 
-# Fewer pairs of windows do not tell how far apart they are.
+# Fewer pairs of windows do not show their spread.
 LEAST_PAIRS = 3
 # 97.5 % quantiles of Student's t for 2, 3, ... degrees of freedom (NIST/SEMATECH e-Handbook of
-# Statistical Methods, 1.3.6.7.2); the last holds for more.
+# Statistical Methods, 1.3.6.7.2); the last is used for more.
 STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """CPU time per element beside a trace over that without one, minus 1.
-
-    In 95 of 100 such measurements the truth is between `low` and `high`.
-    """
+    """CPU time per element with tracing over that without, minus 1, and its 95 % interval."""
 
     mean: float
     low: float
@@ -34,12 +31,12 @@ class Slowdown:
     pairs: int
 
     def __str__(self) -> str:
-        """Give the estimate with its interval."""
+        """Return the estimate with its interval."""
         return f"{self.mean:.1%} ({self.low:.1%} to {self.high:.1%})"
 
 
 def pooled(ratios: Sequence[float]) -> Slowdown | None:
-    """Put pairs of windows side by side together; None where they are too few."""
+    """Pool the ratios of pairs of windows; None if there are too few."""
     if len(ratios) < LEAST_PAIRS:
         return None
     logs = [math.log(ratio) for ratio in ratios]
@@ -50,38 +47,36 @@ def pooled(ratios: Sequence[float]) -> Slowdown | None:
     return Slowdown(middle, low, high, len(logs))
 
 
-# Of one pair of windows side by side the ratio is off by 4 to 5 %, of half a second or of a whole
-# one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
-# But a short one cuts off more of the operations that take long, so where elements are few, whose
-# ratios say nothing, windows are long.
+# The ratio of one pair of adjacent windows is off by 4 to 5 %, whether they take half a second or a
+# whole one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
+# But short windows cut off more of the long operations, so if there are few elements, whose ratios
+# say nothing anyway, windows are long.
 FIRST_S, WINDOW_S, LONG_S = 0.2, 0.5, 1.0
 MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
-# With fewer elements in a window, those half done at its ends decide.
+# With fewer elements in a window, the unfinished ones at its ends dominate.
 LEAST_ELEMENTS = 20
-ROUGHLY = "shares are from the runtime's model"
+FALLBACK = "shares are from the runtime's model instead"
 
 
 class Profiler(Protocol):
-    """Whatever writes an XSpace of the process that it is in."""
+    """Writes an XSpace of its own process."""
 
     def start(self, folder: Path) -> None:
-        """Begin to record; raises ProfilerError where that cannot be."""
+        """Start tracing; raises ProfilerError if it cannot."""
 
     def stop(self) -> Path:
-        """End, and name the file; raises ProfilerError where there is none."""
+        """Stop tracing and return the file; raises ProfilerError if there is none."""
 
 
-class ProfilerError(TpuctlError):
-    """There is no profiler, or it may not be used."""
-
-    code = "profiler"
+class ProfilerError(Exception):
+    """The profiler cannot be used. Never leaves this package: it becomes a note."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a pipeline did for a while: its process's CPU seconds, and how far its nodes came.
+    """What a pipeline did in a window: CPU seconds of its process, and the counts of its nodes.
 
-    `others_cpu_s` is what all other programs on the machine used meanwhile, where that is known.
+    `others_cpu_s` is what all other programs on the machine used meanwhile, if known.
     """
 
     wall_s: float
@@ -93,10 +88,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Running:
-    """A pipeline that can be run for so many seconds, and until its buffers are as in the long run.
+    """A pipeline that runs for a number of seconds, or until its buffers are in a steady state.
 
-    Right after a trace was collected they are full, and elements come out that cost nothing.
-    `profiled_s` tells how long the pipeline has been measured by now, traced or not.
+    Right after a trace was collected they are full, and elements come out without any work.
+    `profiled_s` is how long the pipeline has been measured so far, traced or not.
     """
 
     measure: Callable[[float], Window]
@@ -106,7 +101,7 @@ class Running:
 
 @dataclass
 class _Budget:
-    """What tracing took until now, and what it may take."""
+    """What tracing has used so far, and what it may use."""
 
     captures: int = 0
     window_s: float = LONG_S
@@ -130,55 +125,55 @@ class _Budget:
 
     @property
     def slowdown(self) -> Slowdown | None:
-        """What elements cost more beside a trace, from all pairs of windows."""
+        """How much more elements cost with tracing, from all pairs of windows."""
         return pooled(self.ratios)
 
     @property
     def overhead(self) -> float:
-        """The share of the vCPUs that went into tracing while it was on.
+        """The share of the vCPUs that tracing used while it was on.
 
-        What recording takes is spread over the pipeline's own threads: it is the usual share of
-        what collecting takes, which has a thread of its own.
+        Recording is spread over the pipeline's threads; it is estimated as its usual share of
+        collecting, which has a thread of its own.
         """
         recording = load_facts("relative_costs.json")["trace_recording"]
         return self.collecting_s * (1 + recording) / self.vcpu_s if self.vcpu_s else 0.0
 
     def over_the_run(self, profiled_s: float, slowdown: float) -> float:
-        """The share of the vCPUs that tracing took of all the time that was profiled."""
+        """The share of the vCPUs that tracing used, over all the time that was profiled."""
         recording_s = self.traced_cpu_s * (1 - 1 / (1 + max(0.0, slowdown)))
         vcpus = self.vcpu_s / self.traced_s
         return (self.collecting_s + recording_s) / (profiled_s * vcpus)
 
     @property
     def others(self) -> float | None:
-        """The share of the vCPUs that other programs had meanwhile."""
+        """The share of the vCPUs that other programs used meanwhile."""
         known_s = [cpu_s for cpu_s in self.others_cpu_s if cpu_s is not None]
         all_known = len(known_s) == self.captures
         return sum(known_s) / self.vcpu_s if self.vcpu_s and all_known else None
 
     @property
     def next_s(self) -> float:
-        """How long the next window may be; 0 where the budget is spent."""
+        """How long the next window may be; 0 if the budget is spent."""
         bytes_per_s = self.traced_bytes / self.traced_s if self.traced_s else 0.0
         room_s = (MOST_BYTES - self.traced_bytes) / bytes_per_s if bytes_per_s else LONG_S
         return min(self.window_s, MOST_S - self.traced_s, room_s)
 
     def too_much(self) -> str | None:
-        """Why no more may be traced, where that is because of what it does to the pipeline."""
+        """Why tracing has to stop because of its effect on the pipeline, else None."""
         if self.overhead > MOST_OVERHEAD:
             rate = format_bytes(round(self.traced_bytes / self.traced_s))
             return (
-                f"it takes {self.overhead:.0%} of the vCPUs, {rate} of events a second, and may "
-                f"take {MOST_OVERHEAD:.0%}; {ROUGHLY}."
+                f"it uses {self.overhead:.0%} of the vCPUs ({rate} of events per second), more "
+                f"than the allowed {MOST_OVERHEAD:.0%}; {FALLBACK}."
             )
         slowdown = self.slowdown
         if slowdown and slowdown.low > MOST_OVERHEAD:
-            return f"elements took {slowdown} more CPU time than without it; {ROUGHLY}."
+            return f"elements took {slowdown} more CPU time than without it; {FALLBACK}."
         return None
 
 
 def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, tuple[str, ...]]:
-    """Trace a pipeline as it runs and name the files; `Deep` says what it took and lacks."""
+    """Trace a pipeline as it runs; return the cost and limits of that, and the trace files."""
     budget, files = _Budget(), list[str]()
     ended = None
     try:
@@ -193,8 +188,8 @@ def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, t
             files.append(str(file))
             if (ratio := _ratio(before, traced)) is not None:
                 budget.ratios.append(ratio)
-    except TpuctlError as error:
-        # The profiler's trouble, or the pipeline's own: what was measured before is still true.
+    except (ProfilerError, TargetError) as error:
+        # The profiler or the pipeline failed; what was measured before remains valid.
         if not budget.captures:
             return Deep(missing=f"{error}"), ()
         ended = f"{error}"
@@ -224,7 +219,7 @@ def _summary(budget: _Budget, profiled_s: float, ended: str | None) -> Deep:
 def _traced(
     running: Running, profiler: Profiler, folder: Path, seconds: float, budget: _Budget
 ) -> tuple[Window, Path]:
-    """Trace one window. A folder of its own, for profilers name theirs after the second."""
+    """Trace one window into a folder of its own, since profilers name files by the second."""
     place = folder / f"{budget.captures}"
     place.mkdir()
     profiler.start(place)
@@ -239,15 +234,15 @@ def _traced(
 
 
 def _elements(window: Window) -> int:
-    """How many elements the node made that worked most."""
+    """How many elements the busiest node produced."""
     busiest = max(window.nodes, key=lambda node: node.active_s, default=None)
     return busiest.elements if busiest else 0
 
 
 def _ratio(before: Window, traced: Window) -> float | None:
-    """CPU time per element beside a trace over that without one.
+    """CPU time per element with tracing over that without.
 
-    Elements of the node that worked most, not batches: buffers fill between windows.
+    Elements of the busiest node, not batches, because buffers fill between windows.
     """
     busiest = max(before.nodes, key=lambda node: node.active_s, default=None)
     if busiest is None:

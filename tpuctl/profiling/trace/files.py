@@ -1,4 +1,4 @@
-"""Find the traces that a path means, open them, and say what a file is that is no trace."""
+"""Find the trace files of a capture and open them, or say what else a file is."""
 
 import contextlib
 import re
@@ -12,38 +12,38 @@ from tpuctl.profiling.trace.xspace import Space, read_space
 from tpuctl.units import GIB, format_bytes
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
-# A file is read into memory, and a zipped one could grow to anything.
+# Files are read into memory, and a compressed one could expand to any size.
 LARGEST_BYTES = 4 * GIB
 HINT = "Take one: jax.profiler.trace(DIR) or tf.profiler.experimental.start(DIR), then give DIR."
 REPLACED = "�".encode()
 _CHUNK = 1 << 20
 _STAMP = re.compile(r"\d{4}(_\d\d){5}")
-# How zlib is told that gzip wrote it.
+# The zlib setting for gzip files.
 ZIPPED = 16 + zlib.MAX_WBITS
 
 
 @dataclass(frozen=True)
 class Capture:
-    """The traces of one run: a file for each host; `others` are runs in the folder left aside."""
+    """The traces of one run, a file for each host; `others` are further runs in the folder."""
 
     files: tuple[Path, ...]
     others: tuple[Path, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know about the choice."""
+        """Which runs were not read."""
         if not self.others:
             return ()
         names = ", ".join(map(str, self.others[:3]))
         more = f" and {len(self.others) - 3} more" if len(self.others) > 3 else ""
         run = self.files[0].parent
-        return (f"The newest capture, {run}, was read; others were not: {names}{more}.",)
+        return (f"Only the newest capture, {run}, was read; not read: {names}{more}.",)
 
 
 def find_capture(path: Path) -> Capture:
     """Find the newest capture below a folder, or take the file as it is.
 
-    Raises NotFoundError where there is none and InvalidInputError where it cannot be read.
+    Raises NotFoundError if there is none and InvalidInputError if it cannot be read.
     """
     try:
         if not path.exists():
@@ -69,7 +69,7 @@ def _newest(folder: Path) -> Capture:
 
 
 def _age(run: Path, files: list[Path]) -> tuple[str, float]:
-    """When a run was captured: its folder is named after the second; else, when it was written."""
+    """When a run was captured: its folder's name is a timestamp; else, when it was written."""
     stamp = run.name if _STAMP.fullmatch(run.name) else ""
     return stamp, max(file.stat().st_mtime for file in files)
 
@@ -77,15 +77,15 @@ def _age(run: Path, files: list[Path]) -> tuple[str, float]:
 def open_trace(file: Path) -> Space:
     """Read one trace.
 
-    Raises InvalidInputError, which says what the file is, where it is no trace; a trace that is
-    damaged is read as far as it goes, and the damage is told in the result.
+    Raises InvalidInputError, which says what the file is, if it is not a trace. A damaged trace is
+    read as far as possible, and the result lists the damage.
     """
     data = _content(file)
     if REPLACED in data and _was_text(data):
         count = data.count(REPLACED)
         raise InvalidInputError(
-            f"{file} was once a trace and then read and written as text: {count:,} bytes of it "
-            "were replaced by U+FFFD, and what they were is lost.",
+            f"{file} is a trace that was converted to text: {count:,} of its bytes were replaced "
+            "by U+FFFD and are lost.",
             hint="Copy the original again as a binary file.",
         )
     space = read_space(data)
@@ -104,9 +104,10 @@ def _content(file: Path) -> bytes:
     except OSError as error:
         raise InvalidInputError(f"Could not read {file}: {error.strerror or error}.") from error
     except MemoryError as error:
-        raise InvalidInputError(f"{file} does not fit into memory.", hint=SHORTER) from error
+        raise InvalidInputError(f"{file} does not fit in memory.", hint=SHORTER) from error
     raise InvalidInputError(
-        f"{file} has {format_bytes(size)}; traces of up to {format_bytes(LARGEST_BYTES)} are read.",
+        f"{file} has {format_bytes(size)}; the largest trace that can be read has "
+        f"{format_bytes(LARGEST_BYTES)}.",
         hint=SHORTER,
     )
 
@@ -115,7 +116,7 @@ SHORTER = "Trace a few steps only; a second or two is enough."
 
 
 def _unzip(file: Path) -> bytes:
-    """Unzip as far as the file goes: what is cut off is found missing by the reader."""
+    """Unzip as far as possible; the reader notices if the end is missing."""
     content, unzip = bytearray(), zlib.decompressobj(wbits=ZIPPED)
     with file.open("rb") as stream, contextlib.suppress(zlib.error):
         while (chunk := stream.read(_CHUNK)) and len(content) < LARGEST_BYTES:
@@ -124,7 +125,7 @@ def _unzip(file: Path) -> bytes:
 
 
 def _was_text(data: bytes) -> bool:
-    """Whether everything is valid UTF-8, which the numbers of a trace never are."""
+    """Whether everything is valid UTF-8, which a binary trace never is."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -133,12 +134,12 @@ def _was_text(data: bytes) -> bool:
 
 
 _KNOWN = (
-    (b"{", "it looks like JSON; the trace lies beside it and ends with .xplane.pb"),
-    (b"[", "it looks like JSON; the trace lies beside it and ends with .xplane.pb"),
+    (b"{", "it looks like JSON; the trace beside it ends with .xplane.pb"),
+    (b"[", "it looks like JSON; the trace beside it ends with .xplane.pb"),
     (b"<", "it looks like a web page"),
     (b"PK\x03\x04", "it is a zip archive"),
     (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; unpack it first"),
-    (b"version https://git-lfs", "it is a pointer of git-lfs; git lfs pull fetches the file"),
+    (b"version https://git-lfs", "it is a Git LFS pointer; fetch the file with git lfs pull"),
 )
 
 
@@ -148,4 +149,4 @@ def _what_it_is(data: bytes) -> str:
     for start, what in _KNOWN:
         if data.lstrip().startswith(start):
             return what
-    return "its bytes have another structure"
+    return "it has another format"

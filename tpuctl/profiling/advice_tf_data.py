@@ -1,0 +1,266 @@
+"""Advice for tf.data pipelines: each rule returns a change and its prediction, or None. Pure."""
+
+import math
+import re
+import shlex
+
+from tpuctl.profiling.align import trunk
+from tpuctl.profiling.case import Situation, serial_runs
+from tpuctl.profiling.models import Advice
+from tpuctl.profiling.reference import load_facts
+from tpuctl.profiling.whatif import Change
+from tpuctl.units import format_bytes
+
+PRESIZE_SHARE, NOTABLE = 0.4, 0.15
+CHANNELS = 3
+VARIANTS, WORKER_VCPUS = 4, 8
+# Reading a cached example costs at least this share of making it: nothing is free.
+READ_SHARE = 0.05
+FEWER_BYTES = "Send the numbers as stored, one byte each, and convert them to floats on the device."
+# module:function or path.py:function
+_FUNCTION = re.compile(r".+:[^\W\d]\w*")
+
+
+def presize(at: Situation) -> Advice | None:
+    """Decode and resize photographs once, not in every epoch."""
+    decode, resize = at.named("decode"), at.named("resize")
+    if at.case.measured.kind != "photos" or not decode or not resize:
+        return None
+    share = decode.share_of_cpu + resize.share_of_cpu
+    if share < PRESIZE_SHARE or not decode.bytes_per_example:
+        return None
+    facts = load_facts("relative_costs.json")
+    photo_pixels = decode.bytes_per_example / CHANNELS
+    record_pixels = at.image_size**2 * facts["record_decode_per_pixel"]
+    record_pixels += facts["record_overhead_pixels"]
+    record = decode.cpu_ms_per_example * min(1.0, record_pixels / photo_pixels)
+    read = at.named("read")
+    gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example
+    gone += read.cpu_ms_per_example if read else 0.0
+    rate = at.rate_with(at.total_ms - gone + record, dropped=("read", "decode", "resize"))
+    size, folder = at.image_size, at.target.rstrip("/")
+    shards = f"{folder}-{size}"
+    return at.advice(
+        "presize",
+        f"Resize the photographs once, not in every epoch: that takes {share:.0%} of the CPU time.",
+        f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
+        rate,
+        Change("presize", size),
+    )
+
+
+def scaled_decode(at: Situation) -> Advice | None:
+    """Let the JPEG decoder downscale large photographs."""
+    stage = max(at.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
+    if stage is None or not stage.decodes_jpeg or not stage.bytes_per_example:
+        return None
+    side = (stage.bytes_per_example / CHANNELS / 1.5) ** 0.5
+    ratio = next((each for each in (8, 4, 2) if side / each >= at.image_size), None)
+    if ratio is None or at.case.measured.kind == "shards":
+        return None
+    factor = load_facts("relative_costs.json")["scaled_decode"][str(ratio)]
+    saved = stage.cpu_ms_per_example * (1 - factor)
+    return at.advice(
+        "scaled_decode",
+        f"Decode at 1/{ratio} of the size: only {at.image_size} pixels are needed.",
+        f"tf.io.decode_jpeg(content, channels=3, ratio={ratio}) in {stage.location or stage.name}",
+        at.rate_with(at.total_ms - saved),
+        Change("ratio", ratio),
+    )
+
+
+def cache(at: Situation) -> Advice | None:
+    """Keep the data set in memory, if it fits."""
+    examples, host = at.case.measured.input.examples, at.case.measured.host
+    first = next((i for i, stage in enumerate(at.stages) if stage.is_random), None)
+    if first is None:
+        first = next((i for i, stage in enumerate(at.stages) if "Batch" in stage.op), None)
+    if not first or not examples or at.named("cache"):
+        return None
+    before = at.stages[:first]
+    stage = before[-1]
+    share = load_facts("relative_costs.json")["cache_memory_share"]
+    size = (stage.bytes_per_example or 0.0) * examples
+    if not size or size > share * host.memory_available_bytes:
+        return None
+    saved = sum(each.cpu_ms_per_example for each in before)
+    return at.advice(
+        "cache",
+        f"Keep the data set in memory after {stage.name}: {format_bytes(size)} of "
+        f"{format_bytes(host.memory_available_bytes)}; helps from the second epoch on.",
+        f"dataset.cache() after {stage.location or stage.name}",
+        at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
+        Change("cache", location=stage.location) if stage.location else None,
+    )
+
+
+def leave_python(at: Situation) -> Advice | None:
+    """Replace a Python function that holds the interpreter lock."""
+    index = at.finding.bottleneck
+    if index is None:
+        return None
+    stage = at.stages[index]
+    return at.advice(
+        "python_to_ops",
+        f"{stage.name} holds the interpreter lock, so only one call runs at a time.",
+        f"write {stage.location or stage.name} with TensorFlow operations, or run it in processes",
+        at.full_rate,
+    )
+
+
+def threadpool(at: Situation) -> Advice | None:
+    """More threads: for calls that wait, or one for each vCPU."""
+    index = at.finding.bottleneck
+    if index is None:
+        return None
+    if at.case.blocked < at.case.limits.blocked_share:
+        threads = math.ceil(at.usable_vcpus)
+        return at.advice(
+            "threadpool",
+            f"Use {threads} threads, one for each vCPU.",
+            f"options.threading.private_threadpool_size = {threads}, or leave it unset",
+            at.full_rate,
+        )
+    stage = at.stages[index]
+    calls = max(16, stage.parallelism or 1)
+    limits = [calls * 1000 / stage.active_ms_per_example]
+    if at.full_rate:
+        limits.append(at.full_rate)
+    is_parallel = stage.parallelism is not None and stage.parallelism >= calls
+    also = f" and num_parallel_calls={calls} in {stage.location or stage.name}"
+    return at.advice(
+        "threadpool" if is_parallel else "parallel_calls",
+        f"Let {calls} calls of {stage.name} wait at the same time; waiting needs no vCPU.",
+        f"options.threading.private_threadpool_size = {calls}{'' if is_parallel else also}",
+        min(limits),
+        Change("threads", calls, stage.location),
+    )
+
+
+def parallel_calls(at: Situation) -> Advice | None:
+    """Run several calls of a serial stage at the same time."""
+    index = at.finding.bottleneck
+    if index is None or at.stages[index].op == "Prefetch":
+        return None
+    stage = at.stages[index]
+    others = [active for indices, active in serial_runs(at.case) if index not in indices and active]
+    caps = [at.case.examples_per_s / active for active in others]
+    if stage.name == "from_generator":
+        change = "read the files with tf.data itself, or use one generator per process"
+    elif "Map" in stage.op:
+        change = f"num_parallel_calls=tf.data.AUTOTUNE in {stage.location or stage.name}"
+    elif "Interleave" in stage.op:
+        change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
+    else:
+        return None
+    return at.advice(
+        "parallel_calls",
+        f"{stage.name} runs on one thread; let tf.data run several calls at the same time.",
+        change,
+        min([at.full_rate, *caps]) if at.full_rate else None,
+        None if stage.name == "from_generator" else Change("calls"),
+    )
+
+
+def prefetch(at: Situation) -> Advice | None:
+    """Prepare batches while the device computes."""
+    if not at.stages or at.stages[-1].op == "Prefetch":
+        return None
+    return at.advice(
+        "prefetch",
+        "Prepare the next batch while the device computes this one.",
+        "dataset.prefetch(tf.data.AUTOTUNE) at the end of the pipeline",
+        None,
+        Change("prefetch"),
+    )
+
+
+def smooth(at: Situation) -> Advice | None:
+    """Buffer batches that arrive unevenly."""
+    return at.advice(
+        "prefetch",
+        "Batches arrive unevenly: buffer more of them, and do not wait for slow ones in order.",
+        "dataset.prefetch(8) and options.deterministic = False",
+        None,
+        Change("unordered", 8),
+    )
+
+
+def vectorise(at: Situation) -> Advice | None:
+    """Process whole batches if passing on single elements is what takes the time."""
+    if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
+        return None
+    return at.advice(
+        "vectorise",
+        "Most CPU time is spent on passing single elements between stages, not on processing them.",
+        "batch first, then map and filter over whole batches",
+        at.rate_with(at.total_ms - at.case.parts.residual.cpu_ms_per_example),
+    )
+
+
+def variants(at: Situation) -> Advice | None:
+    """Keep the output of random stages on disk, several variants of each example."""
+    random = [stage for stage in at.stages if stage.is_random and stage.share_of_cpu > NOTABLE]
+    last = random[-1] if random else None
+    examples = at.case.measured.input.examples
+    if last is None or not last.bytes_per_example:
+        return None
+    saved = sum(each.cpu_ms_per_example for each in at.stages[: last.index + 1])
+    size = last.bytes_per_example * examples * VARIANTS if examples else None
+    disk = f" ({format_bytes(size)} of disk)" if size else ""
+    kept = ", ".join(each.name for each in random)
+    # `data cache` takes a function: a program or a folder of images has to be made one first.
+    is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
+    target = shlex.quote(at.target) if is_function else "TARGET"
+    return at.advice(
+        "cached_variants",
+        f"Run everything up to {last.name} {VARIANTS} times and keep the results{disk}; {kept} "
+        "then costs only a read.",
+        f"tpuctl data cache {target} DST --variants {VARIANTS}",
+        at.rate_with(max(at.total_ms - saved, READ_SHARE * at.total_ms)),
+    )
+
+
+def data_service(at: Situation) -> Advice | None:
+    """Let machines without a TPU do part of the work."""
+    needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
+    if needed is None or device is None or needed <= at.usable_vcpus:
+        return None
+    workers = math.ceil((needed - at.usable_vcpus) / WORKER_VCPUS)
+    plural = "s" if workers > 1 else ""
+    return at.advice(
+        "data_service",
+        f"Let {workers} more machine{plural} of {WORKER_VCPUS} vCPUs produce the batches that this "
+        "host cannot (tf.data service).",
+        "dataset.apply(tf.data.experimental.service.distribute(...)) with a dispatcher and "
+        f"{workers} worker{plural}",
+        device,
+    )
+
+
+def order(at: Situation) -> Advice | None:
+    """Move a cache below shuffles and random stages, which it would freeze."""
+    chain = trunk(at.case.measured.chain)
+    position = next((i for i, node in enumerate(chain) if node.op == "Cache"), None)
+    if position is None:
+        return None
+    frozen = [n.name for n in chain[position + 1 :] if n.op == "Shuffle" or n.is_random]
+    if not frozen:
+        return None
+    names = " and ".join(frozen)
+    return at.advice(
+        "order",
+        f"The cache keeps the first output of {names}: every epoch sees the same.",
+        f"cache() before {names}, then shuffle, then random augmentation, then batch",
+        None,
+    )
+
+
+def fewer_bytes(at: Situation) -> Advice | None:
+    """Convert to floats on the device."""
+    return at.advice(
+        "fewer_bytes",
+        FEWER_BYTES,
+        "end the pipeline in tf.uint8; in the step: tf.cast(images, tf.bfloat16) / 255",
+        None,
+    )

@@ -1,0 +1,71 @@
+"""Measure what a program's batches cost alone, after it has ended so as not to slow it down.
+
+The parent runs `python -m tpuctl.profiling.program.copy_cost FD` with the program's own Python.
+"""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+
+from tpuctl.codec import from_plain, to_plain
+from tpuctl.errors import TpuctlError
+from tpuctl.profiling.align import notable_batches
+from tpuctl.profiling.models import CopyingStage, Measurement, NodeCost
+from tpuctl.usercode.child import Channel, start_child
+
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class CopyingRequest:
+    """The nodes of a pipeline, and the options that its batches were made with."""
+
+    nodes: tuple[NodeCost, ...]
+    threads: int
+    deterministic: bool | None
+
+
+@dataclass(frozen=True)
+class CopyingResult:
+    """What the batches cost alone."""
+
+    stages: tuple[CopyingStage, ...]
+
+
+def with_copying(measured: Measurement) -> Measurement:
+    """Add the cost of a program's batches, measured in a process of its own Python.
+
+    If that fails they keep the time that the runtime attributes to them.
+    """
+    nodes = measured.phases[0].nodes
+    if measured.kind != "tf.data" or not any(notable_batches(nodes)):
+        return measured
+    threads = measured.threadpool_size or len(os.sched_getaffinity(0))
+    request = CopyingRequest(nodes, threads, measured.settings.get("deterministic"))
+    python = measured.python or sys.executable
+    try:
+        with start_child(__name__, python=python) as child:
+            child.ask(to_plain(request))
+            for message in child.listen({}, LIMIT_S, more_time=""):
+                if "result" in message:
+                    result = from_plain(CopyingResult, message["result"])
+                    return replace(measured, copying=result.stages)
+    except (OSError, TpuctlError, ValueError):
+        pass
+    return measured
+
+
+def main() -> None:
+    """Measure, answer and exit at once: data sets may block the interpreter's exit."""
+    from tpuctl.profiling.frameworks._tf_changes import copying_stages, options_with
+
+    channel = Channel(int(sys.argv[1]))
+    request = from_plain(CopyingRequest, next(channel.requests()))
+    options = options_with(deterministic=request.deterministic)
+    found = copying_stages(request.nodes, options, threads=request.threads)
+    channel.send(result=to_plain(CopyingResult(found)))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
