@@ -13,7 +13,7 @@ from tests.conftest import Tpuctl
 from tests.fit_cases import too_large
 from tpuctl.cloud.create import Created
 from tpuctl.compile.cache import open_cache
-from tpuctl.compile.models import Question, Target
+from tpuctl.compile.models import CompileRequest, Target
 from tpuctl.compile.slices import find_slice
 from tpuctl.errors import NoCapacityError
 from tpuctl.units import GIB
@@ -140,7 +140,7 @@ def test_a_program_that_cannot_fit_is_spoken_of_before_anybody_pays(
     monkeypatch.setenv("TPUCTL_CACHE_DIR", str(tmp_path))
     cache, slice_ = open_cache(), find_slice("v5e-8")
     target = Target("function", "train.py:make", function=Function("train.py", "make"))
-    question = Question(target, slice_, batch_size=4096, dtype=None, training=True)
+    question = CompileRequest(target, slice_, batch_size=4096, dtype=None, training=True)
     cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
     assert "train.py:make" not in tpuctl(*CREATE, "--zone", A, "--dry-run").stderr
     cache.remember(question)

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import shared
-from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.diagnose import CHECKS
-from tpuctl.diagnosis.explain import explain
+from tpuctl.diagnosis.explain import explain, failures
 from tpuctl.errors import InvalidInputError
 from tpuctl.reporters.failures_page import page
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fit_cases import compilation, product
 from tpuctl.compile import batch_search, hlo, matmuls, program, slices
-from tpuctl.compile.conclude import build_fit, roofline
-from tpuctl.compile.models import Compilation, Kernel, Program, Question, Target
+from tpuctl.compile.estimate import build_fit, roofline
+from tpuctl.compile.models import Compilation, CompileRequest, Kernel, Program, Target
 from tpuctl.compile.program import read_out_of_memory, read_report
 from tpuctl.errors import InvalidInputError
 from tpuctl.units import GIB
@@ -225,10 +225,12 @@ def test_the_largest_tensors_come_from_the_compilers_report() -> None:
 # ---- The search ----------------------------------------------------------------------------------
 
 
-def memory(limit: int, base: float, each: float) -> Callable[[int], batch_search.Tried]:
-    def attempt(size: int) -> batch_search.Tried:
+def memory(limit: int, base: float, each: float) -> Callable[[int], batch_search.BatchTrial]:
+    def attempt(size: int) -> batch_search.BatchTrial:
         needed = int(1e6 * (base + each * size))
-        return batch_search.Tried(size, size <= limit, needed, int(1e6 * (base + each * limit)))
+        return batch_search.BatchTrial(
+            size, size <= limit, needed, int(1e6 * (base + each * limit))
+        )
 
     return attempt
 
@@ -254,7 +256,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None
 
 def test_a_search_that_found_no_limit_says_so() -> None:
     tried = batch_search.find_largest(memory(2**21, 1.0, 0.01))
-    question = Question(
+    question = CompileRequest(
         Target("file", "step.mlir"), slices.find_slice("v5e-4"), 8, dtype=None, training=True
     )
     fit = build_fit(question, compilation(), tried, (), 1)

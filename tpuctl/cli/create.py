@@ -19,7 +19,7 @@ from tpuctl.cloud.placement import read_disk
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.ttl import MOST_BYTES
 from tpuctl.cloud.zones import plan_with_service, with_traffic, zones_to_try
-from tpuctl.compile.conclude import warn_before_create
+from tpuctl.compile.estimate import warn_before_create
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.hosts import split_user
 from tpuctl.remote.keys import first_key

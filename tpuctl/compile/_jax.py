@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuctl.compile.models import Dtype, Work, refuse_uneven
+from tpuctl.compile.models import Dtype, LoweredProgram, refuse_uneven
 
 NARROW = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 
@@ -25,7 +25,7 @@ def lower(
     notes: tuple[str, ...] = (),
     framework: str = "jax",
     layers: tuple[str, ...] = (),
-) -> Work:
+) -> LoweredProgram:
     """Trace a step for the devices. `batched` has, for every leaf, the dimension of its batch."""
     mesh = Mesh(np.array(devices), ("batch",))
     leaves, tree = jax.tree.flatten(tuple(arguments))
@@ -35,7 +35,7 @@ def lower(
     ]
     traced = step if hasattr(step, "lower") else jax.jit(step)
     lowered = traced.lower(*jax.tree.unflatten(tree, placed))
-    return Work(
+    return LoweredProgram(
         framework=framework,
         compile=lambda options: lowered.compile(
             compiler_options=options or None
@@ -54,7 +54,7 @@ def lower(
 
 def lower_keras(
     step: Callable[..., Any], state: Any, data: Any, devices: list[Any], **about: Any
-) -> Work:
+) -> LoweredProgram:
     """Trace a Keras step: the state on every device, the data cut along the batch."""
     batched = [None] * len(jax.tree.leaves(state)) + [0] * len(jax.tree.leaves(data))
     jitted = jax.jit(step, donate_argnums=0)

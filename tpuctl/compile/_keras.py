@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tpuctl.compile.models import Dtype, Work
+from tpuctl.compile.models import Dtype, LoweredProgram
 from tpuctl.errors import InvalidInputError
 
 POLICIES = {"bf16": "mixed_bfloat16", "f32": "float32"}
@@ -32,7 +32,7 @@ def build(make: Callable[[], Any], *, dtype: Dtype | None, remat: bool) -> Any:
 
 def lower(
     model: Any, data: Any, devices: list[Any], *, training: bool, batch_size: int, name: str
-) -> Work:
+) -> LoweredProgram:
     """Lower a model for a batch; `data` is an example (x, y), or None to take it from the model.
 
     Raises InvalidInputError for a model that is not compiled, not built, or of unknown shapes.
@@ -67,7 +67,9 @@ def lower(
     return (_jax_inference if backend == "jax" else _tf_step)(model, x, devices, False, about)
 
 
-def _jax_training(model: Any, data: Any, devices: Any, _: bool, about: dict[str, Any]) -> Work:
+def _jax_training(
+    model: Any, data: Any, devices: Any, _: bool, about: dict[str, Any]
+) -> LoweredProgram:
     from tpuctl.compile._jax import lower_keras, struct
 
     groups = (
@@ -80,7 +82,9 @@ def _jax_training(model: Any, data: Any, devices: Any, _: bool, about: dict[str,
     return lower_keras(model.train_step, state, data, devices, **about)
 
 
-def _jax_inference(model: Any, x: Any, devices: Any, _: bool, about: dict[str, Any]) -> Work:
+def _jax_inference(
+    model: Any, x: Any, devices: Any, _: bool, about: dict[str, Any]
+) -> LoweredProgram:
     from tpuctl.compile._jax import lower_keras, struct
 
     groups = (model.trainable_variables, model.non_trainable_variables)
@@ -93,7 +97,9 @@ def _jax_inference(model: Any, x: Any, devices: Any, _: bool, about: dict[str, A
     return lower_keras(forward, state, x, devices, **about)
 
 
-def _tf_step(model: Any, data: Any, devices: Any, training: bool, about: dict[str, Any]) -> Work:
+def _tf_step(
+    model: Any, data: Any, devices: Any, training: bool, about: dict[str, Any]
+) -> LoweredProgram:
     from tpuctl.compile._tf import lower
 
     def step(data: Any) -> Any:

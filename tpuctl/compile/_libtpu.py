@@ -23,7 +23,7 @@ from jax.experimental import topologies
 from jaxlib.mlir import ir
 
 from tpuctl.compile.hlo import parse
-from tpuctl.compile.models import Compilation, Program, Tensor, Work
+from tpuctl.compile.models import Compilation, LoweredProgram, Program, Tensor
 from tpuctl.compile.program import name_layers, read_out_of_memory, read_report, summarise
 from tpuctl.compile.slices import Slice, load_facts
 from tpuctl.errors import TpuctlError
@@ -109,7 +109,7 @@ def module_context() -> Iterator[None]:
         yield
 
 
-def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
+def run_compiler(work: LoweredProgram, slice_: Slice, *, report: bool) -> Compilation:
     """Compile, or find out how much memory is missing.
 
     Raises CompilerError for every other refusal. `report` asks for the largest tensors and the
@@ -131,7 +131,7 @@ def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
     return replace(answer, compile_s=time.perf_counter() - start)
 
 
-def _read(executable: Any, work: Work) -> Compilation:
+def _read(executable: Any, work: LoweredProgram) -> Compilation:
     memory = executable.get_compiled_memory_stats()
     text = executable.hlo_modules()[0].to_string()
     program = name_layers(summarise(parse(text)), work.layers)
@@ -148,7 +148,9 @@ def _read(executable: Any, work: Work) -> Compilation:
     return _compilation(work, program, fits=True, flops=flops, hbm_needed_bytes=needed_bytes)
 
 
-def _too_large(work: Work, needed_bytes: int, available_bytes: int, *, report: bool) -> Compilation:
+def _too_large(
+    work: LoweredProgram, needed_bytes: int, available_bytes: int, *, report: bool
+) -> Compilation:
     program, tensors = _look_closer(work.compile) if report else (None, ())
     program = name_layers(program or Program((), (), 0, 0, 0, 0), work.layers)
     return _compilation(
@@ -163,7 +165,7 @@ def _too_large(work: Work, needed_bytes: int, available_bytes: int, *, report: b
 
 
 def _compilation(
-    work: Work,
+    work: LoweredProgram,
     program: Program,
     *,
     fits: bool,

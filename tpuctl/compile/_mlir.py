@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from tpuctl.compile._libtpu import compile_module, module_context
-from tpuctl.compile.models import Work, refuse_uneven
+from tpuctl.compile.models import LoweredProgram, refuse_uneven
 from tpuctl.errors import InvalidInputError
 
 MAGIC = b"ML\xefR"
@@ -27,7 +27,7 @@ def work_of(
     examples: int | None,
     framework: str,
     notes: tuple[str, ...] = (),
-) -> Work:
+) -> LoweredProgram:
     """Make a program ready; `batched` has the dimension of the batch for its first arguments."""
     with module_context():
         module = parse(program)
@@ -49,7 +49,7 @@ def work_of(
         with module_context():
             return compile_module(ir.Module.parse(str(named)), devices, options, shardy=shardy)
 
-    return Work(framework, compile_, text, examples, fixed, notes)
+    return LoweredProgram(framework, compile_, text, examples, fixed, notes)
 
 
 def read_file(path: Path) -> str | bytes:

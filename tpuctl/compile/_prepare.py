@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.compile._mlir import batched_by_size, read_file, work_of
-from tpuctl.compile.models import Question, Work
+from tpuctl.compile.models import CompileRequest, LoweredProgram
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.usercode.function import Function, load_function, parameters, users_errors
 
@@ -19,7 +19,9 @@ EXPECTED = (
 )
 
 
-def prepare(question: Question, devices: list[Any], enter: Callable[[str], None]) -> Work:
+def prepare(
+    question: CompileRequest, devices: list[Any], enter: Callable[[str], None]
+) -> LoweredProgram:
     """Load and lower a target. `enter` is told what the user's code is doing.
 
     Raises TargetError where the user's code fails, InvalidInputError for what cannot be compiled.
@@ -35,7 +37,7 @@ def prepare(question: Question, devices: list[Any], enter: Callable[[str], None]
         return made.lower(devices)
 
 
-def _from_file(question: Question, devices: list[Any]) -> Work:
+def _from_file(question: CompileRequest, devices: list[Any]) -> LoweredProgram:
     program = read_file(Path(question.target.path or ""))
     batched: list[int | None] = []
     notes: tuple[str, ...] = ()
@@ -59,7 +61,7 @@ def _from_file(question: Question, devices: list[Any]) -> Work:
 class _Made:
     """What the user's function gave, and for which batch."""
 
-    def __init__(self, question: Question, function: Function, devices: int) -> None:
+    def __init__(self, question: CompileRequest, function: Function, devices: int) -> None:
         self._question, self._function, self._devices = question, function, devices
         given = (*BATCH_NAMES, "image_size", "dtype")
         self._call = load_function(function, given=given, caller="fit")
@@ -94,7 +96,7 @@ class _Made:
                     )
         return value
 
-    def lower(self, devices: list[Any]) -> Work:
+    def lower(self, devices: list[Any]) -> LoweredProgram:
         value, name = self.value, str(self._function)
         if "keras" in sys.modules:
             from tpuctl.compile import _keras
@@ -116,7 +118,9 @@ class _Made:
             )
         return self._lower_step(value[0], _as_arguments(value[1]), devices)
 
-    def _lower_step(self, step: Any, arguments: tuple[Any, ...], devices: list[Any]) -> Work:
+    def _lower_step(
+        self, step: Any, arguments: tuple[Any, ...], devices: list[Any]
+    ) -> LoweredProgram:
         adapter = _adapter_of(step, arguments)
         shapes = adapter.shapes_of(arguments)
         if self._batch_name:
@@ -131,7 +135,7 @@ class _Made:
                     f"{self._function} takes no batch, so --batch cannot change it.",
                     hint=f"Give it a parameter: def {self._function.name}(batch): ...",
                 )
-        work: Work = adapter.lower(
+        work: LoweredProgram = adapter.lower(
             step,
             arguments,
             devices,

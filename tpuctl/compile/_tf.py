@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpuctl.compile._mlir import work_of
-from tpuctl.compile.models import Dtype, Work
+from tpuctl.compile.models import Dtype, LoweredProgram
 
 NARROW = {"bf16": tf.bfloat16, "f32": tf.float32}
 
@@ -35,7 +35,7 @@ def lower(
     notes: tuple[str, ...] = (),
     framework: str = "tensorflow",
     layers: tuple[str, ...] = (),
-) -> Work:
+) -> LoweredProgram:
     """Lower a function: its arguments first, the variables that it captures after them."""
     plain = getattr(step, "python_function", step)
     specs = _specs(arguments, dtype)

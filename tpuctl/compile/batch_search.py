@@ -17,7 +17,7 @@ PARTS = 32
 
 
 @dataclass(frozen=True)
-class Tried:
+class BatchTrial:
     """A batch for each device, and the memory that it takes of what there is."""
 
     per_device: int
@@ -27,22 +27,22 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Largest:
+class LargestBatch:
     """The largest batch that fits each device, the next that does not, and all that was tried."""
 
-    best: Tried | None
-    next_too_large: Tried | None
-    tried: tuple[Tried, ...]
+    best: BatchTrial | None
+    next_too_large: BatchTrial | None
+    tried: tuple[BatchTrial, ...]
 
 
-def find_largest(compile_for: Callable[[int], Tried], *, limit: int = LARGEST) -> Largest:
+def find_largest(compile_for: Callable[[int], BatchTrial], *, limit: int = LARGEST) -> LargestBatch:
     """Find the largest batch for each device; `limit` is a power of two.
 
     Without a batch that fits, `best` is None; where all fit, `next_too_large` is.
     """
-    tried: dict[int, Tried] = {}
+    tried: dict[int, BatchTrial] = {}
 
-    def attempt(size: int) -> Tried:
+    def attempt(size: int) -> BatchTrial:
         if size not in tried:
             tried[size] = compile_for(size)
         return tried[size]
@@ -56,12 +56,12 @@ def find_largest(compile_for: Callable[[int], Tried], *, limit: int = LARGEST) -
                 low = middle
             else:
                 high = middle
-    return Largest(
+    return LargestBatch(
         tried[low] if low else None, tried[high] if high else None, tuple(tried.values())
     )
 
 
-def _bracket(attempt: Callable[[int], Tried], limit: int) -> tuple[int, int]:
+def _bracket(attempt: Callable[[int], BatchTrial], limit: int) -> tuple[int, int]:
     """A power of two that fits and its double that does not; 0 stands for none."""
     if not attempt(SUBLANES).fits:
         low, high = 0, SUBLANES
@@ -83,7 +83,7 @@ def _bracket(attempt: Callable[[int], Tried], limit: int) -> tuple[int, int]:
     return low, high
 
 
-def _aim(before: Tried, last: Tried) -> int:
+def _aim(before: BatchTrial, last: BatchTrial) -> int:
     """The largest power of two that should fit, were memory to grow as it just did."""
     grown = last.needed_bytes - before.needed_bytes
     if grown <= 0:

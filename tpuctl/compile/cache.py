@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.compile.models import Compilation, Question
+from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import write_atomically
@@ -35,7 +35,7 @@ class Cache:
 
     folder: Path
 
-    def load(self, question: Question) -> Compilation | None:
+    def load(self, question: CompileRequest) -> Compilation | None:
         """The answer, if it was given and still holds. A damaged file is no answer."""
         try:
             record = json.loads(self._path(question).read_bytes())
@@ -45,7 +45,9 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def save(self, question: Question, compilation: Compilation, files: Iterable[str]) -> None:
+    def save(
+        self, question: CompileRequest, compilation: Compilation, files: Iterable[str]
+    ) -> None:
         """Keep an answer; where that is not possible the next run compiles again."""
         record = {
             "schema": SCHEMA,
@@ -59,7 +61,7 @@ class Cache:
         except (OSError, TpuctlError):
             return
 
-    def remember(self, question: Question) -> None:
+    def remember(self, question: CompileRequest) -> None:
         """Note what was last asked of a target and a type; where that is not possible, nothing."""
         about = [question.target.text, question.slice.accelerator_type, os.getcwd()]
         name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
@@ -71,11 +73,11 @@ class Cache:
         except (OSError, TpuctlError):
             return
 
-    def recall(self, accelerator_type: str) -> Iterator[tuple[Question, Compilation]]:
+    def recall(self, accelerator_type: str) -> Iterator[tuple[CompileRequest, Compilation]]:
         """What was last asked for a type in this folder, where the answer still holds."""
         for path in sorted(self._asked.glob("*.json")):
             try:
-                question = from_plain(Question, json.loads(path.read_bytes()))
+                question = from_plain(CompileRequest, json.loads(path.read_bytes()))
             except (OSError, ValueError):
                 continue
             compilation = self.load(question)
@@ -86,7 +88,7 @@ class Cache:
     def _asked(self) -> Path:
         return self.folder / "asked"
 
-    def _path(self, question: Question) -> Path:
+    def _path(self, question: CompileRequest) -> Path:
         what = json.dumps([to_plain(question), _surroundings()], sort_keys=True)
         return self.folder / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
 

@@ -12,7 +12,7 @@ import traceback
 from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.compile.models import Question
+from tpuctl.compile.models import CompileRequest
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.usercode.child import Channel
 
@@ -20,7 +20,7 @@ BEAT_S = 0.5
 COMPILING = "compiling"
 
 
-def answer(question: Question, channel: Channel, opened: set[str]) -> dict[str, Any]:
+def answer(question: CompileRequest, channel: Channel, opened: set[str]) -> dict[str, Any]:
     """Load, lower and compile; the answer, and the files that it depends on."""
     channel.enter("starting the compiler")
     try:
@@ -74,7 +74,7 @@ def main() -> None:
     opened = _watch_files()
     for request in channel.requests():
         try:
-            question = from_plain(Question, request)
+            question = from_plain(CompileRequest, request)
             channel.send(result=answer(question, channel, opened))
         except MemoryError:
             words = "The compiling process ran out of memory."

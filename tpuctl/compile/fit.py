@@ -6,10 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tpuctl.compile.batch_search import Largest, Tried, find_largest
+from tpuctl.compile.batch_search import BatchTrial, LargestBatch, find_largest
 from tpuctl.compile.cache import Cache, open_cache
-from tpuctl.compile.conclude import advise, build_fit
-from tpuctl.compile.models import Comparison, Compilation, Dtype, Fit, Question, Target, Try
+from tpuctl.compile.estimate import advise, build_fit
+from tpuctl.compile.models import (
+    Comparison,
+    Compilation,
+    CompileRequest,
+    Dtype,
+    Fit,
+    Suggestion,
+    Target,
+)
 from tpuctl.compile.session import Session
 from tpuctl.compile.slices import find_slice
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
@@ -78,7 +86,7 @@ def fit(
     """
     parsed = parse_target(target)
     _check(parsed, batch_size, max_batch, dtype)
-    question = Question(
+    question = CompileRequest(
         target=parsed,
         slice=find_slice(accelerator_type),
         batch_size=batch_size,
@@ -93,21 +101,21 @@ def fit(
         return _ask(question, running, max_batch=max_batch, verify=verify)
 
 
-def _ask(question: Question, session: Session, *, max_batch: bool, verify: bool) -> Fit:
+def _ask(question: CompileRequest, session: Session, *, max_batch: bool, verify: bool) -> Fit:
     before = session.compilations
     found = _find_max(question, session) if max_batch else None
     if found:
         question = _at(question, found.best.per_device if found.best else 1)
     compilation = session.compile(question)
     session.cache.remember(question)
-    tries: tuple[Try, ...] = ()
+    tries: tuple[Suggestion, ...] = ()
     if not compilation.fits:
         tries = tuple(advise(question, compilation))
         tries = tuple(_verified(tries, question, session)) if verify else tries
     return build_fit(question, compilation, found, tries, session.compilations - before)
 
 
-def answer(
+def fit_types(
     target: str,
     accelerator_types: Sequence[str],
     *,
@@ -148,10 +156,10 @@ def _check(target: Target, batch_size: int | None, max_batch: bool, dtype: str |
         )
 
 
-def _find_max(question: Question, session: Session) -> Largest:
+def _find_max(question: CompileRequest, session: Session) -> LargestBatch:
     slice_ = question.slice
 
-    def attempt(per_device: int) -> Tried:
+    def attempt(per_device: int) -> BatchTrial:
         compilation = session.compile(replace(_at(question, per_device), report=False))
         if compilation.examples != per_device * slice_.devices:
             raise InvalidInputError(
@@ -160,16 +168,18 @@ def _find_max(question: Question, session: Session) -> Largest:
                 hint="Let the function take the batch: def make(batch): ...",
             )
         there = compilation.hbm_available_bytes or slice_.hbm_available_bytes
-        return Tried(per_device, compilation.fits, compilation.hbm_needed_bytes, there)
+        return BatchTrial(per_device, compilation.fits, compilation.hbm_needed_bytes, there)
 
     return find_largest(attempt)
 
 
-def _at(question: Question, per_device: int) -> Question:
+def _at(question: CompileRequest, per_device: int) -> CompileRequest:
     return replace(question, batch_size=per_device * question.slice.devices)
 
 
-def _verified(tries: Sequence[Try], question: Question, session: Session) -> Iterator[Try]:
+def _verified(
+    tries: Sequence[Suggestion], question: CompileRequest, session: Session
+) -> Iterator[Suggestion]:
     """Compile every change that can be made from here."""
     for one in tries:
         changed = _changed(one, question, session)
@@ -184,7 +194,7 @@ def _verified(tries: Sequence[Try], question: Question, session: Session) -> Ite
         yield replace(one, fits=compilation.fits, hbm_needed_bytes=compilation.hbm_needed_bytes)
 
 
-def _changed(one: Try, question: Question, session: Session) -> Question | None:
+def _changed(one: Suggestion, question: CompileRequest, session: Session) -> CompileRequest | None:
     if one.code == "smaller-batch":
         return replace(question, batch_size=int(one.change.split()[-1]))
     if one.code == "bf16":

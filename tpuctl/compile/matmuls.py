@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpuctl.compile.hlo import Computation, Instruction
-from tpuctl.compile.models import Matmul, Waste
+from tpuctl.compile.models import Matmul, PaddingWaste
 
 SUBLANES = 8
 WORTH_NAMING = 0.01
@@ -26,7 +26,7 @@ class Padding:
     """What all products together lose, and the dimensions that lose most."""
 
     wasted_fraction: float | None
-    layers: tuple[Waste, ...]
+    layers: tuple[PaddingWaste, ...]
 
 
 def pad(size: int, unit: int) -> int:
@@ -58,7 +58,7 @@ def measure_padding(matmuls: Iterable[Matmul], unit: int) -> Padding:
     if not spent:
         return Padding(None, ())
     layers = [
-        Waste(
+        PaddingWaste(
             layer=layer,
             dimension=dimension,
             size=size,

@@ -25,7 +25,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Question:
+class CompileRequest:
     """One compilation. `batch_size` is global; None leaves it to the target."""
 
     target: Target
@@ -119,7 +119,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Waste:
+class PaddingWaste:
     """A dimension of a layer that does not fill the matrix unit."""
 
     layer: str
@@ -132,7 +132,7 @@ class Waste:
 
 
 @dataclass(frozen=True)
-class Try:
+class Suggestion:
     """Something to change; `fits` and `hbm_needed_bytes` are known once it has been compiled.
 
     `why_not` says why it could not be.
@@ -147,7 +147,7 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Compiler:
+class CompilerVersions:
     """The versions that answered."""
 
     libtpu: str
@@ -185,14 +185,14 @@ class Fit(Outcome):
     usd_per_million_examples: Range | None
     vcpus: int | None
     mxu_padding_waste_fraction: float | None
-    mxu_padding: tuple[Waste, ...]
+    mxu_padding: tuple[PaddingWaste, ...]
     largest_tensors: tuple[Tensor, ...]
-    advice: tuple[Try, ...]
+    advice: tuple[Suggestion, ...]
     compile_seconds: float
     max_batch: int | None
     compilations: int
     from_cache: bool
-    compiler: Compiler
+    compiler: CompilerVersions
     facts_as_of: str
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ def refuse_uneven(examples: int, devices: int) -> None:
 
 
 @dataclass(frozen=True)
-class Work:
+class LoweredProgram:
     """A lowered program: `compile` takes the compiler's options, `text` is the program itself.
 
     `examples` is the global batch where it is known; `fixed_bytes` are those of the arguments that

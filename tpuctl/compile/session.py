@@ -8,7 +8,7 @@ from types import TracebackType
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.compile.cache import Cache
-from tpuctl.compile.models import Compilation, Question
+from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.diagnosis.explain import explain
 from tpuctl.errors import MissingExtraError, TpuctlError
 from tpuctl.progress import OnProgress, Progress
@@ -43,7 +43,7 @@ class Session:
     ) -> None:
         self._stack.close()
 
-    def compile(self, question: Question) -> Compilation:
+    def compile(self, question: CompileRequest) -> Compilation:
         """Answer one question.
 
         Raises what the child raised, MissingExtraError, and TargetError when it hangs or dies.
@@ -97,7 +97,7 @@ def _env() -> dict[str, str]:
     return {**ENVIRONMENT, **({"KERAS_BACKEND": "jax"} if without_tensorflow and not keras else {})}
 
 
-def _say(phase: str, question: Question) -> str:
+def _say(phase: str, question: CompileRequest) -> str:
     batch = f", batch {question.batch_size:,}" if question.batch_size else ""
     where = question.slice.accelerator_type
     return f"{phase} for a {where}{batch}" if phase == "compiling" else phase

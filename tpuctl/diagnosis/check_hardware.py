@@ -2,7 +2,7 @@
 
 from tpuctl.diagnosis.finding import Finding, View, found
 from tpuctl.runtime.holders import Holder
-from tpuctl.runtime.machine import in_container, whole_number
+from tpuctl.runtime.machine import in_container, parse_count
 from tpuctl.runtime.versions import minor, tables
 
 _IMAGES = {
@@ -30,7 +30,7 @@ def v6e_without_driver(view: View) -> Finding | None:
     chips = view.found.chips
     if chips.generation == "v6e" and not chips.driver_bound:
         return Finding(chips.because, fix=_right_image(view))
-    numbers = map(whole_number, view.value("TPU_VISIBLE_CHIPS").split(","))
+    numbers = map(parse_count, view.value("TPU_VISIBLE_CHIPS").split(","))
     beyond = [number for number in numbers if number is not None and number >= chips.count]
     if chips.count and beyond:
         return Finding(

@@ -2,7 +2,7 @@
 
 from tpuctl.diagnosis.finding import Finding, View, found
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
-from tpuctl.runtime.versions import minor, release, requirement_of, satisfies, tables
+from tpuctl.runtime.versions import minor, parse, requirement_of, satisfies, tables
 
 
 def jax_without_libtpu(view: View) -> Finding | None:
@@ -22,7 +22,7 @@ def tpu_demanded_without_libtpu(view: View) -> Finding | None:
 def ancient_jaxlib(view: View) -> Finding | None:
     """F18: a jaxlib from before 0.4 under another jax."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
-    if not jax or not jaxlib or release(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
+    if not jax or not jaxlib or minor(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
         return None
     return found(f"jax {jax} with jaxlib {jaxlib}")
 
@@ -36,9 +36,9 @@ def jaxlib_mismatch(view: View) -> Finding | None:
     if declared:
         fits, wanted = satisfies(jaxlib, declared), f"jax declares jaxlib{declared}"
     else:
-        newer = release(jaxlib) > release(jax)
+        newer = parse(jaxlib) > parse(jax)
         # Since 0.5 every jax has asked for a jaxlib of its own minor version at least.
-        older = release(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
+        older = minor(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
         fits, wanted = not newer and not older, "jaxlib must not be newer, nor a minor older"
     return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
 
@@ -57,7 +57,7 @@ def empty_accelerator_type(view: View) -> Finding | None:
     given = view.machine.metadata("instance/attributes/accelerator-type")
     if not jax or given is None or given.strip() or not view.on_tpu:
         return None
-    if release(jax) >= release(tables()["jax_with_empty_type_fixed"]):
+    if parse(jax) >= parse(tables()["jax_with_empty_type_fixed"]):
         return None
     return found(f"jax {jax}", "metadata accelerator-type is empty")
 
@@ -201,7 +201,7 @@ def lightning_without_xla(view: View) -> Finding | None:
     enterprise = view.has("pytorch-lightning-enterprise")
     if not view.on_tpu or not version or enterprise or not view.has("torch-xla"):
         return None
-    if release(version) < release(tables()["lightning_without_xla"]):
+    if parse(version) < parse(tables()["lightning_without_xla"]):
         return None
     return found(f"lightning {version}", "pytorch-lightning-enterprise is not installed")
 
@@ -209,9 +209,9 @@ def lightning_without_xla(view: View) -> Finding | None:
 def libtpu_sdk_unusable(view: View) -> Finding | None:
     """F38: Python 3.12 or newer with an old libtpu."""
     python, libtpu = view.machine.host.python or "", view.version("libtpu")
-    if not view.on_tpu or not libtpu or release(python) < (3, 12):
+    if not view.on_tpu or not libtpu or minor(python) < (3, 12):
         return None
-    if release(libtpu) > release(tables()["libtpu_before_python_3_12"]):
+    if parse(libtpu) > parse(tables()["libtpu_before_python_3_12"]):
         return None
     return found(f"Python {python} with libtpu {libtpu}")
 

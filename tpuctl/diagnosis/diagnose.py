@@ -10,9 +10,9 @@ from tpuctl.diagnosis import check_environment as environment
 from tpuctl.diagnosis import check_hardware as devices
 from tpuctl.diagnosis import check_hardware as state
 from tpuctl.diagnosis import check_packages as packages
-from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.check_environment import stray_addresses
 from tpuctl.diagnosis.check_packages import libtpu_differences
+from tpuctl.diagnosis.explain import failures
 from tpuctl.diagnosis.finding import Finding, View
 from tpuctl.diagnosis.report import Answers, Diagnosis, HolderLine, Problem, Recommended
 from tpuctl.errors import UsageError, WriteError

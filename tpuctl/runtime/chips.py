@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tpuctl.hardware.types import Generation, generation_of_type, generations, load_data
-from tpuctl.runtime.here import device_nodes
+from tpuctl.runtime.local import device_nodes
 from tpuctl.runtime.machine import Machine, PciDevice, variable
 
 FILE = "/etc/tpu/tpu-env"

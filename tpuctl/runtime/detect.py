@@ -6,7 +6,7 @@ from tpuctl.runtime.chips import Chips, Gpus, find_chips, find_gpus
 from tpuctl.runtime.frameworks import Frameworks, find_frameworks
 from tpuctl.runtime.holders import State, find_state
 from tpuctl.runtime.machine import Machine, in_container, variable
-from tpuctl.runtime.platforms import Platform, Scene, find_platform
+from tpuctl.runtime.platforms import Platform, Surroundings, find_platform
 from tpuctl.runtime.topology import Topology, find_topology
 
 # Kaggle rents out one P100 or two T4, so that the count names GPUs that do not name themselves.
@@ -62,7 +62,7 @@ def detect(machine: Machine) -> Detection:
     """Find out where we are, without importing a framework or opening a device."""
     chips, gpus = find_chips(machine), find_gpus(machine)
     topology = find_topology(machine, chips) if chips.count else _alone(machine, chips)
-    platform = find_platform(Scene(machine, chips, gpus, topology))
+    platform = find_platform(Surroundings(machine, chips, gpus, topology))
     gpus = _named(platform, gpus)
     return Detection(
         platform=platform,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tpuctl.runtime.chips import tpu_env
 from tpuctl.runtime.machine import Machine
-from tpuctl.runtime.versions import image_tensorflow_is_for_tpu, release
+from tpuctl.runtime.versions import image_tensorflow_is_for_tpu, parse
 
 TENSORFLOW_DISTS = (
     "tensorflow-tpu",
@@ -45,7 +45,7 @@ class Frameworks:
     @property
     def is_keras_3(self) -> bool:
         """Whether Keras runs on any of the frameworks."""
-        return self.keras is not None and release(self.keras) >= (3,)
+        return self.keras is not None and parse(self.keras).major >= 3
 
 
 def find_frameworks(machine: Machine, runtime: str, *, has_chips: bool) -> Frameworks:

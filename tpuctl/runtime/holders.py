@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tpuctl.runtime.machine import LOCKFILE, Process, whole_number
+from tpuctl.runtime.machine import LOCKFILE, Process, parse_count
 from tpuctl.runtime.redact import safe_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpuctl.runtime.machine import Seen
+    from tpuctl.runtime.machine import HostView
 
 _NODE = re.compile(r"/dev/(?:accel|vfio/)\d+")
 _KERNEL = re.compile(r"ipykernel|colab_kernel_launcher|ipykernel_launcher")
@@ -50,7 +50,7 @@ class State:
     sick: tuple[str, ...] = ()
 
 
-def find_state(machine: Seen, nodes: Sequence[str]) -> State:
+def find_state(machine: HostView, nodes: Sequence[str]) -> State:
     """Look for the processes that have this machine's TPU.
 
     `nodes` are the device nodes of its chips; with none, whatever looks like one counts.
@@ -78,7 +78,9 @@ def _is_node(path: str) -> bool:
     return bool(_NODE.fullmatch(path))
 
 
-def _holder(machine: Seen, pid: int, device: str, seen_by: str, ours: dict[int, Process]) -> Holder:
+def _holder(
+    machine: HostView, pid: int, device: str, seen_by: str, ours: dict[int, Process]
+) -> Holder:
     # A driver names pids of the host: inside a container they are somebody else's, or nobody's.
     process = machine.process(pid) or Process(pid)
     words = process.cmdline or process.comm or ""
@@ -95,7 +97,7 @@ def _holder(machine: Seen, pid: int, device: str, seen_by: str, ours: dict[int, 
     )
 
 
-def _ancestors(machine: Seen) -> dict[int, Process]:
+def _ancestors(machine: HostView) -> dict[int, Process]:
     """This process and its parents, as far up as they can be seen."""
     chain: dict[int, Process] = {}
     process: Process | None = machine.self_process
@@ -107,7 +109,7 @@ def _ancestors(machine: Seen) -> dict[int, Process]:
     return chain
 
 
-def _lock_pids(machine: Seen) -> tuple[int, ...]:
+def _lock_pids(machine: HostView) -> tuple[int, ...]:
     lockfile = machine.lockfile
     if lockfile is None or lockfile.inode is None:
         return ()
@@ -115,24 +117,24 @@ def _lock_pids(machine: Seen) -> tuple[int, ...]:
     for line in machine.locks:
         words = line.split()
         # `1: -> POSIX ...` is a process that waits for the lock and does not have it.
-        pid = whole_number(words[4]) if len(words) > 5 and words[1] != "->" else None
+        pid = parse_count(words[4]) if len(words) > 5 and words[1] != "->" else None
         if pid is not None and words[5].rpartition(":")[2] == str(lockfile.inode):
             pids.append(pid)
     return tuple(dict.fromkeys(pids))
 
 
-def _owners(machine: Seen) -> dict[int, list[str]]:
+def _owners(machine: HostView) -> dict[int, list[str]]:
     owners: dict[int, list[str]] = {}
     for name in sorted(machine.names("/sys/class/accel")):
         folder = f"/sys/class/accel/{name}"
-        owner = whole_number(machine.read(f"{folder}/device_owner"))
+        owner = parse_count(machine.read(f"{folder}/device_owner"))
         owned = (machine.read(f"{folder}/is_device_owned") or "").strip()
         if owned not in ("", "0") and owner:
             owners.setdefault(owner, []).append(f"/dev/{name}")
     return owners
 
 
-def _sick(machine: Seen) -> tuple[str, ...]:
+def _sick(machine: HostView) -> tuple[str, ...]:
     found = []
     for name in sorted(machine.names("/sys/class/accel")):
         status = (machine.read(f"/sys/class/accel/{name}/status") or "").strip()
@@ -141,7 +143,7 @@ def _sick(machine: Seen) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _user(machine: Seen, uid: int | None) -> str | None:
+def _user(machine: HostView, uid: int | None) -> str | None:
     if uid is None:
         return None
     for line in (machine.read("/etc/passwd") or "").splitlines():

@@ -2,17 +2,16 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from tpuctl.runtime.here import Here, as_text, first_number
-from tpuctl.runtime.installed import installed, requirements
-from tpuctl.runtime.machine import HostFacts
+from tpuctl.runtime.local import LocalMachine, as_text, first_number
+from tpuctl.runtime.machine import HostFacts, normalized
 from tpuctl.runtime.metadata_server import MetadataServer
 
 
-class LiveMachine(Here):
+class LiveMachine(LocalMachine):
     """The machine that this process runs on; `root` lets a test stand in for its file system."""
 
     def __init__(
@@ -124,3 +123,47 @@ def _disk_free_bytes() -> int | None:
     except (AttributeError, OSError):
         return None
     return found.f_bavail * found.f_frsize
+
+
+_FOLDERS = (".dist-info", ".egg-info")
+
+
+def installed(path: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Find all distributions on `path`: normalized name to version and metadata folder.
+
+    The first one found wins, as it does on import.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for folder in dict.fromkeys(path):
+        for entry in _entries(folder or "."):
+            stem, suffix = os.path.splitext(entry)
+            if suffix not in _FOLDERS or "-" not in stem:
+                continue
+            name, version = stem.split("-")[:2]
+            found.setdefault(normalized(name), (version, os.path.join(folder or ".", entry)))
+    return found
+
+
+def requirements(folder: str) -> tuple[str, ...] | None:
+    """Read what a distribution declares to need (`Requires-Dist`); None when it cannot be read."""
+    try:
+        with open(os.path.join(folder, "METADATA"), encoding="utf-8", errors="replace") as file:
+            return tuple(_requires(file))
+    except OSError:
+        return None
+
+
+def _requires(lines: Iterable[str]) -> Iterable[str]:
+    for line in lines:
+        if not line.strip():
+            return
+        key, _, value = line.partition(":")
+        if key.lower() == "requires-dist":
+            yield value.strip()
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

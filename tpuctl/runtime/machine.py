@@ -69,7 +69,7 @@ class HostFacts:
     python: str | None
 
 
-class Seen(Protocol):
+class HostView(Protocol):
     """The files, devices and processes of a machine: all it takes to tell who has its chips."""
 
     @property
@@ -107,7 +107,7 @@ class Seen(Protocol):
         """Whether something listens on a local TCP port; None when nobody knows."""
 
 
-class Machine(Seen, Protocol):
+class Machine(HostView, Protocol):
     """A machine to diagnose: the real one, a recorded one or one made for a test."""
 
     @property
@@ -142,7 +142,7 @@ class Machine(Seen, Protocol):
         """Whether `host:port` accepts a connection; None when it was not tried."""
 
 
-def whole_number(text: str | None) -> int | None:
+def parse_count(text: str | None) -> int | None:
     """Read a number as the kernel prints it; None for anything else, and for what is absurd."""
     clean = (text or "").strip()
     return int(clean) if clean.isascii() and clean.isdigit() and len(clean) <= 18 else None

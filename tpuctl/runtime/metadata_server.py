@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from tpuctl.runtime.machine import whole_number
+from tpuctl.runtime.machine import parse_count
 
 PATIENCE_S = 0.5
 
@@ -79,7 +79,7 @@ def _parse(reply: bytes) -> tuple[int, str] | None:
     head, _, body = reply.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split()
-    status = whole_number(words[1]) if len(words) > 1 else None
+    status = parse_count(words[1]) if len(words) > 1 else None
     if status is None or not words[0].startswith("HTTP/"):
         return None
     if not any(line.lower().replace(" ", "") == "metadata-flavor:google" for line in lines[1:]):

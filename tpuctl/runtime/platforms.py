@@ -8,7 +8,7 @@ from tpuctl.runtime.topology import Topology, worker_from_host_name
 
 
 @dataclass(frozen=True)
-class Scene:
+class Surroundings:
     """A machine together with the accelerators that were found in it."""
 
     machine: Machine
@@ -27,7 +27,7 @@ class Platform:
     sure: bool = True
 
 
-def probe_cloud_tpu(scene: Scene) -> Platform | None:
+def probe_cloud_tpu(scene: Surroundings) -> Platform | None:
     """Recognise a TPU VM: chips and Google's word for it, or chips alone with less certainty."""
     marks = _marks(scene)
     if scene.chips.count == 0:
@@ -42,7 +42,7 @@ def probe_cloud_tpu(scene: Scene) -> Platform | None:
     return Platform(name, because, sure=bool(marks))
 
 
-def _marks(scene: Scene) -> tuple[str, ...]:
+def _marks(scene: Surroundings) -> tuple[str, ...]:
     machine = scene.machine
     marks = [
         f"metadata has {key}"
@@ -59,14 +59,14 @@ def _marks(scene: Scene) -> tuple[str, ...]:
 _VERTEX = {"COLAB_ENTERPRISE": "colab-enterprise", "WORKBENCH_INSTANCE": "vertex-workbench"}
 
 
-def probe_enterprise(scene: Scene) -> Platform | None:
+def probe_enterprise(scene: Surroundings) -> Platform | None:
     """Recognise Colab Enterprise and Vertex Workbench."""
     product = variable(scene.machine, "VERTEX_PRODUCT")
     runtime = _VERTEX.get(product.upper())
     return Platform(runtime, (f"VERTEX_PRODUCT={product}",)) if runtime else None
 
 
-def probe_colab(scene: Scene) -> Platform | None:
+def probe_colab(scene: Surroundings) -> Platform | None:
     """Recognise hosted Colab and which of its runtimes this is."""
     machine = scene.machine
     mark = _hosted(scene)
@@ -83,7 +83,7 @@ def probe_colab(scene: Scene) -> Platform | None:
     return Platform("colab-gpu" if scene.gpus.count else "colab-cpu", (mark,))
 
 
-def _hosted(scene: Scene) -> str | None:
+def _hosted(scene: Surroundings) -> str | None:
     machine = scene.machine
     if machine.exists("/var/colab/hostname"):
         return "/var/colab/hostname exists"
@@ -94,7 +94,7 @@ def _hosted(scene: Scene) -> str | None:
     return None
 
 
-def probe_gke(scene: Scene) -> Platform | None:
+def probe_gke(scene: Surroundings) -> Platform | None:
     """Recognise a pod, and whether a TPU slice belongs to it."""
     machine = scene.machine
     if not variable(machine, "KUBERNETES_SERVICE_HOST"):
@@ -109,7 +109,7 @@ def probe_gke(scene: Scene) -> Platform | None:
     return Platform("gke-pod", because, remote=endpoint or None)
 
 
-def probe_kaggle(scene: Scene) -> Platform | None:
+def probe_kaggle(scene: Surroundings) -> Platform | None:
     """Recognise Kaggle by two marks: other tools set the first one elsewhere too."""
     machine = scene.machine
     kind = variable(machine, "KAGGLE_KERNEL_RUN_TYPE")
@@ -136,7 +136,7 @@ _PAPERSPACE = ("PAPERSPACE_NOTEBOOK_REPO_ID", "PAPERSPACE_NOTEBOOK_ID", "PAPERSP
 _REMOTE = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
 
 
-def probe_notebooks(scene: Scene) -> Platform | None:
+def probe_notebooks(scene: Surroundings) -> Platform | None:
     """Recognise the platforms that never have a Google TPU."""
     if scene.chips.count:
         return None
@@ -147,7 +147,7 @@ def probe_notebooks(scene: Scene) -> Platform | None:
     return None
 
 
-def probe_legacy_node(scene: Scene) -> Platform | None:
+def probe_legacy_node(scene: Surroundings) -> Platform | None:
     """Recognise a machine that names a TPU elsewhere and has none itself."""
     address = remote_address(scene.machine)
     if scene.chips.count or address is None:
@@ -156,7 +156,7 @@ def probe_legacy_node(scene: Scene) -> Platform | None:
     return Platform("legacy-tpu-node", (f"{name}={address}", "no chip here"), remote=address)
 
 
-def probe_gce(scene: Scene) -> Platform | None:
+def probe_gce(scene: Surroundings) -> Platform | None:
     """Recognise a virtual machine of Google: a Chromebook's maker is Google as well."""
     machine = scene.machine
     product = (machine.read("/sys/class/dmi/id/product_name") or "").strip()
@@ -168,7 +168,7 @@ def probe_gce(scene: Scene) -> Platform | None:
     return None
 
 
-def workstation(scene: Scene) -> Platform:
+def workstation(scene: Surroundings) -> Platform:
     """What is left: somebody's own machine."""
     machine = scene.machine
     if named := [name for name in _PAPERSPACE if variable(machine, name)]:
@@ -201,7 +201,7 @@ _PROBES = (
 )
 
 
-def find_platform(scene: Scene) -> Platform:
+def find_platform(scene: Surroundings) -> Platform:
     """Name the runtime: the first probe that recognises it."""
     for probe in _PROBES:
         if platform := probe(scene):

@@ -13,7 +13,7 @@ from tpuctl.runtime.machine import (
     PciDevice,
     Process,
     normalized,
-    whole_number,
+    parse_count,
 )
 
 LOCKFILE_FIELDS = ("lockfile_inode", "lockfile_uid")
@@ -143,7 +143,7 @@ class RecordedMachine:
     def _check_proc(self) -> None:
         _ = self.self_process, self.locks, self.lockfile
         for pid, entry in self._processes.items():
-            if whole_number(pid) is None:
+            if parse_count(pid) is None:
                 self._refuse("proc.processes", "process ids as keys", pid)
             if not isinstance(entry, Mapping):
                 self._refuse(f"proc.processes[{pid}]", "an object", entry)

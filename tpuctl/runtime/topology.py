@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tpuctl.hardware.types import generation_of_type
 from tpuctl.runtime.chips import Chips, tpu_env, type_name
-from tpuctl.runtime.machine import Machine, variable, whole_number
+from tpuctl.runtime.machine import Machine, parse_count, variable
 
 _HOST_NAME = re.compile(r"t1v-n-[0-9a-f]+-w-([0-9]{1,6})")
 
@@ -28,7 +28,7 @@ def find_topology(machine: Machine, chips: Chips) -> Topology:
     return Topology(
         hosts=hosts,
         worker=worker if worker is None or worker < hosts else None,
-        slices=max(1, whole_number(_tpu_value(machine, "MEGASCALE_NUM_SLICES")) or 1),
+        slices=max(1, parse_count(_tpu_value(machine, "MEGASCALE_NUM_SLICES")) or 1),
         because=(because,) if because else (),
     )
 
@@ -54,7 +54,7 @@ def worker_from_host_name(machine: Machine) -> int | None:
 
 def product(bounds: str) -> int | None:
     """Multiply bounds such as `2,2,1`; None for anything that is not bounds."""
-    numbers = [whole_number(part) for part in bounds.split(",")]
+    numbers = [parse_count(part) for part in bounds.split(",")]
     known = [number for number in numbers if number]
     return math.prod(known) if known and len(known) == len(numbers) else None
 
@@ -85,7 +85,7 @@ def _listed_hosts(machine: Machine) -> tuple[int, str | None] | None:
 def _hosts_by_type(machine: Machine, chips: Chips) -> tuple[int, str | None] | None:
     """Divide the chips that the type promises by those that are here."""
     name = type_name(machine)
-    number = whole_number(name.rpartition("-")[2])
+    number = parse_count(name.rpartition("-")[2])
     if chips.kind and number and generation_of_type(name) == chips.kind.name:
         # The suffix counts TensorCores, of which v5e and v6e have one in each chip.
         hosts, rest = divmod(number // chips.kind.tensorcores_per_chip, chips.count)
@@ -102,7 +102,7 @@ def _worker(machine: Machine) -> int | None:
         variable(machine, "TPU_WORKER_ID"),
         variable(machine, "JOB_COMPLETION_INDEX"),
     )
-    numbers = (whole_number(text) for text in candidates)
+    numbers = (parse_count(text) for text in candidates)
     return next((n for n in numbers if n is not None), worker_from_host_name(machine))
 
 

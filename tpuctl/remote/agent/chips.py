@@ -10,8 +10,8 @@ import time
 
 from tpuctl.remote.agent.process import start_ticks
 from tpuctl.remote.agent.wire import note, send
-from tpuctl.runtime.here import Here, nodes_of_chips, number_of
 from tpuctl.runtime.holders import BY_DRIVER, find_state
+from tpuctl.runtime.local import LocalMachine, nodes_of_chips, number_of
 from tpuctl.runtime.machine import LOCKFILE
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from tpuctl.runtime.holders import Holder, State
-    from tpuctl.runtime.machine import LockFile, Seen
+    from tpuctl.runtime.machine import HostView, LockFile
 
 DEVICES = "TPUCTL_EMULATED_DEVICES"
 """Names a folder that stands for /dev on a worker that is none."""
@@ -35,7 +35,7 @@ _NODE = re.compile(r"accel\d+|vfio/\d+")
 _POLL_S = 0.05
 
 
-class Emulated(Here):
+class Emulated(LocalMachine):
     """A worker that is none: the machine under it is somebody else's, its driver and lock too."""
 
     lockfile: LockFile | None = None
@@ -53,10 +53,10 @@ class Chips:
         folder = os.environ.get(DEVICES)
         self.devices_per_chip: int | None = None
         if folder is not None:
-            self.machine: Seen = Emulated()
+            self.machine: HostView = Emulated()
             self.nodes = _emulated_nodes(folder)
             return
-        self.machine = Here()
+        self.machine = LocalMachine()
         found = [one for one in self.machine.pci if one.vendor == _GOOGLE and one.device in known]
         self.nodes = nodes_of_chips(self.machine, found)
         if found:

@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tpuctl.compile.batch_search import Largest
+from tpuctl.compile.batch_search import LargestBatch
 from tpuctl.compile.cache import Cache, open_cache
 from tpuctl.compile.matmuls import Padding, measure_padding
-from tpuctl.compile.models import Compilation, Compiler, Fit, Mode, Question, Range, Try
+from tpuctl.compile.models import (
+    Compilation,
+    CompileRequest,
+    CompilerVersions,
+    Fit,
+    Mode,
+    Range,
+    Suggestion,
+)
 from tpuctl.compile.slices import Slice, load_facts
 from tpuctl.hardware.types import AcceleratorType, describe
 from tpuctl.units import format_bytes
@@ -70,26 +78,26 @@ REMAT = {
 }
 
 
-def advise(question: Question, compilation: Compilation) -> Iterator[Try]:
+def advise(question: CompileRequest, compilation: Compilation) -> Iterator[Suggestion]:
     """Ways to need less memory, the cheapest first."""
     smaller = _smaller_batch(question, compilation)
     if smaller:
-        yield Try(
+        yield Suggestion(
             "smaller-batch",
             f"a batch of {smaller:,}, if memory grows with the batch",
             f"--batch {smaller}",
         )
     if question.dtype != "bf16" and question.target.kind == "function":
-        yield Try("bf16", "activations in bfloat16 take half the memory", "--dtype bf16")
+        yield Suggestion("bf16", "activations in bfloat16 take half the memory", "--dtype bf16")
     if question.training and compilation.framework != "MLIR":
-        yield Try(
+        yield Suggestion(
             "remat",
             "compute activations again in the backward pass instead of keeping them",
             REMAT.get(compilation.framework, REMAT_KERAS),
         )
 
 
-def _smaller_batch(question: Question, compilation: Compilation) -> int | None:
+def _smaller_batch(question: CompileRequest, compilation: Compilation) -> int | None:
     """The batch at which memory should suffice, a multiple of 8 for each device where possible."""
     examples, available = compilation.examples, compilation.hbm_available_bytes
     grows = compilation.hbm_needed_bytes - compilation.fixed_bytes
@@ -126,10 +134,10 @@ PER_MILLION = 1e6
 
 
 def build_fit(
-    question: Question,
+    question: CompileRequest,
     compilation: Compilation,
-    found: Largest | None,
-    tries: tuple[Try, ...],
+    found: LargestBatch | None,
+    tries: tuple[Suggestion, ...],
     compilations: int,
 ) -> Fit:
     """Draw the conclusions for one type."""
@@ -171,7 +179,7 @@ def build_fit(
         max_batch=_max_batch(found, slice_.devices),
         compilations=compilations,
         from_cache=compilations == 0,
-        compiler=Compiler(libtpu=compilation.libtpu, jaxlib=compilation.jaxlib),
+        compiler=CompilerVersions(libtpu=compilation.libtpu, jaxlib=compilation.jaxlib),
         facts_as_of=load_facts("chips.json")["as_of"],
         notes=_notes(compilation, padding, found, slice_.devices),
         warnings=_warnings(question, compilation),
@@ -179,7 +187,7 @@ def build_fit(
     )
 
 
-def _mode(question: Question, compilation: Compilation) -> Mode:
+def _mode(question: CompileRequest, compilation: Compilation) -> Mode:
     if not compilation.framework.startswith("keras"):
         return "as given"
     return "training" if question.training else "inference"
@@ -210,12 +218,12 @@ def _usd_per_million(usd: float | None, per_s: Range | None) -> Range | None:
     return Range(*(usd / 3600 * PER_MILLION / rate for rate in (per_s.high, per_s.low)))
 
 
-def _max_batch(found: Largest | None, devices: int) -> int | None:
+def _max_batch(found: LargestBatch | None, devices: int) -> int | None:
     return found.best.per_device * devices if found and found.best else None
 
 
 def _notes(
-    compilation: Compilation, padding: Padding, found: Largest | None, devices: int
+    compilation: Compilation, padding: Padding, found: LargestBatch | None, devices: int
 ) -> tuple[str, ...]:
     notes = list(compilation.notes)
     if found and found.best and not found.next_too_large:
@@ -226,7 +234,7 @@ def _notes(
     return tuple(notes)
 
 
-def _warnings(question: Question, compilation: Compilation) -> tuple[str, ...]:
+def _warnings(question: CompileRequest, compilation: Compilation) -> tuple[str, ...]:
     program, warnings = compilation.program, []
     if not question.training and _mode(question, compilation) == "as given":
         warnings.append(
@@ -248,7 +256,9 @@ def _warnings(question: Question, compilation: Compilation) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _why(question: Question, compilation: Compilation, found: Largest | None) -> tuple[str, ...]:
+def _why(
+    question: CompileRequest, compilation: Compilation, found: LargestBatch | None
+) -> tuple[str, ...]:
     slice_ = question.slice
     why = [
         f"{slice_.topology} is {slice_.devices} devices, each "

@@ -10,20 +10,20 @@ import re
 import stat
 from functools import cached_property
 
-from tpuctl.runtime.machine import LOCKFILE, FdScan, LockFile, PciDevice, Process, whole_number
+from tpuctl.runtime.machine import LOCKFILE, FdScan, LockFile, PciDevice, Process, parse_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpuctl.runtime.machine import PciDevice, Seen
+    from tpuctl.runtime.machine import HostView, PciDevice
 
 _ACCEL = re.compile(r"accel[0-9]+")
 _VFIO = re.compile(r"[0-9]{1,9}")
 _NUMBER = re.compile(r"[0-9]+$")
 
 
-def device_nodes(machine: Seen, tpus: Sequence[PciDevice]) -> tuple[str, ...]:
+def device_nodes(machine: HostView, tpus: Sequence[PciDevice]) -> tuple[str, ...]:
     """The device nodes of chips: never the control node, a folder or another device's group."""
     accel = [f"/dev/{name}" for name in machine.names("/dev") if _ACCEL.fullmatch(name)]
     groups = {device.iommu_group for device in tpus}
@@ -35,7 +35,7 @@ def device_nodes(machine: Seen, tpus: Sequence[PciDevice]) -> tuple[str, ...]:
     return tuple(sorted(path for path in accel + vfio if machine.is_device(path)))
 
 
-def nodes_of_chips(machine: Seen, tpus: Sequence[PciDevice]) -> list[tuple[str, ...]]:
+def nodes_of_chips(machine: HostView, tpus: Sequence[PciDevice]) -> list[tuple[str, ...]]:
     """The device nodes of each chip that has any, in the order in which libtpu counts chips.
 
     `tpus` are the functions of the chips on the PCI bus; a TPU7x has two, with a node each.
@@ -66,7 +66,7 @@ _LARGEST_FILE = 1 << 16
 _VENDORS = ("0x1ae0", "0x10de", "0x1002")
 
 
-class Here:
+class LocalMachine:
     """The machine that this process runs on; `root` lets something stand in for its files."""
 
     def __init__(self, root: str = "/") -> None:
@@ -146,7 +146,7 @@ class Here:
         found: dict[int, tuple[str, ...]] = {}
         refused = []
         for name in self.names("/proc"):
-            pid = whole_number(name)
+            pid = parse_count(name)
             if pid is None:
                 continue
             try:
@@ -203,7 +203,7 @@ class Here:
             subsystem_device=self._word(f"{folder}/subsystem_device"),
             pci_class=self._word(f"{folder}/class"),
             driver=self._link(f"{folder}/driver"),
-            iommu_group=whole_number(group),
+            iommu_group=parse_count(group),
         )
 
     def _word(self, path: str) -> str | None:
@@ -224,4 +224,4 @@ def as_text(value: str) -> str:
 def first_number(text: str | None) -> int | None:
     """The number at the beginning of a text."""
     words = (text or "").split()
-    return whole_number(words[0]) if words else None
+    return parse_count(words[0]) if words else None
