@@ -61,12 +61,12 @@ class LockFile:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The part of a machine that every notebook shares with its neighbours."""
+    """Processors, memory, disk and Python; None is unknown."""
 
-    vcpus: int | None
-    memory_bytes: int | None
-    disk_free_bytes: int | None
-    python: str | None
+    vcpus: int | None = None
+    memory_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    python: str | None = None
 
 
 class HostView(Protocol):
