@@ -313,8 +313,7 @@ def _repaired(machine: LiveMachine, diagnosis: Diagnosis, approve: Approve) -> D
 
 
 def _tried(diagnosis: Diagnosis, *, deep: bool, numerics: bool) -> Diagnosis:
-    from tpuctl.diagnosis.deep import try_devices
-    from tpuctl.diagnosis.numerics import try_numerics
+    from tpuctl.diagnosis.trials import try_devices, try_numerics
 
     if deep:
         diagnosis = replace(diagnosis, deep=try_devices(diagnosis))

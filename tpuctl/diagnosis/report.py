@@ -8,9 +8,8 @@ from tpuctl.runtime.machine import HostFacts
 from tpuctl.training.strategy import Choice
 
 if TYPE_CHECKING:
-    from tpuctl.diagnosis.deep import Deep
-    from tpuctl.diagnosis.numerics import Numerics
     from tpuctl.diagnosis.repair import Repair
+    from tpuctl.diagnosis.trials import DeviceTrial, Numerics
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Diagnosis(Outcome):
     holders: tuple[HolderLine, ...]
     uninspected_processes: int
     problems: tuple[Problem, ...]
-    deep: "Deep | None" = None
+    deep: "DeviceTrial | None" = None
     numerics: "Numerics | None" = None
     repairs: "tuple[Repair, ...] | None" = None
     recorded_to: str | None = None
