@@ -283,7 +283,7 @@ def test_keras_configuration_is_changed_with_a_copy_kept(tmp_path: Path) -> None
 
 
 def test_a_lock_file_is_moved_aside_only_when_nobody_can_hold_it() -> None:
-    def plans(**more: Any) -> list[repair.Plan]:
+    def plans(**more: Any) -> list[repair.Repair]:
         from tpuctl.diagnosis.diagnose import find_problems
         from tpuctl.diagnosis.finding import View
         from tpuctl.runtime.detect import detect
@@ -293,16 +293,14 @@ def test_a_lock_file_is_moved_aside_only_when_nobody_can_hold_it() -> None:
         view = View(machine, detect(machine))
         return repair.plan_repairs(view, find_problems(view))
 
-    assert [plan.repair.code for plan in plans()] == ["F02"]
+    assert [plan.code for plan in plans()] == ["F02"]
     assert plans(locks=["1: POSIX ADVISORY WRITE 7 fe:00:77 0 EOF"]) == []
     assert plans(processes={"7": {"fds": "unreadable"}}) == []
 
 
 def test_a_repair_that_fails_says_why(tmp_path: Path) -> None:
-    plan = repair.Plan(
-        repair.Repair("F02", "x", "y"), lambda: os.replace(tmp_path / "gone", tmp_path / "b")
-    )
-    assert "No such file" in str(repair.carry_out(plan).error)
+    plan = repair.Repair("F02", "x", "y", lambda: os.replace(tmp_path / "gone", tmp_path / "b"))
+    assert "No such file" in str(repair.apply_repair(plan).error)
 
 
 def test_fix_without_a_terminal_is_an_error_that_names_yes_or_has_nothing_to_do(
@@ -313,7 +311,7 @@ def test_fix_without_a_terminal_is_an_error_that_names_yes_or_has_nothing_to_do(
         assert "--yes" in result.document["errors"][0]["hint"]
     else:
         assert result.data["repairs"] == []
-        assert "mended safely" in tpuctl("doctor", "--fix").stdout
+        assert "safely" in tpuctl("doctor", "--fix").stdout
 
 
 def test_the_doctor_prints_every_key_of_the_contract(tpuctl: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Failures that environment variables and the metadata server show."""
+"""Checks of environment variables and of the metadata server."""
 
 import re
 
@@ -11,7 +11,7 @@ _OLD_PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWN
 
 
 def platforms_contradict(view: View) -> Finding | None:
-    """F16: JAX_PLATFORMS against what is in the machine."""
+    """F16: JAX_PLATFORMS contradicts the hardware."""
     wanted = [word.strip() for word in view.value("JAX_PLATFORMS").lower().split(",") if word]
     if not wanted or not view.has("jax"):
         return None
@@ -23,7 +23,7 @@ def platforms_contradict(view: View) -> Finding | None:
 
 
 def keras_on_cpu(view: View) -> Finding | None:
-    """F35: Keras is told to use a TensorFlow that cannot see the chips."""
+    """F35: Keras is configured for a TensorFlow that cannot see the chips."""
     frameworks = view.found.frameworks
     if not view.on_tpu or not frameworks.is_keras_3:
         return None
@@ -40,7 +40,7 @@ def keras_on_cpu(view: View) -> Finding | None:
 
 
 def library_path_missing(view: View) -> Finding | None:
-    """F36: TPU_LIBRARY_PATH names no file."""
+    """F36: TPU_LIBRARY_PATH does not name a file."""
     path = view.value("TPU_LIBRARY_PATH")
     if not path or (view.machine.exists(path) and not view.machine.is_dir(path)):
         return None
@@ -48,7 +48,7 @@ def library_path_missing(view: View) -> Finding | None:
 
 
 def old_tpu_driver(view: View) -> Finding | None:
-    """F42: JAX is sent to a TPU node's driver."""
+    """F42: JAX is configured for the driver of remote TPU nodes."""
     if view.value("JAX_XLA_BACKEND") == "tpu_driver":
         return found(view.shown("JAX_XLA_BACKEND"))
     if view.value("JAX_BACKEND_TARGET").startswith("grpc://"):
@@ -57,19 +57,19 @@ def old_tpu_driver(view: View) -> Finding | None:
 
 
 def metadata_silent(view: View) -> Finding | None:
-    """F43: chips, nobody who answers for the metadata, and nothing that forbids to ask."""
+    """F43: chips, a silent metadata server, and no setting that skips the query."""
     if not view.on_tpu or view.machine.metadata_answers or view.is_true("TPU_SKIP_MDS_QUERY"):
         return None
     return found("the metadata server does not answer", "TPU_SKIP_MDS_QUERY is not set")
 
 
 def torch_xla_without_metadata(view: View) -> Finding | None:
-    """F44: as F43, with torch_xla, which asks on import."""
+    """F44: like F43, with torch_xla, which queries it on import."""
     return metadata_silent(view) if view.has("torch-xla") else None
 
 
 def bounds_missing(view: View) -> Finding | None:
-    """F45: torch_xla may not ask for the bounds and cannot read them."""
+    """F45: torch_xla must not query the bounds, and they are not set."""
     names = ("TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
     missing = [name for name in names if not view.value(name)]
     if not view.on_tpu or not view.has("torch-xla") or not missing:
@@ -80,7 +80,7 @@ def bounds_missing(view: View) -> Finding | None:
 
 
 def type_unreadable(view: View) -> Finding | None:
-    """F46: a type that torch_xla's parser refuses."""
+    """F46: an accelerator type that torch_xla cannot parse."""
     value = view.value("TPU_ACCELERATOR_TYPE")
     if not view.on_tpu or not view.has("torch-xla") or not value:
         return None
@@ -88,7 +88,7 @@ def type_unreadable(view: View) -> Finding | None:
 
 
 def hostnames_are_a_sentence(view: View) -> Finding | None:
-    """F47: a warning where names belong."""
+    """F47: a warning text where host names should be."""
     for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS"):
         value = view.value(name)
         if "WARNING" in value or re.search(r"[^,]\s+[^,\s]", value):
@@ -97,7 +97,7 @@ def hostnames_are_a_sentence(view: View) -> Finding | None:
 
 
 def no_google_client(view: View) -> Finding | None:
-    """F48: the TPU has a name, and TensorFlow has no client to look it up."""
+    """F48: TPU_NAME is set, and TensorFlow has no client to look it up."""
     name = view.value("TPU_NAME")
     if not view.found.frameworks.tensorflow or view.has("google-api-python-client"):
         return None
@@ -110,14 +110,14 @@ def no_google_client(view: View) -> Finding | None:
 
 
 def preempted(view: View) -> Finding | None:
-    """F49: the metadata server says that this TPU is being taken back."""
+    """F49: the metadata server says that this TPU is preempted."""
     if (view.machine.metadata("instance/preempted") or "").strip().upper() == "TRUE":
         return found("metadata instance/preempted is TRUE")
     return None
 
 
 def name_is_local(view: View) -> Finding | None:
-    """F50: TPU_NAME=local where no metadata server answers for zone and project."""
+    """F50: TPU_NAME=local without a metadata server for zone and project."""
     if view.value("TPU_NAME").lower() != "local" or not view.found.frameworks.tensorflow:
         return None
     if view.machine.metadata_answers:
@@ -126,21 +126,21 @@ def name_is_local(view: View) -> Finding | None:
 
 
 def too_few_addresses(view: View) -> Finding | None:
-    """F53: fewer addresses than torch_xla would start processes."""
-    if not stray_addresses(view) or not view.has("torch-xla"):
+    """F53: fewer addresses than processes that torch_xla would start."""
+    if not has_too_few_addresses(view) or not view.has("torch-xla"):
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"), f"{_processes(view)} processes by the bounds")
 
 
 def addresses_without_port(view: View) -> Finding | None:
-    """F54: the address `local`, which has no port for the metrics server."""
+    """F54: the address `local`, which lacks the port of the metrics server."""
     if not view.on_tpu or view.value("TPU_PROCESS_ADDRESSES") != "local":
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"))
 
 
 def several_hosts(view: View) -> Finding | None:
-    """F55: one host of several."""
+    """F55: this is one host of several."""
     place = view.found.topology
     if not view.on_tpu or (place.hosts == 1 and place.slices == 1):
         return None
@@ -148,7 +148,7 @@ def several_hosts(view: View) -> Finding | None:
     return found(f"{place.hosts} hosts, this is worker {place.worker}", *place.because, *slices)
 
 
-def accelerate_told_otherwise(view: View) -> Finding | None:
+def accelerate_misdirected(view: View) -> Finding | None:
     """F61: PJRT_DEVICE hides the TPU from accelerate."""
     device = view.value("PJRT_DEVICE")
     if not view.on_tpu or not view.has("accelerate") or not view.has("torch-xla"):
@@ -159,7 +159,7 @@ def accelerate_told_otherwise(view: View) -> Finding | None:
 
 
 def bucket_scope_missing(view: View) -> Finding | None:
-    """F64: the VM's scopes leave storage out."""
+    """F64: the VM's scopes do not include storage."""
     scopes = view.machine.metadata("instance/service-accounts/default/scopes")
     if not view.on_tpu or not scopes:
         return None
@@ -176,8 +176,8 @@ def precision_variables(view: View) -> Finding | None:
     return found(*(view.shown(name) for name in names))
 
 
-def stray_addresses(view: View) -> bool:
-    """Whether TPU_PROCESS_ADDRESSES names fewer processes than torch_xla would start."""
+def has_too_few_addresses(view: View) -> bool:
+    """Whether TPU_PROCESS_ADDRESSES lists fewer processes than torch_xla would start."""
     addresses = [part for part in view.value("TPU_PROCESS_ADDRESSES").split(",") if part.strip()]
     return view.on_tpu and 0 < len(addresses) < _processes(view)
 

@@ -1,4 +1,4 @@
-"""Failures that the chips, their drivers and their device nodes show."""
+"""Checks of the chips, their drivers and device nodes, and of the processes that hold them."""
 
 from tpuctl.diagnosis.finding import Finding, View, found
 from tpuctl.runtime.holders import Holder
@@ -10,14 +10,14 @@ _IMAGES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-_PROMISED = ("kaggle-tpu-vm", "colab-tpu-vm", "gke-tpu-pod", "cloud-tpu-vm")
+_TPU_RUNTIMES = ("kaggle-tpu-vm", "colab-tpu-vm", "gke-tpu-pod", "cloud-tpu-vm")
 
 
 def no_chip_to_open(view: View) -> Finding | None:
     """F08: chips without nodes outside a container, or a TPU runtime without chips."""
     chips = view.found.chips
     if not chips.count:
-        if view.found.runtime in _PROMISED:
+        if view.found.runtime in _TPU_RUNTIMES:
             return found(*view.found.platform.because, *chips.because)
         return None
     if chips.chips_with_node or _hidden_by_container(view):
@@ -42,7 +42,7 @@ def v6e_without_driver(view: View) -> Finding | None:
 
 
 def v5e_without_nodes(view: View) -> Finding | None:
-    """F10: v5e chips and no vfio group, which a container does not explain."""
+    """F10: v5e chips without device nodes, outside a container."""
     chips = view.found.chips
     if chips.generation != "v5e" or chips.chips_with_node or _hidden_by_container(view):
         return None
@@ -50,7 +50,7 @@ def v5e_without_nodes(view: View) -> Finding | None:
 
 
 def vbar_out_of_reach(view: View) -> Finding | None:
-    """F11: a container on v6e or newer whose VBAR service is unknown or silent."""
+    """F11: a container on v6e or newer whose VBAR service is unknown or does not answer."""
     container = in_container(view.machine)
     if not view.found.chips.needs("vbar") or not container:
         return None
@@ -67,12 +67,12 @@ def vbar_out_of_reach(view: View) -> Finding | None:
 
 
 def chips_kept_from_container(view: View) -> Finding | None:
-    """F12: the host's chips are on the bus, and this container has no node for them."""
+    """F12: the host's chips are on the PCI bus, but this container has no nodes for them."""
     chips = view.found.chips
     if not chips.count or not _hidden_by_container(view):
         return None
     missing = chips.count - chips.chips_with_node
-    # A pod on a shared node rightly gets only some of the node's chips.
+    # A pod on a shared node is meant to get only some of the node's chips.
     if missing == 0 or (chips.chips_with_node and view.found.runtime == "gke-tpu-pod"):
         return None
     evidence = f"{missing} of {chips.count} chips have no device node here"
@@ -80,7 +80,7 @@ def chips_kept_from_container(view: View) -> Finding | None:
 
 
 def hugepages_off(view: View) -> Finding | None:
-    """F13: JAX wants exactly `always` from v5e on."""
+    """F13: transparent hugepages are not `always`, which JAX requires from v5e on."""
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     text = (view.machine.read(path) or "").strip()
     if not view.found.chips.needs("hugepages") or not text or text.startswith("[always]"):
@@ -89,13 +89,13 @@ def hugepages_off(view: View) -> Finding | None:
 
 
 def mixed_chips(view: View) -> Finding | None:
-    """F14: more than one kind of TPU on the bus."""
+    """F14: more than one kind of TPU on the PCI bus."""
     kinds = view.found.chips.kinds
     return found(f"PCI devices {', '.join(kinds)}") if len(kinds) > 1 else None
 
 
 def p100_without_kernels(view: View) -> Finding | None:
-    """F72: a P100 with a PyTorch whose cuDNN left Pascal behind."""
+    """F72: a P100 with a PyTorch whose cuDNN no longer supports Pascal."""
     torch = view.version("torch")
     pascal = [name for name in view.found.gpus.names if "P100" in name]
     if not pascal or not torch or "+cpu" in torch:
@@ -105,19 +105,8 @@ def p100_without_kernels(view: View) -> Finding | None:
     return found(f"GPU: {pascal[0]}", f"torch {torch}")
 
 
-def _hidden_by_container(view: View) -> bool:
-    return bool(in_container(view.machine)) and view.found.chips.driver_bound
-
-
-def _right_image(view: View) -> str | None:
-    image = _IMAGES.get(view.found.chips.generation or "")
-    if image is None:
-        return None
-    return f"Wrong runtime version: recreate the VM with {image}."
-
-
 def lock_held(view: View) -> Finding | None:
-    """F01: another process holds libtpu's lock, and it can be seen with the device open."""
+    """F01: another process holds libtpu's lock and visibly has the device open."""
     visible = {holder.pid for holder in _others(view) if "open device node" in holder.seen_by}
     held = [h for h in _others(view) if h.pid in view.found.state.lock_pids and h.pid in visible]
     if not held or _foreign_lockfile(view):
@@ -126,23 +115,26 @@ def lock_held(view: View) -> Finding | None:
 
 
 def foreign_lockfile(view: View) -> Finding | None:
-    """F02: the lock file is another user's, so that libtpu cannot even open it."""
+    """F02: the lock file belongs to another user, so libtpu cannot open it."""
     state = view.found.state
     if not view.on_tpu or not _foreign_lockfile(view):
         return None
     held = ", ".join(str(pid) for pid in state.lock_pids)
-    holder = f"held by pid {held}" if held else "nobody seems to hold it: it is left over"
+    holder = f"held by pid {held}" if held else "no process seems to hold it: it is left over"
     return found(f"/tmp/libtpu_lockfile belongs to uid {state.lockfile_uid}", holder)
 
 
 def unseen_lock(view: View) -> Finding | None:
-    """F03: somebody holds the lock whose open files cannot be seen."""
+    """F03: the lock is held by a process whose open files are not visible."""
     visible = {h.pid for h in view.found.state.holders if "open device node" in h.seen_by}
     ours = {h.pid for h in view.found.state.holders if h.is_ours}
     unseen = [pid for pid in view.found.state.lock_pids if pid not in visible | ours]
     if not unseen or _foreign_lockfile(view):
         return None
-    return found(f"/proc/locks: pid {', '.join(map(str, unseen))}", "no open device node of theirs")
+    return found(
+        f"/proc/locks: pid {', '.join(map(str, unseen))}",
+        "no device node of it is visible",
+    )
 
 
 def accel_owned(view: View) -> Finding | None:
@@ -158,7 +150,7 @@ def vfio_busy(view: View) -> Finding | None:
 
 
 def own_notebook(view: View) -> Finding | None:
-    """F07: the TPU is with this notebook's kernel, or another process above this one."""
+    """F07: this notebook's kernel, or another parent of this process, holds the TPU."""
     ours = [h for h in view.found.state.holders if h.is_ours and not _is_plain_self(view, h)]
     if not ours:
         return None
@@ -168,7 +160,7 @@ def own_notebook(view: View) -> Finding | None:
 
 
 def busy_and_unseen(view: View) -> Finding | None:
-    """F74: a TPU program answers, and nobody can be seen to have the TPU."""
+    """F74: a TPU program answers, but no process is visible that holds the TPU."""
     state = view.found.state
     if not state.metrics_port_open or state.holders or not state.uninspected:
         return None
@@ -183,7 +175,7 @@ def _others(view: View) -> list[Holder]:
 
 
 def _nodes_of_others(view: View) -> list[Holder]:
-    """Holders by device node; one that also has the lock is refused earlier, as F01."""
+    """Return other processes with a device node open; F01 reports those with the lock."""
     locked = view.found.state.lock_pids
     return [h for h in _others(view) if h.pid not in locked or _foreign_lockfile(view)]
 
@@ -194,19 +186,19 @@ def _is_plain_self(view: View, holder: Holder) -> bool:
 
 def _foreign_lockfile(view: View) -> bool:
     mine, owner = view.machine.self_process.uid, view.found.state.lockfile_uid
-    # Root opens any file, whoever owns it.
+    # Root can open a file of any owner.
     return owner is not None and mine not in (None, 0, owner)
 
 
 def _by(holders: list[Holder], what: str) -> Finding:
     lines = [
-        f"pid {h.pid} ({h.command or 'cannot be seen from here'}"
+        f"pid {h.pid} ({h.command or 'not visible from here'}"
         f"{', user ' + h.user if h.user else ''}): {h.device}, by {h.seen_by}"
         for h in holders
     ]
     evidence = (f"held: {what}", *lines)
     if any(holder.is_a_notebook for holder in holders):
-        fix = "Another notebook's kernel has the TPU: shut that kernel down, then run this again."
+        fix = "Another notebook's kernel holds the TPU: shut it down, then run this again."
         return Finding(evidence, fix=fix)
     pids = " ".join(str(pid) for pid in sorted({holder.pid for holder in holders}))
     return Finding(evidence, fix_command=f"kill {pids}")
@@ -216,4 +208,15 @@ def _sick(view: View) -> Finding | None:
     sick = view.found.state.sick
     if not sick:
         return None
-    return Finding(sick, fix="The driver reports a fault: restart the VM, or make a new one.")
+    return Finding(sick, fix="The driver reports a fault: restart or recreate the VM.")
+
+
+def _hidden_by_container(view: View) -> bool:
+    return bool(in_container(view.machine)) and view.found.chips.driver_bound
+
+
+def _right_image(view: View) -> str | None:
+    image = _IMAGES.get(view.found.chips.generation or "")
+    if image is None:
+        return None
+    return f"Wrong runtime version: recreate the VM with {image}."

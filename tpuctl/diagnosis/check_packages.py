@@ -1,4 +1,4 @@
-"""Failures that the installed distributions show."""
+"""Checks of the installed distributions."""
 
 from tpuctl.diagnosis.finding import Finding, View, found
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
@@ -13,14 +13,14 @@ def jax_without_libtpu(view: View) -> Finding | None:
 
 
 def tpu_demanded_without_libtpu(view: View) -> Finding | None:
-    """F17: as F15, and JAX_PLATFORMS forbids to fall back."""
+    """F17: like F15, and JAX_PLATFORMS rules out the CPU."""
     if "tpu" in view.value("JAX_PLATFORMS").lower().split(",") and jax_without_libtpu(view):
         return found(view.shown("JAX_PLATFORMS"), "libtpu is not installed")
     return None
 
 
 def ancient_jaxlib(view: View) -> Finding | None:
-    """F18: a jaxlib from before 0.4 under another jax."""
+    """F18: a jaxlib older than 0.4 with another release of jax."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
     if not jax or not jaxlib or minor(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
         return None
@@ -37,14 +37,14 @@ def jaxlib_mismatch(view: View) -> Finding | None:
         fits, wanted = satisfies(jaxlib, declared), f"jax declares jaxlib{declared}"
     else:
         newer = parse(jaxlib) > parse(jax)
-        # Since 0.5 every jax has asked for a jaxlib of its own minor version at least.
+        # Since 0.5 every jax has required at least the jaxlib of its own minor version.
         older = minor(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
         fits, wanted = not newer and not older, "jaxlib must not be newer, nor a minor older"
     return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
 
 
 def libtpu_of_tensorflow(view: View) -> Finding | None:
-    """F20: a libtpu with TensorFlow's numbers beside JAX."""
+    """F20: a libtpu with TensorFlow's version numbers beside JAX."""
     libtpu = view.version("libtpu")
     if view.has("jax") and libtpu.startswith(("1.", "2.")):
         return found(f"libtpu {libtpu} has TensorFlow's numbering", f"jax {view.version('jax')}")
@@ -52,7 +52,7 @@ def libtpu_of_tensorflow(view: View) -> Finding | None:
 
 
 def empty_accelerator_type(view: View) -> Finding | None:
-    """F21: an old JAX and a metadata server that gives an empty type."""
+    """F21: an old JAX, and an empty accelerator type from the metadata server."""
     jax = view.version("jax")
     given = view.machine.metadata("instance/attributes/accelerator-type")
     if not jax or given is None or given.strip() or not view.on_tpu:
@@ -62,12 +62,12 @@ def empty_accelerator_type(view: View) -> Finding | None:
     return found(f"jax {jax}", "metadata accelerator-type is empty")
 
 
-def libtpu_nobody_asked_for(view: View) -> Finding | None:
-    """F22: libtpu fits no installed framework; images that suit one of them are fine."""
+def libtpu_mismatch(view: View) -> Finding | None:
+    """F22: libtpu does not match any installed framework; matching one is enough."""
     libtpu = view.found.frameworks.libtpu
     if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
         return None
-    wants = {name: spec for name in _USERS if (spec := _wanted_libtpu(view, name))}
+    wants = _wanted_libtpus(view)
     if not wants or any(satisfies(libtpu, spec) for spec in wants.values()):
         return None
     declared = (
@@ -77,11 +77,11 @@ def libtpu_nobody_asked_for(view: View) -> Finding | None:
 
 
 def libtpu_differences(view: View) -> tuple[str, ...]:
-    """Declarations that the installed libtpu does not meet while it suits another framework."""
+    """Describe requirements that the installed libtpu does not meet, if it meets another's."""
     libtpu = view.found.frameworks.libtpu
     if not libtpu or not view.on_tpu:
         return ()
-    wants = {name: spec for name in _USERS if (spec := _wanted_libtpu(view, name))}
+    wants = _wanted_libtpus(view)
     suits = [name for name, spec in wants.items() if satisfies(libtpu, spec)]
     return tuple(
         f"libtpu {libtpu} suits {suits[0]}; {name} {view.version(name)} declares libtpu{spec}"
@@ -91,7 +91,7 @@ def libtpu_differences(view: View) -> tuple[str, ...]:
 
 
 def torch_xla_mismatch(view: View) -> Finding | None:
-    """F24: torch and torch_xla of different releases."""
+    """F24: different releases of torch and torch_xla."""
     torch, xla = view.version("torch"), view.version("torch-xla")
     if not torch or not xla or minor(torch) == minor(xla):
         return None
@@ -104,7 +104,7 @@ def torch_xla_mismatch(view: View) -> Finding | None:
 
 
 def tensorflow_beside_torch_xla(view: View) -> Finding | None:
-    """F25: TensorFlow was installed beside torch_xla; images that came so are left alone."""
+    """F25: TensorFlow was installed beside torch_xla, other than by the runtime's image."""
     if not view.on_tpu or not view.has("torch-xla") or not view.has("tensorflow"):
         return None
     if any("came with this runtime" in why for why in view.found.frameworks.because):
@@ -113,7 +113,7 @@ def tensorflow_beside_torch_xla(view: View) -> Finding | None:
 
 
 def two_libtpus(view: View) -> Finding | None:
-    """F26: two distributions with a libtpu each."""
+    """F26: two distributions that each contain a libtpu."""
     dists = _libtpu_dists(view)
     tensorflow = view.version("tensorflow-tpu")
     if tensorflow and len(dists) == 1:
@@ -133,7 +133,7 @@ def colab_without_tensorflow(view: View) -> Finding | None:
 
 
 def tensorflow_without_tpu(view: View) -> Finding | None:
-    """F29: chips, and a TensorFlow that cannot see them."""
+    """F29: chips, and a TensorFlow without TPU support."""
     frameworks = view.found.frameworks
     if not view.on_tpu or frameworks.tensorflow_build in (None, "tpu"):
         return None
@@ -153,7 +153,7 @@ def pjrt_variables_missing(view: View) -> Finding | None:
 
 
 def several_tensorflows(view: View) -> Finding | None:
-    """F32: several distributions that share one folder."""
+    """F32: several TensorFlow distributions, which share one folder."""
     dists = [name for name in TENSORFLOW_DISTS if view.has(name)]
     if len(dists) < 2:
         return None
@@ -161,7 +161,7 @@ def several_tensorflows(view: View) -> Finding | None:
 
 
 def protobuf_out_of_range(view: View) -> Finding | None:
-    """F33: protobuf outside what TensorFlow declares."""
+    """F33: protobuf outside the range that TensorFlow declares."""
     frameworks, protobuf = view.found.frameworks, view.version("protobuf")
     if not frameworks.tensorflow or not protobuf or not frameworks.tensorflow_dist:
         return None
@@ -175,7 +175,7 @@ def protobuf_out_of_range(view: View) -> Finding | None:
     )
 
 
-def keras_of_another_time(view: View) -> Finding | None:
+def keras_mismatch(view: View) -> Finding | None:
     """F34: Keras 3 on a TensorFlow before 2.16, or legacy Keras without its package."""
     tensorflow = view.found.frameworks.tensorflow
     if not tensorflow:
@@ -196,7 +196,7 @@ def keras_of_another_time(view: View) -> Finding | None:
 
 
 def lightning_without_xla(view: View) -> Finding | None:
-    """F37: a Lightning whose XLA accelerator has moved to another package."""
+    """F37: a Lightning release whose XLA accelerator moved to another package."""
     version = view.version("lightning") or view.version("pytorch-lightning")
     enterprise = view.has("pytorch-lightning-enterprise")
     if not view.on_tpu or not version or enterprise or not view.has("torch-xla"):
@@ -216,7 +216,7 @@ def libtpu_sdk_unusable(view: View) -> Finding | None:
     return found(f"Python {python} with libtpu {libtpu}")
 
 
-_USERS = ("jax", "torch-xla", "tensorflow-tpu")
+_LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
 
 
 def _libtpu_dists(view: View) -> list[str]:
@@ -228,8 +228,13 @@ def _library_path(view: View) -> bool:
     return bool(path) and view.machine.exists(path)
 
 
+def _wanted_libtpus(view: View) -> dict[str, str]:
+    wants = ((name, _wanted_libtpu(view, name)) for name in _LIBTPU_USERS)
+    return {name: specifier for name, specifier in wants if specifier}
+
+
 def _wanted_libtpu(view: View, name: str) -> str | None:
-    """What a framework declares; its installed metadata wins over the dated table."""
+    """Return the libtpu that a framework declares; its metadata wins over the dated table."""
     version = view.version(name)
     if not version:
         return None

@@ -1,4 +1,4 @@
-"""What a check gets to see, and what it may say."""
+"""The input and the result of a check."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from tpuctl.runtime.redact import is_secret_name, redact
 
 @dataclass(frozen=True)
 class View:
-    """A machine and what has been found out about it."""
+    """A machine and what was detected on it."""
 
     machine: Machine
     found: Detection
@@ -21,7 +21,7 @@ class View:
 
     @property
     def is_hosted(self) -> bool:
-        """Whether this is a notebook service, where nothing of the host can be changed."""
+        """Whether this is a notebook service, where the host cannot be changed."""
         return self.found.runtime.startswith(("colab", "kaggle"))
 
     def has(self, distribution: str) -> bool:
@@ -29,26 +29,26 @@ class View:
         return distribution in self.machine.packages
 
     def version(self, distribution: str) -> str:
-        """The version of a distribution; empty when it is not installed."""
+        """Return the version of a distribution; empty if it is not installed."""
         return self.machine.packages.get(distribution, "")
 
     def value(self, name: str) -> str:
-        """A variable's value; set but empty is the same as unset."""
+        """Return an environment variable; set but empty is the same as unset."""
         return variable(self.machine, name)
 
     def is_true(self, name: str) -> bool:
-        """Whether a variable means yes."""
+        """Whether an environment variable is set to something that means yes."""
         return is_true(self.machine, name)
 
     def shown(self, name: str) -> str:
-        """A variable as evidence."""
+        """Return `NAME=value` as evidence, without secrets."""
         value = redact(self.value(name))
         return f"{name}={'<redacted>' if is_secret_name(name) else value[:120]}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A failure that was seen: its evidence, and where this machine differs from the catalogue."""
+    """Evidence of a failure; the other fields override the catalogue for this machine."""
 
     evidence: tuple[str, ...]
     severity: str | None = None
@@ -57,5 +57,5 @@ class Finding:
 
 
 def found(*evidence: str, severity: str | None = None) -> Finding:
-    """A finding as the catalogue describes it."""
+    """Make a finding that is described by the catalogue."""
     return Finding(tuple(evidence), severity=severity)

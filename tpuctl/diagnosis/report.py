@@ -1,9 +1,10 @@
-"""The whole answer of `tpuctl doctor`, as data."""
+"""The result of `tpuctl doctor`, as data."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpuctl.outcome import Outcome, Status
+from tpuctl.runtime.holders import Holder
 from tpuctl.runtime.machine import HostFacts
 from tpuctl.training.strategy import Choice
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is wrong, or worth knowing, with the evidence and what mends it."""
+    """Something that is wrong or worth knowing, with the evidence and how to fix it."""
 
     code: str
     severity: str
@@ -25,30 +26,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class HolderLine:
-    """A process that has the TPU."""
-
-    pid: int
-    user: str | None
-    command: str | None
-    device: str
-    is_this_notebook: bool
-    seen_by: str
-
-
-@dataclass(frozen=True)
-class Recommended:
-    """The framework and strategy to start with, and code that runs as pasted."""
-
-    framework: str
-    strategy: str
-    because: str
-    snippet: str
-
-
-@dataclass(frozen=True)
 class Answers:
-    """The four separate answers, each with its own evidence."""
+    """The evidence, for each of the four questions that `detect` answers."""
 
     platform: tuple[str, ...]
     hardware: tuple[str, ...]
@@ -58,7 +37,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Diagnosis(Outcome):
-    """Where we are, what is here, what is wrong and what to do."""
+    """The runtime, its hardware and frameworks, what is wrong, and what to use."""
 
     runtime: str
     accelerator: str
@@ -85,8 +64,8 @@ class Diagnosis(Outcome):
     strategy_torch: str
     strategy_keras: str
     strategies: tuple[Choice, ...]
-    recommended: Recommended
-    holders: tuple[HolderLine, ...]
+    recommended: Choice
+    holders: tuple[Holder, ...]
     uninspected_processes: int
     problems: tuple[Problem, ...]
     deep: "DeviceTrial | None" = None
@@ -97,22 +76,22 @@ class Diagnosis(Outcome):
 
     @property
     def blocking(self) -> tuple[Problem, ...]:
-        """The problems that keep the accelerator from working."""
+        """The problems that prevent the accelerator from working."""
         return tuple(problem for problem in self.problems if problem.severity == "blocking")
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Everything that was seen."""
+        """The evidence."""
         return self.evidence
 
     @property
     def status(self) -> Status:
-        """Attention where something blocks or deserves a warning."""
+        """`attention` if there is a blocking problem or a warning."""
         serious = any(problem.severity != "note" for problem in self.problems)
         return "attention" if serious or self.exit_code else "ok"
 
     @property
     def exit_code(self) -> int:
-        """1 when any problem is blocking, or a trial that was asked for has failed."""
+        """1 if a problem is blocking, or a requested trial failed."""
         failed = (self.deep and self.deep.error) or (self.numerics and self.numerics.error)
         return 1 if self.blocking or failed else 0

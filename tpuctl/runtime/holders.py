@@ -1,12 +1,12 @@
-"""Who has the TPU: the driver's own word, open device nodes, and libtpu's lock.
+"""Find the processes that hold the TPU: by open device nodes, libtpu's lock and the driver.
 
-Travels to workers, so it needs nothing but Python 3.8.
+This module is sent to workers, so it must run on Python 3.8 with nothing else installed.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tpuctl.runtime.machine import LOCKFILE, Process, parse_count
 from tpuctl.runtime.redact import safe_command
@@ -26,21 +26,21 @@ BY_DRIVER = "device_owner of the driver"
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that has the TPU, and how that is known."""
+    """A process that holds the TPU, and how that is known."""
 
     pid: int
     user: str | None
     command: str | None
     device: str
     is_this_notebook: bool
-    is_ours: bool
-    is_a_notebook: bool
+    is_ours: bool = field(metadata={"internal": True})
+    is_a_notebook: bool = field(metadata={"internal": True})
     seen_by: str
 
 
 @dataclass(frozen=True)
 class State:
-    """Whether the TPU is free, and how far that could be seen."""
+    """Whether the TPU is free, and how much of the machine could be inspected."""
 
     holders: tuple[Holder, ...] = ()
     uninspected: int = 0
@@ -51,9 +51,9 @@ class State:
 
 
 def find_state(machine: HostView, nodes: Sequence[str]) -> State:
-    """Look for the processes that have this machine's TPU.
+    """Find the processes that hold this machine's TPU.
 
-    `nodes` are the device nodes of its chips; with none, whatever looks like one counts.
+    `nodes` are the device nodes of its chips; if empty, every path that looks like one counts.
     """
     scan = machine.scan_open_files(lambda path: path in nodes if nodes else _is_node(path))
     ours = _ancestors(machine)
@@ -81,7 +81,7 @@ def _is_node(path: str) -> bool:
 def _holder(
     machine: HostView, pid: int, device: str, seen_by: str, ours: dict[int, Process]
 ) -> Holder:
-    # A driver names pids of the host: inside a container they are somebody else's, or nobody's.
+    # The driver reports pids of the host; inside a container they mean another process or none.
     process = machine.process(pid) or Process(pid)
     words = process.cmdline or process.comm or ""
     is_kernel = bool(_KERNEL.search(words))
@@ -98,7 +98,7 @@ def _holder(
 
 
 def _ancestors(machine: HostView) -> dict[int, Process]:
-    """This process and its parents, as far up as they can be seen."""
+    """Return this process and its ancestors, as far up as they are visible."""
     chain: dict[int, Process] = {}
     process: Process | None = machine.self_process
     while process and process.pid > 1 and process.pid not in chain and len(chain) < _LONGEST_CHAIN:
@@ -116,7 +116,7 @@ def _lock_pids(machine: HostView) -> tuple[int, ...]:
     pids = []
     for line in machine.locks:
         words = line.split()
-        # `1: -> POSIX ...` is a process that waits for the lock and does not have it.
+        # `1: -> POSIX ...` is a process that waits for the lock and does not hold it.
         pid = parse_count(words[4]) if len(words) > 5 and words[1] != "->" else None
         if pid is not None and words[5].rpartition(":")[2] == str(lockfile.inode):
             pids.append(pid)

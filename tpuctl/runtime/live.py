@@ -29,8 +29,8 @@ class LiveMachine(LocalMachine):
         self._path = sys.path if path is None else path
         self._server = server
 
-    def again(self) -> "LiveMachine":
-        """The same machine looked at afresh: what was cached may have changed."""
+    def refreshed(self) -> "LiveMachine":
+        """Return the same machine without cached answers."""
         return LiveMachine(root=self.root, env=self.env, path=self._path, server=self._server)
 
     @cached_property

@@ -248,16 +248,14 @@ class RecordingMachine:
     def _proc(self, scrub: Scrubber) -> dict[str, Any]:
         me, lockfile = self.self_process, self.lockfile
         inode = lockfile.inode if lockfile else None
-        # Other lines of /proc/locks are none of the reader's business.
+        # The other locks of the machine say nothing about the TPU.
         locks = [line for line in self.locks if inode is not None and f":{inode} " in line]
         scanned = (*self._scan.refused, *self._scan.open_files)
         processes = {**{pid: Process(pid) for pid in scanned}, **self._processes}
         proc = {
             "self": {"pid": me.pid, "ppid": me.ppid, "uid": me.uid},
             "processes": {str(pid): self._process(p, scrub) for pid, p in processes.items()},
-            "locks": [
-                line for line in self.locks if f":{'-' if inode is None else inode} " in line
-            ],
+            "locks": locks,
             "lockfile_inode": inode,
             "lockfile_uid": lockfile.uid if lockfile else None,
             "reachable_ports": {scrub.text(k): v for k, v in self._reachable.items()},
