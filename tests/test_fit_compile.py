@@ -244,7 +244,7 @@ def test_a_step_of_ones_own_has_no_other_program_for_inference(
     programs: Path, session: Session
 ) -> None:
     found = fit(f"{programs}:dense", "v6e-1", batch_size=64, training=False, session=session)
-    assert any("--inference changes nothing" in warning for warning in found.warnings)
+    assert any("--inference has no effect" in warning for warning in found.warnings)
 
 
 def test_a_function_is_told_the_type_of_its_elements_where_it_asks(

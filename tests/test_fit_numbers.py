@@ -135,7 +135,7 @@ def test_a_type_has_the_topology_that_libtpu_calls_it(name, topology, devices) -
 
 
 def test_a_type_whose_topology_nobody_knows_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="topology of a v4-1024 is not known"):
+    with pytest.raises(InvalidInputError, match="v4-1024: its topology is unknown"):
         slices.find_slice("v4-1024")
 
 
@@ -246,7 +246,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None
     if found.best is None:
         assert limit == 0
     elif found.next_too_large is None:
-        assert found.best.per_device == batch_search.LARGEST <= limit
+        assert found.best.per_device == batch_search.LARGEST_SIZE <= limit
     else:
         step = found.next_too_large.per_device - found.best.per_device
         assert found.best.per_device <= limit < found.next_too_large.per_device
@@ -260,6 +260,8 @@ def test_a_search_that_found_no_limit_says_so() -> None:
         Target("file", "step.mlir"), slices.find_slice("v5e-4"), 8, dtype=None, training=True
     )
     fit = build_fit(question, compilation(), tried, (), 1)
-    assert f"no limit up to a batch of {4 * batch_search.LARGEST:,}" in " ".join(fit.notes)
+    assert f"not the limit up to a batch size of {4 * batch_search.LARGEST_SIZE:,}" in " ".join(
+        fit.notes
+    )
     limited = build_fit(question, compilation(), batch_search.find_largest(memory(64, 1, 1)), (), 1)
-    assert "no limit" not in " ".join(limited.notes)
+    assert "not the limit" not in " ".join(limited.notes)
