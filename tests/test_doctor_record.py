@@ -15,14 +15,14 @@ from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.machine import Machine
-from tpuctl.runtime.record import RecordingMachine, to_json
+from tpuctl.runtime.record import Recorder, to_json
 from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
 
 def recorded(machine: Machine) -> dict[str, Any]:
-    recording = RecordingMachine(machine)
-    diagnose(recording)
-    document: dict[str, Any] = json.loads(to_json(recording.document()))
+    recorder = Recorder(machine)
+    diagnose(recorder.machine)
+    document: dict[str, Any] = json.loads(to_json(recorder.document()))
     return document
 
 

@@ -241,7 +241,7 @@ def examine(
 
 
 def _recorded(machine: Machine, path: Path) -> Diagnosis:
-    from tpuctl.runtime.record import RecordingMachine, to_json
+    from tpuctl.runtime.record import Recorder, to_json
     from tpuctl.storage.local import write_atomically
 
     if not path.parent.is_dir():
@@ -249,9 +249,9 @@ def _recorded(machine: Machine, path: Path) -> Diagnosis:
             f"Could not write {path}: the folder {path.parent} does not exist.",
             hint=f"mkdir -p {shlex.quote(str(path.parent))}",
         )
-    recording = RecordingMachine(machine)
-    diagnosis = diagnose(recording)
-    write_atomically(path, to_json(recording.document()))
+    recorder = Recorder(machine)
+    diagnosis = diagnose(recorder.machine)
+    write_atomically(path, to_json(recorder.document()))
     return replace(diagnosis, recorded_to=str(path))
 
 

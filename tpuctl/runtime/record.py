@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from tpuctl.codec import to_plain
 from tpuctl.runtime.machine import FdScan, Machine, Process
@@ -133,146 +134,108 @@ class _ObservedEnv(Mapping[str, str]):
         return len(self._env)
 
 
-class RecordingMachine:
-    """A machine that passes every question on to another one and keeps the answers."""
+class Recorder:
+    """Passes every question about a machine on, and keeps the answers.
+
+    Whatever a check asks for is in the recording, so a replay gives the same diagnosis.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.env = _ObservedEnv(machine.env)
-        self.pci, self.host, self.self_process = machine.pci, machine.host, machine.self_process
-        self.locks, self.lockfile = machine.locks, machine.lockfile
-        self.metadata_answers = machine.metadata_answers
         packages = machine.packages.items()
         self.packages = {name: version for name, version in packages if _PUBLIC.match(name)}
-        self._files: dict[str, str | None] = {}
-        self._metadata: dict[str, str] = {}
-        self._requires: dict[str, list[str]] = {}
-        self._processes: dict[int, Process] = {}
-        self._scan = FdScan({}, ())
-        self._ports: dict[int, bool] = {}
-        self._reachable: dict[str, bool] = {}
+        self._answers: dict[str, dict[Any, Any]] = defaultdict(dict)
 
-    def metadata(self, path: str) -> str | None:
-        """Ask, and keep the value."""
-        value = self._machine.metadata(path)
-        if value is not None:
-            self._metadata[path] = value
-        return value
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._machine, name)
+        if not callable(found):
+            return found
 
-    def read(self, path: str) -> str | None:
-        """Read, and keep the text."""
-        text = self._machine.read(path)
-        # User names are only looked up for the report on this machine.
-        if text is not None and path != "/etc/passwd":
-            self._files[path] = text
-        return text
+        def ask(question: Any) -> Any:
+            answer = found(question)
+            self._answers[name][question] = answer
+            return answer
 
-    def exists(self, path: str) -> bool:
-        """Ask, and keep the path if it exists."""
-        return self._keep(path, self._machine.exists(path))
+        return ask
 
-    def is_dir(self, path: str) -> bool:
-        """Ask, and keep the folder if it exists."""
-        return self._keep(path.rstrip("/") + "/", self._machine.is_dir(path))
-
-    def is_device(self, path: str) -> bool:
-        """Ask, and keep the device if it exists."""
-        return self._keep(path, self._machine.is_device(path))
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """Ask; the files in the folder are kept when they are asked for themselves."""
-        return self._machine.names(folder)
-
-    def requires(self, distribution: str) -> tuple[str, ...] | None:
-        """Ask, and keep the requirements that the checks read."""
-        lines = self._machine.requires(distribution)
-        if lines is not None:
-            self._requires[distribution] = [ln for ln in lines if _CHECKED_REQUIREMENT.match(ln)]
-        return lines
-
-    def process(self, pid: int) -> Process | None:
-        """Ask, and keep the process."""
-        process = self._machine.process(pid)
-        if process:
-            self._processes[pid] = process
-        return process
-
-    def scan_open_files(self, wanted: Callable[[str], bool]) -> FdScan:
-        """Scan, and keep the processes that were found and those that refused."""
-        self._scan = self._machine.scan_open_files(wanted)
-        return self._scan
-
-    def is_listening(self, port: int) -> bool | None:
-        """Ask, and keep the answer."""
-        answer = self._machine.is_listening(port)
-        if answer is not None:
-            self._ports[port] = answer
-        return answer
-
-    def is_reachable(self, address: str) -> bool | None:
-        """Ask, and keep the answer."""
-        answer = self._machine.is_reachable(address)
-        if answer is not None:
-            self._reachable[address] = answer
-        return answer
+    @property
+    def machine(self) -> Machine:
+        """The machine to diagnose while recording."""
+        return cast("Machine", self)
 
     def document(self) -> dict[str, Any]:
         """Return everything that was asked for, scrubbed, in the format that `replay` reads."""
-        scrub = Scrubber(self._machine.env, self._files)
-        metadata = {path: scrub.metadata(path, text) for path, text in self._metadata.items()}
-        host = to_plain(self.host)
-        devices = [to_plain(device) for device in self.pci]
+        files = self._files()
+        scrub = Scrubber(self._machine.env, files)
+        metadata = {path: scrub.metadata(path, text) for path, text in self._known("metadata")}
+        host = to_plain(self._machine.host)
+        devices = [to_plain(device) for device in self._machine.pci]
         return {
             "name": "recorded",
             "env": {name: scrub.variable(name, text) for name, text in self.env.read.items()},
             "files": {
                 scrub.text(path): None if text is None else scrub.file(path, text)
-                for path, text in sorted(self._files.items())
+                for path, text in sorted(files.items())
             },
             "absent": [],
             "pci": [{**device, "class": device.pop("pci_class")} for device in devices],
-            "metadata": metadata if self.metadata_answers else None,
+            "metadata": metadata if self._machine.metadata_answers else None,
             "packages": dict(sorted(self.packages.items())),
-            "requires": self._requires,
+            "requires": {
+                distribution: [line for line in lines if _CHECKED_REQUIREMENT.match(line)]
+                for distribution, lines in self._known("requires")
+            },
             "python": host.pop("python"),
             "host": host,
             "proc": self._proc(scrub),
             "source": "tpuctl doctor --record",
         }
 
-    def _keep(self, path: str, is_there: bool) -> bool:
-        if is_there and path.rstrip("/") not in self._files:
-            self._files.setdefault(path, None)
-        return is_there
+    def _known(self, question: str) -> list[tuple[Any, Any]]:
+        return [pair for pair in self._answers[question].items() if pair[1] is not None]
+
+    def _files(self) -> dict[str, str | None]:
+        """Return the text of every file that was read, and None for what merely exists."""
+        # User names are only looked up for the report on this machine.
+        files = {path: text for path, text in self._known("read") if path != "/etc/passwd"}
+        exist = [*self._known("exists"), *self._known("is_device")]
+        exist += [(f"{path.rstrip('/')}/", is_dir) for path, is_dir in self._known("is_dir")]
+        for path, is_there in exist:
+            if is_there and path.rstrip("/") not in files:
+                files.setdefault(path, None)
+        return files
 
     def _proc(self, scrub: Scrubber) -> dict[str, Any]:
-        me, lockfile = self.self_process, self.lockfile
+        me, lockfile = self._machine.self_process, self._machine.lockfile
         inode = lockfile.inode if lockfile else None
         # The other locks of the machine say nothing about the TPU.
-        locks = [line for line in self.locks if inode is not None and f":{inode} " in line]
-        scanned = (*self._scan.refused, *self._scan.open_files)
-        processes = {**{pid: Process(pid) for pid in scanned}, **self._processes}
+        locks = [line for line in self._machine.locks if inode is not None and f":{inode} " in line]
+        scan = next((scan for _, scan in self._known("scan_open_files")), FdScan({}, ()))
+        seen = {pid: Process(pid) for pid in (*scan.refused, *scan.open_files)}
+        seen |= dict(self._known("process"))
         proc = {
             "self": {"pid": me.pid, "ppid": me.ppid, "uid": me.uid},
-            "processes": {str(pid): self._process(p, scrub) for pid, p in processes.items()},
+            "processes": {
+                str(pid): {
+                    "comm": scrub.text(process.comm) if process.comm else None,
+                    "cmdline": scrub.text(safe_command(process.cmdline or "")) or None,
+                    "ppid": process.ppid,
+                    "uid": process.uid,
+                    "fds": "unreadable"
+                    if pid in scan.refused
+                    else list(scan.open_files.get(pid, ())),
+                }
+                for pid, process in seen.items()
+            },
             "locks": locks,
             "lockfile_inode": inode,
             "lockfile_uid": lockfile.uid if lockfile else None,
-            "reachable_ports": {scrub.text(k): v for k, v in self._reachable.items()},
+            "reachable_ports": {scrub.text(k): v for k, v in self._known("is_reachable")},
         }
-        if self._ports:
-            proc["listening_ports"] = [port for port, is_open in self._ports.items() if is_open]
+        if ports := self._known("is_listening"):
+            proc["listening_ports"] = [port for port, is_open in ports if is_open]
         return proc
-
-    def _process(self, process: Process, scrub: Scrubber) -> dict[str, Any]:
-        refused = process.pid in self._scan.refused
-        return {
-            "comm": scrub.text(process.comm) if process.comm else None,
-            "cmdline": scrub.text(safe_command(process.cmdline)) if process.cmdline else None,
-            "ppid": process.ppid,
-            "uid": process.uid,
-            "fds": "unreadable" if refused else list(self._scan.open_files.get(process.pid, ())),
-        }
 
 
 def to_json(document: dict[str, Any]) -> str:
