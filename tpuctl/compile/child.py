@@ -59,6 +59,7 @@ def main() -> None:
     channel = Channel(int(sys.argv[1]))
     channel.beat()
 
+    # From a thread: the compiler keeps the main thread in C++ for minutes.
     def beat() -> None:
         while True:
             time.sleep(BEAT_S)

@@ -19,6 +19,13 @@ from tpuctl.compile.models import Matmul, PaddingWaste
 SUBLANES = 8
 MIN_SHARE = 0.01
 MAX_NAMED = 10
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
+_NAME = re.compile(r'op_name="([^"]*)"')
+# `jit(step)/jvp(head)/dot_general`: JAX wraps the user's names in those of its transformations.
+_WRAPPING = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|remat|checkpoint)\(|\)")
+_NOT_A_LAYER = ("while", "body", "closed_call", "cond", "checkpoint", "rematted_computation")
 
 
 @dataclass(frozen=True)
@@ -77,15 +84,6 @@ def measure_padding(matmuls: Iterable[Matmul], unit: int) -> Padding:
 def nearest(size: int, unit: int) -> int:
     """Round to the nearest multiple of the unit, at least one."""
     return max(1, round(size / unit)) * unit
-
-
-_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_WINDOW = re.compile(r"window=\{([^}]*)\}")
-_GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
-_NAME = re.compile(r'op_name="([^"]*)"')
-# `jit(step)/jvp(head)/dot_general`: JAX wraps the user's names in those of its transformations.
-_WRAPPING = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|remat|checkpoint)\(|\)")
-_NOT_A_LAYER = ("while", "body", "closed_call", "cond", "checkpoint", "rematted_computation")
 
 
 def read_matmul(

@@ -20,6 +20,16 @@ _MISSING = (
 )  # fmt: skip
 _UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _LINE = re.compile(r"^\s*\S+\(\s*\d+%\);\s*([\d.]+)([KMGT]?)i?B?;\s*\d+;\s*\d+; (.+)$", re.M)
+SLICES = ("dynamic-slice", "slice", "gather")
+# They only rename memory, or wait for a transfer that was counted where it started.
+FREE = (
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
+    "replica-id", "while", "conditional", "call", "opt-barrier", "iota",
+)  # fmt: skip
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_AGAIN = re.compile(r"_\d+$")
+_NUMBER = re.compile(r"^\s*(-?\d+)\b")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
 def read_out_of_memory(message: str) -> tuple[int, int] | None:
@@ -42,14 +52,6 @@ def read_report(text: str) -> tuple[Tensor, ...]:
 
 def _bytes(number: str, unit: str) -> int:
     return int(float(number) * _UNITS[unit])
-
-
-SLICES = ("dynamic-slice", "slice", "gather")
-# They only rename memory, or wait for a transfer that was counted where it started.
-FREE = (
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
-    "replica-id", "while", "conditional", "call", "opt-barrier", "iota",
-)  # fmt: skip
 
 
 def count_bytes(module: Module, within: Computation, instruction: Instruction) -> int:
@@ -76,6 +78,7 @@ def _started(instruction: Instruction) -> int:
     """Count an asynchronous copy; its value is (to, from, ...), but (from, to, ...) of a slice."""
     if instruction.operation not in ("copy-start", "slice-start"):
         return 0
+    # HBM traffic is one end of the copy or both; the other end may be the core's own memory.
     first, second = instruction.arrays[:2]
     to, source = (first, second) if instruction.operation == "copy-start" else (second, first)
     return to.bytes * ((to.space == 0) + (source.space == 0))
@@ -86,7 +89,7 @@ def _alone(within: Computation, instruction: Instruction) -> int:
         return 2 * _bytes_of(within, instruction.operands[1])
     written = _in_hbm(instruction.arrays)
     if instruction.operation in SLICES:
-        return 2 * written
+        return 2 * written  # it reads only what it writes
     return written + sum(
         _bytes_of(within, name) for name in instruction.operands if _is_in_hbm(within, name)
     )
@@ -108,6 +111,7 @@ def _read_inside(module: Module, fused: Computation, position: int) -> int:
             read += _read_inside(module, inner, user.operands.index(parameter.name))
         else:
             return parameter.bytes
+    # Overlapping slices cannot read more than there is.
     return min(read, parameter.bytes)
 
 
@@ -124,12 +128,6 @@ def _is_in_hbm(within: Computation, name: str) -> bool:
     """Whether a value is an array in HBM; the parts of a tuple are counted elsewhere."""
     found = within.by_name.get(name)
     return found is not None and len(found.arrays) == 1 and found.arrays[0].space == 0
-
-
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_AGAIN = re.compile(r"_\d+$")
-_NUMBER = re.compile(r"^\s*(-?\d+)\b")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
 def summarise(module: Module) -> Program:
@@ -235,5 +233,6 @@ def _collected(instruction: Instruction) -> int:
     """Count the bytes of a collective, where it starts."""
     if instruction.operation.endswith("-done"):
         return 0
+    # The value of a -start is a pair of its operand and its result.
     parts = 2 if instruction.operation.endswith("-start") else 1
     return instruction.bytes // parts

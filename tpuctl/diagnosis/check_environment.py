@@ -5,8 +5,8 @@ import re
 from tpuctl.diagnosis.finding import Finding, View, found
 from tpuctl.runtime.topology import product
 
+# The expression of torch_xla/_internal/tpu.py, oddities included: it decides what is accepted.
 _TORCH_XLA_TYPE = re.compile(r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
-_KERAS_CONFIG = "/.keras/keras.json"
 _OLD_PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 
 
@@ -29,9 +29,9 @@ def keras_on_cpu(view: View) -> Finding | None:
         return None
     if frameworks.tensorflow_build in (None, "tpu"):
         return None
-    told = view.value("KERAS_BACKEND").lower()
-    if told:
-        return found(view.shown("KERAS_BACKEND")) if told == "tensorflow" else None
+    backend = view.value("KERAS_BACKEND").lower()
+    if backend:
+        return found(view.shown("KERAS_BACKEND")) if backend == "tensorflow" else None
     path = (view.value("KERAS_HOME") or view.value("HOME") + "/.keras") + "/keras.json"
     config = view.machine.read(path) or ""
     if re.search(r'"backend"\s*:\s*"tensorflow"', config):
@@ -44,7 +44,7 @@ def library_path_missing(view: View) -> Finding | None:
     path = view.value("TPU_LIBRARY_PATH")
     if not path or (view.machine.exists(path) and not view.machine.is_dir(path)):
         return None
-    return found(view.shown("TPU_LIBRARY_PATH"), "there is no such file")
+    return found(view.shown("TPU_LIBRARY_PATH"), "the file does not exist")
 
 
 def old_tpu_driver(view: View) -> Finding | None:
@@ -101,6 +101,7 @@ def no_google_client(view: View) -> Finding | None:
     name = view.value("TPU_NAME")
     if not view.found.frameworks.tensorflow or view.has("google-api-python-client"):
         return None
+    # On a single TPU host the TPU is found without its name.
     alone = view.on_tpu and view.found.topology.hosts == 1
     if alone or not name or name == "local" or name.startswith("grpc://"):
         return None

@@ -58,7 +58,7 @@ def vbar_out_of_reach(view: View) -> Finding | None:
         return None
     address = view.value("VBAR_CONTROL_SERVICE_URL")
     if address.startswith("unix:"):
-        return None
+        return None  # a socket file, which cannot be tried like a port
     answers = view.machine.is_reachable(address or "[::]:8353")
     if answers or (address and answers is None):
         return None
@@ -212,6 +212,7 @@ def _sick(view: View) -> Finding | None:
 
 
 def _hidden_by_container(view: View) -> bool:
+    # Without a driver on the host there are no nodes that a container could lack.
     return bool(in_container(view.machine)) and view.found.chips.driver_bound
 
 

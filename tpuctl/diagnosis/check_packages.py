@@ -4,6 +4,8 @@ from tpuctl.diagnosis.finding import Finding, View, found
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.versions import minor, parse, requirement_of, satisfies, tables
 
+_LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
+
 
 def jax_without_libtpu(view: View) -> Finding | None:
     """F15: chips and JAX, but no libtpu."""
@@ -115,6 +117,7 @@ def tensorflow_beside_torch_xla(view: View) -> Finding | None:
 def two_libtpus(view: View) -> Finding | None:
     """F26: two distributions that each contain a libtpu."""
     dists = _libtpu_dists(view)
+    # tensorflow-tpu counts as a second copy if it does not accept the installed libtpu.
     tensorflow = view.version("tensorflow-tpu")
     if tensorflow and len(dists) == 1:
         declared = _wanted_libtpu(view, "tensorflow-tpu")
@@ -147,6 +150,7 @@ def pjrt_variables_missing(view: View) -> Finding | None:
     missing = [name for name in names if not view.value(name)]
     if frameworks.tensorflow_build != "tpu" or not view.found.chips.needs("pjrt") or not missing:
         return None
+    # The TPU VM images whose names end in -pjrt set the variables themselves.
     if any("-pjrt" in why for why in frameworks.because):
         return None
     return found(f"not set: {', '.join(missing)}", f"TPU {view.found.generation}")
@@ -214,9 +218,6 @@ def libtpu_sdk_unusable(view: View) -> Finding | None:
     if parse(libtpu) > parse(tables()["libtpu_before_python_3_12"]):
         return None
     return found(f"Python {python} with libtpu {libtpu}")
-
-
-_LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
 
 
 def _libtpu_dists(view: View) -> list[str]:

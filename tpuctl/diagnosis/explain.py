@@ -1,4 +1,4 @@
-"""The catalogue of failures: what each is called, says, means and takes to mend."""
+"""The catalogue of known failures, and finding them in the text of an error or a log."""
 
 import json
 import re
@@ -11,6 +11,15 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome, Status
 
 _FILE = Path(__file__).parent / "data" / "failures.json"
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Quotes differ between versions and shells, so they never take part in a match.
+_QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
+_NAME_ENDS = re.compile(r"(?!\w|[.-]\w)")
+# How far apart the pieces of a pattern may be: a wrapped message, not two unrelated ones.
+_GAP = 400
+# The overlap is longer than any pattern with its gaps, so that no match is cut in two.
+_PIECE, _OVERLAP = 1 << 22, 1 << 13
+_LONGEST_CODE = 40
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,6 @@ def failures() -> dict[str, Failure]:
     return {
         entry["code"]: Failure(**{**entry, "texts": tuple(entry["texts"])}) for entry in entries
     }
-
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Quotes differ between versions and shells, so they never take part in a match.
-_QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
-_NAME_ENDS = re.compile(r"(?!\w|[.-]\w)")
-_GAP = 400
-_PIECE, _OVERLAP = 1 << 22, 1 << 13
-_LONGEST_CODE = 40
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def explain(text: str) -> Explanation:
     """
     if not text.strip():
         raise InvalidInputError(
-            "There is no text to explain.",
+            "The text to explain is empty.",
             hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
         )
     code = text.strip() if len(text) < _LONGEST_CODE else ""

@@ -11,6 +11,7 @@ from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 
 _DATA = Path(__file__).parent / "data"
+_NAME = re.compile(r"([a-z0-9]*[a-z][a-z0-9]*?)-(\d{1,6})")
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,6 @@ def generation_of_type(accelerator_type: str) -> str | None:
     aliases = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x", "7x": "tpu7x"}
     name = aliases.get(family, family)
     return name if generation(name) else None
-
-
-_NAME = re.compile(r"([a-z0-9]*[a-z][a-z0-9]*?)-(\d{1,6})")
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ def find_gpus(machine: Machine) -> Gpus:
     names = _gpu_names(machine)
     if nodes:
         return Gpus(len(nodes), names, (f"/dev/{', /dev/'.join(nodes)}", *names))
+    # WSL has no /dev/nvidia0; its GPUs are behind /dev/dxg.
     for path in ("/dev/nvidiactl", "/dev/dxg"):
         if machine.is_device(path):
             return Gpus(max(1, len(names)), names, (path, *names))
@@ -132,6 +133,8 @@ def _kind(machine: Machine, chips: list[PciDevice]) -> tuple[Generation, str | N
     majority = Counter(chip.device for chip in chips).most_common(1)[0][0]
     chip = next(chip for chip in chips if chip.device == majority)
     candidates = _candidates(chip)
+    # v2 and v3 share a PCI device id; only the subsystem id, which containers may hide, the
+    # driver's name and the accelerator type tell them apart.
     for item in candidates:
         if len(candidates) == 1 or chip.subsystem_device == item.pci_subsystem:
             return item, None
@@ -146,6 +149,7 @@ def _kind(machine: Machine, chips: list[PciDevice]) -> tuple[Generation, str | N
 
 
 def _chips_with_node(machine: Machine, slots: list[list[PciDevice]], nodes: tuple[str, ...]) -> int:
+    # Up to v4 a chip is /dev/accelN; from v5e on it is a vfio group, /dev/vfio/N.
     accel = sum(path.startswith("/dev/accel") for path in nodes)
     if accel:
         return min(accel, len(slots))

@@ -114,6 +114,7 @@ def _lock_pids(machine: HostView) -> tuple[int, ...]:
     if lockfile is None or lockfile.inode is None:
         return ()
     pids = []
+    # A line: `1: POSIX  ADVISORY  WRITE 4242 fe:00:77 0 EOF`, pid and device:inode in the middle.
     for line in machine.locks:
         words = line.split()
         # `1: -> POSIX ...` is a process that waits for the lock and does not hold it.

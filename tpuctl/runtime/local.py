@@ -203,6 +203,7 @@ def nodes_of_chips(machine: HostView, tpus: Sequence[PciDevice]) -> list[tuple[s
     if any(node.startswith("/dev/accel") for node in nodes):
         return [(node,) for node in nodes if node.startswith("/dev/accel")]
     if any(None in known for known in groups.values()):
+        # Some containers hide the iommu groups: assume that every chip has as many nodes.
         each = max(1, len(nodes) // max(1, len(groups)))
         return [tuple(nodes[at : at + each]) for at in range(0, len(nodes), each)]
     chips = (tuple(n for n in nodes if number_of(n) in known) for known in groups.values())

@@ -65,7 +65,7 @@ def probe_kaggle(seen: Surroundings) -> Platform | None:
     if seen.chips.count:
         return Platform("kaggle-tpu-vm", because)
     if is_true(machine, "ISTPUVM"):
-        return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but there is no chip"))
+        return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but it has no chip"))
     if address := remote_address(machine):
         return Platform("legacy-tpu-node", because, remote=address)
     return Platform("kaggle-gpu" if seen.gpus.count else "kaggle-cpu", because)
@@ -91,7 +91,7 @@ def probe_colab(seen: Surroundings) -> Platform | None:
             "colab-legacy-tpu-node", (mark, f"COLAB_TPU_ADDR={address}"), remote=address
         )
     if variable(machine, "COLAB_TPU_1VM") == "1":
-        return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but there is no chip"))
+        return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but it has no chip"))
     return Platform("colab-gpu" if seen.gpus.count else "colab-cpu", (mark,))
 
 
@@ -116,7 +116,7 @@ def probe_gke(seen: Surroundings) -> Platform | None:
     if seen.chips.count:
         return Platform("gke-tpu-pod", because)
     if named := [name for name in marks if variable(machine, name)]:
-        return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but there is no chip"))
+        return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but it has no chip"))
     endpoint = variable(machine, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
     return Platform("gke-pod", because, remote=endpoint or None)
 
@@ -137,8 +137,8 @@ def probe_cloud_tpu(seen: Surroundings) -> Platform | None:
     marks = _tpu_vm_evidence(seen)
     if seen.chips.count == 0:
         # A host whose chips failed still has the metadata of a TPU worker.
-        told = [mark for mark in marks if mark.startswith("metadata")]
-        return Platform("cloud-tpu-vm", (*told, "but there is no chip")) if told else None
+        named = [mark for mark in marks if mark.startswith("metadata")]
+        return Platform("cloud-tpu-vm", (*named, "but it has no chip")) if named else None
     because = marks or ("TPU chips, but nothing names the platform",)
     if container := in_container(seen.machine):
         return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))

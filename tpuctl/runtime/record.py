@@ -1,4 +1,4 @@
-"""Record a machine for somebody else: secrets and names are removed, the structure is kept."""
+"""Record a machine for others to replay: secrets and names are removed, the structure is kept."""
 
 import json
 import re
@@ -14,6 +14,13 @@ _TPU_HOST = re.compile(r"t1v-n-[0-9a-f]+-w-(\d+)")
 _HOME = re.compile(r"(/(?:home|Users)/)[^/\s:'\"]+")
 _NAME_LISTS = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS", "HOSTNAME")
 _SAFE_LIST_WORDS = ("localhost", "local")
+_PUBLIC = re.compile(
+    r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
+    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-tensorflow$"
+    r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
+)
+# The only requirements that any check reads.
+_CHECKED_REQUIREMENT = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
 
 
 class Scrubber:
@@ -104,15 +111,6 @@ def _remote(value: str) -> str:
     if value.startswith("grpc://"):
         return "grpc://10.0.0.1:8470"
     return "10.0.0.1:8470" if re.fullmatch(r"[\d.]+:\d+", value) else "tpu-name"
-
-
-_PUBLIC = re.compile(
-    r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
-    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-tensorflow$"
-    r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
-)
-# The only requirements that any check reads.
-_CHECKED_REQUIREMENT = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
 
 
 class _ObservedEnv(Mapping[str, str]):

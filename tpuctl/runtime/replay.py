@@ -43,7 +43,7 @@ class RecordedSelf:
 
 @dataclass(frozen=True)
 class RecordedProc:
-    """What a recording knows from `/proc`."""
+    """The part of a recording that comes from `/proc`."""
 
     self: RecordedSelf | None = None
     processes: dict[str, RecordedProcess] | None = None
@@ -168,7 +168,9 @@ def open_recorded(path: Path) -> RecordedMachine:
         # JSON can escape lone surrogates, which cannot be printed later.
         document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no recorded machine at {path}.", hint=_HINT) from error
+        raise NotFoundError(
+            f"Could not read a recorded machine from {path}: the file does not exist.", hint=_HINT
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"Could not read the recorded machine in {path}: {error}", hint=_HINT

@@ -88,6 +88,7 @@ def _hosts_by_type(machine: Machine, chips: Chips) -> tuple[int, str | None] | N
         hosts, rest = divmod(number // chips.kind.tensorcores_per_chip, chips.count)
         if hosts > 1 and rest == 0:
             return hosts, f"{name} has {hosts} times the chips of this host"
+    # The last resort is a lower bound: worker 3 has at least three others before it.
     worker = worker_from_host_name(machine)
     return (worker + 1, f"host name ends in w-{worker}") if worker else None
 
