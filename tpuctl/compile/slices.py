@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.hardware.types import FLAT_GENERATIONS, AcceleratorType, describe
 from tpuctl.units import GIB
 
 
@@ -80,7 +80,7 @@ def load_facts(name: str) -> Any:
 def _topology(kind: AcceleratorType) -> str:
     if kind.topology:
         return kind.topology
-    if kind.chips & (kind.chips - 1) or kind.generation not in ("v2", "v3", "v5e", "v6e"):
+    if kind.chips & (kind.chips - 1) or kind.generation not in FLAT_GENERATIONS:
         raise InvalidInputError(
             f"Could not compile for {kind.accelerator_type}: its topology is unknown.",
             hint=f"Compile for a smaller {kind.generation} with the same batch size per device.",

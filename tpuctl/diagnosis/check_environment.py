@@ -16,15 +16,17 @@ def platforms_contradict(view: View) -> Finding | None:
     if not wanted or not view.has("jax"):
         return None
     if "tpu" in wanted and not view.on_tpu:
-        return found(view.shown("JAX_PLATFORMS"), *view.found.chips.because)
+        return found(view.shown("JAX_PLATFORMS"), *view.detected.chips.because)
     if "tpu" not in wanted and view.on_tpu:
-        return found(view.shown("JAX_PLATFORMS"), f"{view.found.chips.count} TPU chip(s) are here")
+        return found(
+            view.shown("JAX_PLATFORMS"), f"{view.detected.chips.count} TPU chip(s) are here"
+        )
     return None
 
 
 def keras_on_cpu(view: View) -> Finding | None:
     """F35: Keras is configured for a TensorFlow that cannot see the chips."""
-    frameworks = view.found.frameworks
+    frameworks = view.detected.frameworks
     if not view.on_tpu or not frameworks.is_keras_3:
         return None
     if frameworks.tensorflow_build in (None, "tpu"):
@@ -99,13 +101,13 @@ def hostnames_are_a_sentence(view: View) -> Finding | None:
 def no_google_client(view: View) -> Finding | None:
     """F48: TPU_NAME is set, and TensorFlow has no client to look it up."""
     name = view.value("TPU_NAME")
-    if not view.found.frameworks.tensorflow or view.has("google-api-python-client"):
+    if not view.detected.frameworks.tensorflow or view.has("google-api-python-client"):
         return None
     # On a single TPU host the TPU is found without its name.
-    alone = view.on_tpu and view.found.topology.hosts == 1
+    alone = view.on_tpu and view.detected.topology.hosts == 1
     if alone or not name or name == "local" or name.startswith("grpc://"):
         return None
-    if view.on_tpu and view.found.frameworks.tensorflow_build != "tpu":
+    if view.on_tpu and view.detected.frameworks.tensorflow_build != "tpu":
         return None
     return found(view.shown("TPU_NAME"), "google-api-python-client is not installed")
 
@@ -119,7 +121,7 @@ def preempted(view: View) -> Finding | None:
 
 def name_is_local(view: View) -> Finding | None:
     """F50: TPU_NAME=local without a metadata server for zone and project."""
-    if view.value("TPU_NAME").lower() != "local" or not view.found.frameworks.tensorflow:
+    if view.value("TPU_NAME").lower() != "local" or not view.detected.frameworks.tensorflow:
         return None
     if view.machine.metadata_answers:
         return None
@@ -142,7 +144,7 @@ def addresses_without_port(view: View) -> Finding | None:
 
 def several_hosts(view: View) -> Finding | None:
     """F55: this is one host of several."""
-    place = view.found.topology
+    place = view.detected.topology
     if not view.on_tpu or (place.hosts == 1 and place.slices == 1):
         return None
     slices = (f"{place.slices} slices",) if place.slices > 1 else ()
@@ -186,4 +188,4 @@ def has_too_few_addresses(view: View) -> bool:
 def _processes(view: View) -> int:
     hosts = product(view.value("TPU_HOST_BOUNDS"))
     chips = product(view.value("TPU_CHIPS_PER_HOST_BOUNDS"))
-    return (hosts or 1) * (chips or view.found.chips.count)
+    return (hosts or 1) * (chips or view.detected.chips.count)

@@ -15,10 +15,10 @@ _TPU_RUNTIMES = ("kaggle-tpu-vm", "colab-tpu-vm", "gke-tpu-pod", "cloud-tpu-vm")
 
 def no_chip_to_open(view: View) -> Finding | None:
     """F08: chips without nodes outside a container, or a TPU runtime without chips."""
-    chips = view.found.chips
+    chips = view.detected.chips
     if not chips.count:
-        if view.found.runtime in _TPU_RUNTIMES:
-            return found(*view.found.platform.because, *chips.because)
+        if view.detected.runtime in _TPU_RUNTIMES:
+            return found(*view.detected.platform.because, *chips.because)
         return None
     if chips.chips_with_node or _hidden_by_container(view):
         return None
@@ -27,7 +27,7 @@ def no_chip_to_open(view: View) -> Finding | None:
 
 def v6e_without_driver(view: View) -> Finding | None:
     """F09: v6e chips without a driver, or TPU_VISIBLE_CHIPS beyond the last chip."""
-    chips = view.found.chips
+    chips = view.detected.chips
     if chips.generation == "v6e" and not chips.driver_bound:
         return Finding(chips.because, fix=_right_image(view))
     numbers = map(parse_count, view.value("TPU_VISIBLE_CHIPS").split(","))
@@ -43,7 +43,7 @@ def v6e_without_driver(view: View) -> Finding | None:
 
 def v5e_without_nodes(view: View) -> Finding | None:
     """F10: v5e chips without device nodes, outside a container."""
-    chips = view.found.chips
+    chips = view.detected.chips
     if chips.generation != "v5e" or chips.chips_with_node or _hidden_by_container(view):
         return None
     return Finding(chips.because, fix=_right_image(view))
@@ -52,9 +52,9 @@ def v5e_without_nodes(view: View) -> Finding | None:
 def vbar_out_of_reach(view: View) -> Finding | None:
     """F11: a container on v6e or newer whose VBAR service is unknown or does not answer."""
     container = in_container(view.machine)
-    if not view.found.chips.needs("vbar") or not container:
+    if not view.detected.chips.needs("vbar") or not container:
         return None
-    if not view.found.chips.chips_with_node:
+    if not view.detected.chips.chips_with_node:
         return None
     address = view.value("VBAR_CONTROL_SERVICE_URL")
     if address.startswith("unix:"):
@@ -68,12 +68,12 @@ def vbar_out_of_reach(view: View) -> Finding | None:
 
 def chips_kept_from_container(view: View) -> Finding | None:
     """F12: the host's chips are on the PCI bus, but this container has no nodes for them."""
-    chips = view.found.chips
+    chips = view.detected.chips
     if not chips.count or not _hidden_by_container(view):
         return None
     missing = chips.count - chips.chips_with_node
     # A pod on a shared node is meant to get only some of the node's chips.
-    if missing == 0 or (chips.chips_with_node and view.found.runtime == "gke-tpu-pod"):
+    if missing == 0 or (chips.chips_with_node and view.detected.runtime == "gke-tpu-pod"):
         return None
     evidence = f"{missing} of {chips.count} chips have no device node here"
     return found(*chips.because, evidence, in_container(view.machine) or "")
@@ -83,21 +83,21 @@ def hugepages_off(view: View) -> Finding | None:
     """F13: transparent hugepages are not `always`, which JAX requires from v5e on."""
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     text = (view.machine.read(path) or "").strip()
-    if not view.found.chips.needs("hugepages") or not text or text.startswith("[always]"):
+    if not view.detected.chips.needs("hugepages") or not text or text.startswith("[always]"):
         return None
     return found(f"{path}: {text[:60]}", severity="note" if view.is_hosted else None)
 
 
 def mixed_chips(view: View) -> Finding | None:
     """F14: more than one kind of TPU on the PCI bus."""
-    kinds = view.found.chips.kinds
+    kinds = view.detected.chips.kinds
     return found(f"PCI devices {', '.join(kinds)}") if len(kinds) > 1 else None
 
 
 def p100_without_kernels(view: View) -> Finding | None:
     """F72: a P100 with a PyTorch whose cuDNN no longer supports Pascal."""
     torch = view.version("torch")
-    pascal = [name for name in view.found.gpus.names if "P100" in name]
+    pascal = [name for name in view.detected.gpus.names if "P100" in name]
     if not pascal or not torch or "+cpu" in torch:
         return None
     if minor(torch) < minor(tables()["torch_without_pascal"]):
@@ -108,7 +108,7 @@ def p100_without_kernels(view: View) -> Finding | None:
 def lock_held(view: View) -> Finding | None:
     """F01: another process holds libtpu's lock and visibly has the device open."""
     visible = {holder.pid for holder in _others(view) if "open device node" in holder.seen_by}
-    held = [h for h in _others(view) if h.pid in view.found.state.lock_pids and h.pid in visible]
+    held = [h for h in _others(view) if h.pid in view.detected.state.lock_pids and h.pid in visible]
     if not held or _foreign_lockfile(view):
         return None
     return _by(held, "libtpu's lock, by /proc/locks")
@@ -116,7 +116,7 @@ def lock_held(view: View) -> Finding | None:
 
 def foreign_lockfile(view: View) -> Finding | None:
     """F02: the lock file belongs to another user, so libtpu cannot open it."""
-    state = view.found.state
+    state = view.detected.state
     if not view.on_tpu or not _foreign_lockfile(view):
         return None
     held = ", ".join(str(pid) for pid in state.lock_pids)
@@ -126,9 +126,9 @@ def foreign_lockfile(view: View) -> Finding | None:
 
 def unseen_lock(view: View) -> Finding | None:
     """F03: the lock is held by a process whose open files are not visible."""
-    visible = {h.pid for h in view.found.state.holders if "open device node" in h.seen_by}
-    ours = {h.pid for h in view.found.state.holders if h.is_ours}
-    unseen = [pid for pid in view.found.state.lock_pids if pid not in visible | ours]
+    visible = {h.pid for h in view.detected.state.holders if "open device node" in h.seen_by}
+    ours = {h.pid for h in view.detected.state.holders if h.is_ours}
+    unseen = [pid for pid in view.detected.state.lock_pids if pid not in visible | ours]
     if not unseen or _foreign_lockfile(view):
         return None
     return found(
@@ -151,7 +151,7 @@ def vfio_busy(view: View) -> Finding | None:
 
 def own_notebook(view: View) -> Finding | None:
     """F07: this notebook's kernel, or another parent of this process, holds the TPU."""
-    ours = [h for h in view.found.state.holders if h.is_ours and not _is_plain_self(view, h)]
+    ours = [h for h in view.detected.state.holders if h.is_ours and not _is_plain_self(view, h)]
     if not ours:
         return None
     name = "this notebook's kernel" if ours[0].is_this_notebook else "a parent of this process"
@@ -161,7 +161,7 @@ def own_notebook(view: View) -> Finding | None:
 
 def busy_and_unseen(view: View) -> Finding | None:
     """F74: a TPU program answers, but no process is visible that holds the TPU."""
-    state = view.found.state
+    state = view.detected.state
     if not state.metrics_port_open or state.holders or not state.uninspected:
         return None
     return found(
@@ -171,12 +171,12 @@ def busy_and_unseen(view: View) -> Finding | None:
 
 
 def _others(view: View) -> list[Holder]:
-    return [holder for holder in view.found.state.holders if not holder.is_ours]
+    return [holder for holder in view.detected.state.holders if not holder.is_ours]
 
 
 def _nodes_of_others(view: View) -> list[Holder]:
     """Return other processes with a device node open; F01 reports those with the lock."""
-    locked = view.found.state.lock_pids
+    locked = view.detected.state.lock_pids
     return [h for h in _others(view) if h.pid not in locked or _foreign_lockfile(view)]
 
 
@@ -185,7 +185,7 @@ def _is_plain_self(view: View, holder: Holder) -> bool:
 
 
 def _foreign_lockfile(view: View) -> bool:
-    mine, owner = view.machine.self_process.uid, view.found.state.lockfile_uid
+    mine, owner = view.machine.self_process.uid, view.detected.state.lockfile_uid
     # Root can open a file of any owner.
     return owner is not None and mine not in (None, 0, owner)
 
@@ -205,7 +205,7 @@ def _by(holders: list[Holder], what: str) -> Finding:
 
 
 def _sick(view: View) -> Finding | None:
-    sick = view.found.state.sick
+    sick = view.detected.state.sick
     if not sick:
         return None
     return Finding(sick, fix="The driver reports a fault: restart or recreate the VM.")
@@ -213,11 +213,11 @@ def _sick(view: View) -> Finding | None:
 
 def _hidden_by_container(view: View) -> bool:
     # Without a driver on the host there are no nodes that a container could lack.
-    return bool(in_container(view.machine)) and view.found.chips.driver_bound
+    return bool(in_container(view.machine)) and view.detected.chips.driver_bound
 
 
 def _right_image(view: View) -> str | None:
-    image = _IMAGES.get(view.found.chips.generation or "")
+    image = _IMAGES.get(view.detected.chips.generation or "")
     if image is None:
         return None
     return f"Wrong runtime version: recreate the VM with {image}."

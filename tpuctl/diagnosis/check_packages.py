@@ -66,7 +66,7 @@ def empty_accelerator_type(view: View) -> Finding | None:
 
 def libtpu_mismatch(view: View) -> Finding | None:
     """F22: libtpu does not match any installed framework; matching one is enough."""
-    libtpu = view.found.frameworks.libtpu
+    libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
         return None
     wants = _wanted_libtpus(view)
@@ -80,7 +80,7 @@ def libtpu_mismatch(view: View) -> Finding | None:
 
 def libtpu_differences(view: View) -> tuple[str, ...]:
     """Describe requirements that the installed libtpu does not meet, if it meets another's."""
-    libtpu = view.found.frameworks.libtpu
+    libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu:
         return ()
     wants = _wanted_libtpus(view)
@@ -109,7 +109,7 @@ def tensorflow_beside_torch_xla(view: View) -> Finding | None:
     """F25: TensorFlow was installed beside torch_xla, other than by the runtime's image."""
     if not view.on_tpu or not view.has("torch-xla") or not view.has("tensorflow"):
         return None
-    if any("came with this runtime" in why for why in view.found.frameworks.because):
+    if any("came with this runtime" in why for why in view.detected.frameworks.because):
         return None
     return found(f"tensorflow {view.version('tensorflow')} beside torch_xla")
 
@@ -130,14 +130,14 @@ def two_libtpus(view: View) -> Finding | None:
 
 def colab_without_tensorflow(view: View) -> Finding | None:
     """F27: Colab's TPU image, which has no TensorFlow."""
-    if view.found.runtime != "colab-tpu-vm" or view.found.frameworks.tensorflow:
+    if view.detected.runtime != "colab-tpu-vm" or view.detected.frameworks.tensorflow:
         return None
     return found("no distribution of TensorFlow is installed")
 
 
 def tensorflow_without_tpu(view: View) -> Finding | None:
     """F29: chips, and a TensorFlow without TPU support."""
-    frameworks = view.found.frameworks
+    frameworks = view.detected.frameworks
     if not view.on_tpu or frameworks.tensorflow_build in (None, "tpu"):
         return None
     return found(f"{frameworks.tensorflow_dist} {frameworks.tensorflow}", *frameworks.because)
@@ -145,15 +145,15 @@ def tensorflow_without_tpu(view: View) -> Finding | None:
 
 def pjrt_variables_missing(view: View) -> Finding | None:
     """F30: TensorFlow's TPU build on v5e or newer without the PJRT variables."""
-    frameworks = view.found.frameworks
+    frameworks = view.detected.frameworks
     names = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
     missing = [name for name in names if not view.value(name)]
-    if frameworks.tensorflow_build != "tpu" or not view.found.chips.needs("pjrt") or not missing:
+    if frameworks.tensorflow_build != "tpu" or not view.detected.chips.needs("pjrt") or not missing:
         return None
     # The TPU VM images whose names end in -pjrt set the variables themselves.
     if any("-pjrt" in why for why in frameworks.because):
         return None
-    return found(f"not set: {', '.join(missing)}", f"TPU {view.found.generation}")
+    return found(f"not set: {', '.join(missing)}", f"TPU {view.detected.generation}")
 
 
 def several_tensorflows(view: View) -> Finding | None:
@@ -166,7 +166,7 @@ def several_tensorflows(view: View) -> Finding | None:
 
 def protobuf_out_of_range(view: View) -> Finding | None:
     """F33: protobuf outside the range that TensorFlow declares."""
-    frameworks, protobuf = view.found.frameworks, view.version("protobuf")
+    frameworks, protobuf = view.detected.frameworks, view.version("protobuf")
     if not frameworks.tensorflow or not protobuf or not frameworks.tensorflow_dist:
         return None
     lines = view.machine.requires(frameworks.tensorflow_dist)
@@ -181,7 +181,7 @@ def protobuf_out_of_range(view: View) -> Finding | None:
 
 def keras_mismatch(view: View) -> Finding | None:
     """F34: Keras 3 on a TensorFlow before 2.16, or legacy Keras without its package."""
-    tensorflow = view.found.frameworks.tensorflow
+    tensorflow = view.detected.frameworks.tensorflow
     if not tensorflow:
         return None
     if view.is_true("TF_USE_LEGACY_KERAS"):
@@ -192,7 +192,7 @@ def keras_mismatch(view: View) -> Finding | None:
             (view.shown("TF_USE_LEGACY_KERAS"), f"tf_keras {legacy or 'is not installed'}"),
             fix_command="pip install 'tf_keras~={}.{}.0'".format(*minor(tensorflow)),
         )
-    if not view.found.frameworks.is_keras_3:
+    if not view.detected.frameworks.is_keras_3:
         return None
     if minor(tensorflow) >= minor(tables()["keras_3_needs_tensorflow"]):
         return None

@@ -139,7 +139,7 @@ def find_problems(view: View) -> tuple[Problem, ...]:
 
 def situation(view: View) -> Situation:
     """Collect what the choice of a strategy depends on."""
-    found, frameworks = view.found, view.found.frameworks
+    found, frameworks = view.detected, view.detected.frameworks
     return Situation(
         accelerator=found.accelerator,
         runtime=found.runtime,
@@ -172,7 +172,7 @@ def _problem(code: str, finding: Finding) -> Problem:
 
 
 def _answers(view: View, strategies: tuple[Choice, ...]) -> Answers:
-    found = view.found
+    found = view.detected
     state = [
         f"held by pid {h.pid} ({h.command or 'unknown'}): {h.device}, by {h.seen_by}"
         for h in found.state.holders

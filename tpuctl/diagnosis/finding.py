@@ -12,17 +12,17 @@ class View:
     """A machine and what was detected on it."""
 
     machine: Machine
-    found: Detection
+    detected: Detection
 
     @property
     def on_tpu(self) -> bool:
         """Whether there are TPU chips in this machine."""
-        return self.found.chips.count > 0
+        return self.detected.chips.count > 0
 
     @property
     def is_hosted(self) -> bool:
         """Whether this is a notebook service, where the host cannot be changed."""
-        return self.found.runtime.startswith(("colab", "kaggle"))
+        return self.detected.runtime.startswith(("colab", "kaggle"))
 
     def has(self, distribution: str) -> bool:
         """Whether a distribution is installed."""

@@ -57,7 +57,11 @@ def verify(repairs: list[Repair], problems: tuple[Problem, ...]) -> tuple[Repair
 
 def _free_lockfile(view: View, root: Path) -> Repair | None:
     """F02: move a lock file aside that no process holds."""
-    if view.found.state.lock_pids or view.found.state.holders or view.found.state.uninspected:
+    if (
+        view.detected.state.lock_pids
+        or view.detected.state.holders
+        or view.detected.state.uninspected
+    ):
         return None
     source, target = _below(root, LOCKFILE), _below(root, f"{LOCKFILE}.stale")
     return Repair(

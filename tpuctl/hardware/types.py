@@ -11,6 +11,8 @@ from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 
 _DATA = Path(__file__).parent / "data"
+# Their slices are 2D tori; those of the others are 3D.
+FLAT_GENERATIONS = ("v2", "v3", "v5e", "v6e")
 _NAME = re.compile(r"([a-z0-9]*[a-z][a-z0-9]*?)-(\d{1,6})")
 
 
@@ -143,10 +145,8 @@ def parse_type(text: str) -> tuple[str, int]:
             f"{text!r} is not a valid accelerator type.",
             hint=f"Types are {known}; see: tpuctl types",
         )
-    number, chip = int(match[2]), _chip(family["generation"])
-    per_chip = chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1
-    chips = number // per_chip
-    if number % per_chip or not _exists(family, chips):
+    chips, rest = divmod(int(match[2]), _units_per_chip(family))
+    if rest or not _exists(family, chips):
         raise UsageError(
             f"{text.strip()} does not exist: {family['prefix']}-N counts {family['counts']}.",
             hint=f"Available sizes: {_sizes(family)}.",
@@ -161,10 +161,11 @@ def describe(text: str) -> AcceleratorType:
     chip, prices = _chip(generation), load_data("prices")
     per_worker = chips if chips in family["host_chips"] else family["pod_host_chips"]
     host = family["hosts"][str(per_worker)]
-    number = chips * (chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1)
+    number = chips * _units_per_chip(family)
     zones = _zones(family, chips)
     per_chip = {zone: _price(generation, zone, chips) for zone in zones}
     workers, devices = chips // per_worker, chips * chip["devices_per_chip"]
+    hosts = f"{workers} workers" if workers > 1 else "1 worker"
     return AcceleratorType(
         accelerator_type=f"{family['prefix']}-{number}",
         generation=generation,
@@ -189,7 +190,7 @@ def describe(text: str) -> AcceleratorType:
         usd_per_chip_hour=per_chip,
         prices_as_of=prices["as_of"],
         facts_as_of=load_data("families")["as_of"],
-        in_words=_in_words(workers, devices),
+        in_words=f"your program must start on {hosts}; `jax.device_count()` will be {devices}",
         counting=_counting(family, chip, number),
         note=family.get("note"),
     )
@@ -212,11 +213,10 @@ def types_by_zone() -> dict[str, tuple[str, ...]]:
     """List the known types of each zone: whole hosts and powers of two."""
     found: dict[str, list[str]] = {}
     for family in _families():
-        per_chip = _chip(family["generation"])["tensorcores_per_chip"]
-        factor = per_chip if family["counts"] == "cores" else 1
         for chips in (2**power for power in range(14)):
+            name = f"{family['prefix']}-{chips * _units_per_chip(family)}"
             for zone in _zones(family, chips) if _exists(family, chips) else ():
-                found.setdefault(zone, []).append(f"{family['prefix']}-{chips * factor}")
+                found.setdefault(zone, []).append(name)
     return {zone: tuple(names) for zone, names in sorted(found.items())}
 
 
@@ -258,11 +258,6 @@ def _refuse_bare_family(name: str) -> None:
             raise UsageError(f"{name} has no types. {chip['note']}", hint="tpuctl types")
 
 
-def _in_words(workers: int, devices: int) -> str:
-    times = f"on {workers} workers" if workers > 1 else "on 1 worker"
-    return f"your program must start {times}; `jax.device_count()` will be {devices}"
-
-
 def _line(chip: dict[str, Any], family: dict[str, Any] | None) -> Family:
     return Family(
         generation=chip["name"],
@@ -289,23 +284,28 @@ def _chip(generation: str) -> dict[str, Any]:
     return next(chip for chip in chips if chip["name"] == generation)
 
 
+def _units_per_chip(family: dict[str, Any]) -> int:
+    """Return what the number in a type's name counts per chip: its TensorCores, or 1."""
+    cores: int = _chip(family["generation"])["tensorcores_per_chip"]
+    return cores if family["counts"] == "cores" else 1
+
+
 def _exists(family: dict[str, Any], chips: int) -> bool:
     if chips in family["host_chips"]:
         return True
     if not family["min_pod_chips"] <= chips <= family["max_chips"]:
         return False
     # 2D slices exist in powers of two, 3D slices in whole hosts.
-    is_power = chips & (chips - 1) == 0
-    flat = family["generation"] in ("v2", "v3", "v5e", "v6e")
-    return is_power if flat else chips % family["pod_host_chips"] == 0
+    if family["generation"] in FLAT_GENERATIONS:
+        return chips & (chips - 1) == 0
+    return bool(chips % family["pod_host_chips"] == 0)
 
 
 def _sizes(family: dict[str, Any]) -> str:
-    per_chip = _chip(family["generation"])["tensorcores_per_chip"]
-    factor = per_chip if family["counts"] == "cores" else 1
-    several = [n for n in (1, 2, 4, 8, 16, 32, 64) if _exists(family, n)]
-    shown = [f"{family['prefix']}-{chips * factor}" for chips in several]
-    return ", ".join([*shown, "…", f"{family['prefix']}-{family['max_chips'] * factor}"])
+    prefix, units = family["prefix"], _units_per_chip(family)
+    small = [n for n in (1, 2, 4, 8, 16, 32, 64) if _exists(family, n)]
+    shown = [f"{prefix}-{chips * units}" for chips in small]
+    return ", ".join([*shown, "…", f"{prefix}-{family['max_chips'] * units}"])
 
 
 def _zones(family: dict[str, Any], chips: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from tpuctl.runtime.chips import Chips, Gpus, find_chips, find_gpus
 from tpuctl.runtime.frameworks import Frameworks, find_frameworks
 from tpuctl.runtime.holders import State, find_state
 from tpuctl.runtime.machine import Machine, in_container, variable
-from tpuctl.runtime.platforms import Platform, Surroundings, find_platform
+from tpuctl.runtime.platforms import Platform, ProbeInput, find_platform
 from tpuctl.runtime.topology import Topology, find_topology
 
 # Kaggle offers one P100 or two T4, so the count identifies GPUs whose names are not visible.
@@ -66,7 +66,7 @@ def detect(machine: Machine) -> Detection:
         "instance/attributes/agent-worker-number"
     )
     topology = find_topology(machine, chips) if chips.count or expects_chips else Topology()
-    platform = find_platform(Surroundings(machine, chips, gpus, topology))
+    platform = find_platform(ProbeInput(machine, chips, gpus, topology))
     if platform.runtime == "kaggle-gpu" and not gpus.names and gpus.count in _KAGGLE_GPUS:
         names = _KAGGLE_GPUS[gpus.count]
         gpus = Gpus(gpus.count, names, (*gpus.because, f"on Kaggle: {' and '.join(names)}"))

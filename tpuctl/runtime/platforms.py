@@ -17,7 +17,7 @@ _VERTEX = {"COLAB_ENTERPRISE": "colab-enterprise", "WORKBENCH_INSTANCE": "vertex
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ProbeInput:
     """What a probe can use: the machine and the accelerators found in it."""
 
     machine: Machine
@@ -36,7 +36,7 @@ class Platform:
     sure: bool = True
 
 
-def find_platform(seen: Surroundings) -> Platform:
+def find_platform(given: ProbeInput) -> Platform:
     """Return the platform of the first probe that recognizes it."""
     # The order matters: Kaggle's images are built from Colab's and share its variables.
     probes = (
@@ -49,42 +49,42 @@ def find_platform(seen: Surroundings) -> Platform:
         probe_legacy_node,
         probe_gce,
     )
-    found = (probe(seen) for probe in probes)
-    return next((platform for platform in found if platform), None) or workstation(seen)
+    found = (probe(given) for probe in probes)
+    return next((platform for platform in found if platform), None) or workstation(given)
 
 
-def probe_kaggle(seen: Surroundings) -> Platform | None:
+def probe_kaggle(given: ProbeInput) -> Platform | None:
     """Recognize Kaggle by two variables, because other tools set the first one too."""
-    machine = seen.machine
+    machine = given.machine
     kind = variable(machine, "KAGGLE_KERNEL_RUN_TYPE")
     proxy = variable(machine, "KAGGLE_DATA_PROXY_URL")
     if not kind or not (proxy or machine.is_dir("/kaggle/working")):
         return None
     second = "KAGGLE_DATA_PROXY_URL is set" if proxy else "/kaggle/working exists"
     because = (f"KAGGLE_KERNEL_RUN_TYPE={kind}", second)
-    if seen.chips.count:
+    if given.chips.count:
         return Platform("kaggle-tpu-vm", because)
     if is_true(machine, "ISTPUVM"):
         return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but it has no chip"))
     if address := remote_address(machine):
         return Platform("legacy-tpu-node", because, remote=address)
-    return Platform("kaggle-gpu" if seen.gpus.count else "kaggle-cpu", because)
+    return Platform("kaggle-gpu" if given.gpus.count else "kaggle-cpu", because)
 
 
-def probe_enterprise(seen: Surroundings) -> Platform | None:
+def probe_enterprise(given: ProbeInput) -> Platform | None:
     """Recognize Colab Enterprise and Vertex Workbench."""
-    product = variable(seen.machine, "VERTEX_PRODUCT")
+    product = variable(given.machine, "VERTEX_PRODUCT")
     runtime = _VERTEX.get(product.upper())
     return Platform(runtime, (f"VERTEX_PRODUCT={product}",)) if runtime else None
 
 
-def probe_colab(seen: Surroundings) -> Platform | None:
+def probe_colab(given: ProbeInput) -> Platform | None:
     """Recognize the runtimes of hosted Colab."""
-    machine = seen.machine
-    mark = _colab_evidence(seen)
+    machine = given.machine
+    mark = _colab_evidence(given)
     if mark is None:
         return None
-    if seen.chips.count:
+    if given.chips.count:
         return Platform("colab-tpu-vm", (mark,))
     if address := variable(machine, "COLAB_TPU_ADDR"):
         return Platform(
@@ -92,11 +92,11 @@ def probe_colab(seen: Surroundings) -> Platform | None:
         )
     if variable(machine, "COLAB_TPU_1VM") == "1":
         return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but it has no chip"))
-    return Platform("colab-gpu" if seen.gpus.count else "colab-cpu", (mark,))
+    return Platform("colab-gpu" if given.gpus.count else "colab-cpu", (mark,))
 
 
-def _colab_evidence(seen: Surroundings) -> str | None:
-    machine = seen.machine
+def _colab_evidence(given: ProbeInput) -> str | None:
+    machine = given.machine
     if machine.exists("/var/colab/hostname"):
         return "/var/colab/hostname exists"
     if variable(machine, "TBE_RUNTIME_ADDR"):
@@ -106,14 +106,14 @@ def _colab_evidence(seen: Surroundings) -> str | None:
     return None
 
 
-def probe_gke(seen: Surroundings) -> Platform | None:
+def probe_gke(given: ProbeInput) -> Platform | None:
     """Recognize a Kubernetes pod, with or without a TPU slice."""
-    machine = seen.machine
+    machine = given.machine
     if not variable(machine, "KUBERNETES_SERVICE_HOST"):
         return None
     because = ("KUBERNETES_SERVICE_HOST is set",)
     marks = ("TPU_WORKER_HOSTNAMES", "TPU_TOPOLOGY")
-    if seen.chips.count:
+    if given.chips.count:
         return Platform("gke-tpu-pod", because)
     if named := [name for name in marks if variable(machine, name)]:
         return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but it has no chip"))
@@ -121,34 +121,34 @@ def probe_gke(seen: Surroundings) -> Platform | None:
     return Platform("gke-pod", because, remote=endpoint or None)
 
 
-def probe_notebooks(seen: Surroundings) -> Platform | None:
+def probe_notebooks(given: ProbeInput) -> Platform | None:
     """Recognize notebook services without TPUs."""
-    if seen.chips.count:
+    if given.chips.count:
         return None
     for runtime, names in _NOTEBOOKS:
         for name in names:
-            if variable(seen.machine, name).lower() not in ("", "0", "false"):
+            if variable(given.machine, name).lower() not in ("", "0", "false"):
                 return Platform(runtime, (f"{name} is set",))
     return None
 
 
-def probe_cloud_tpu(seen: Surroundings) -> Platform | None:
+def probe_cloud_tpu(given: ProbeInput) -> Platform | None:
     """Recognize a TPU VM by its chips; without other evidence it is not sure."""
-    marks = _tpu_vm_evidence(seen)
-    if seen.chips.count == 0:
+    marks = _tpu_vm_evidence(given)
+    if given.chips.count == 0:
         # A host whose chips failed still has the metadata of a TPU worker.
         named = [mark for mark in marks if mark.startswith("metadata")]
         return Platform("cloud-tpu-vm", (*named, "but it has no chip")) if named else None
     because = marks or ("TPU chips, but nothing names the platform",)
-    if container := in_container(seen.machine):
+    if container := in_container(given.machine):
         return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))
-    several = seen.topology.hosts > 1
+    several = given.topology.hosts > 1
     name = "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
     return Platform(name, because, sure=bool(marks))
 
 
-def _tpu_vm_evidence(seen: Surroundings) -> tuple[str, ...]:
-    machine = seen.machine
+def _tpu_vm_evidence(given: ProbeInput) -> tuple[str, ...]:
+    machine = given.machine
     marks = [
         f"metadata has {key}"
         for key in ("agent-worker-number", "tpu-env")
@@ -161,20 +161,20 @@ def _tpu_vm_evidence(seen: Surroundings) -> tuple[str, ...]:
     return tuple(marks)
 
 
-def probe_legacy_node(seen: Surroundings) -> Platform | None:
+def probe_legacy_node(given: ProbeInput) -> Platform | None:
     """Recognize a machine without chips that names a remote TPU."""
-    address = remote_address(seen.machine)
-    if seen.chips.count or address is None:
+    address = remote_address(given.machine)
+    if given.chips.count or address is None:
         return None
-    name = next(name for name in _REMOTE if _names_a_tpu(seen.machine, name))
+    name = next(name for name in _REMOTE if _names_a_tpu(given.machine, name))
     return Platform(
         "legacy-tpu-node", (f"{name}={address}", "no chip on this machine"), remote=address
     )
 
 
-def probe_gce(seen: Surroundings) -> Platform | None:
+def probe_gce(given: ProbeInput) -> Platform | None:
     """Recognize a Compute Engine VM; Chromebooks also have Google as vendor."""
-    machine = seen.machine
+    machine = given.machine
     product = (machine.read("/sys/class/dmi/id/product_name") or "").strip()
     vendor = (machine.read("/sys/class/dmi/id/sys_vendor") or "").strip()
     if "Google" in product:
@@ -184,9 +184,9 @@ def probe_gce(seen: Surroundings) -> Platform | None:
     return None
 
 
-def workstation(seen: Surroundings) -> Platform:
+def workstation(given: ProbeInput) -> Platform:
     """Return the fallback: a machine without evidence of a platform."""
-    machine = seen.machine
+    machine = given.machine
     if named := [name for name in _PAPERSPACE if variable(machine, name)]:
         return Platform("workstation", (f"{named[0]} is set: Paperspace",))
     if variable(machine, "COLAB_RELEASE_TAG"):
