@@ -285,12 +285,12 @@ def test_keras_configuration_is_changed_with_a_copy_kept(tmp_path: Path) -> None
 def test_a_lock_file_is_moved_aside_only_when_nobody_can_hold_it() -> None:
     def plans(**more: Any) -> list[repair.Repair]:
         from tpuctl.diagnosis.diagnose import find_problems
-        from tpuctl.diagnosis.finding import View
+        from tpuctl.diagnosis.report import MachineView
         from tpuctl.runtime.detect import detect
         from tpuctl.runtime.replay import RecordedMachine
 
         machine = RecordedMachine(tpu_vm(proc={"lockfile_inode": 77, "lockfile_uid": 0, **more}))
-        view = View(machine, detect(machine))
+        view = MachineView(machine, detect(machine))
         return repair.plan_repairs(view, find_problems(view))
 
     assert [plan.code for plan in plans()] == ["F02"]

@@ -2,7 +2,7 @@
 
 import re
 
-from tpuctl.diagnosis.finding import Finding, View, found
+from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.topology import product
 
 # The expression of torch_xla/_internal/tpu.py, oddities included: it decides what is accepted.
@@ -10,7 +10,7 @@ _TORCH_XLA_TYPE = re.compile(r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
 _OLD_PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 
 
-def platforms_contradict(view: View) -> Finding | None:
+def platforms_contradict(view: MachineView) -> Finding | None:
     """F16: JAX_PLATFORMS contradicts the hardware."""
     wanted = [word.strip() for word in view.value("JAX_PLATFORMS").lower().split(",") if word]
     if not wanted or not view.has("jax"):
@@ -24,7 +24,7 @@ def platforms_contradict(view: View) -> Finding | None:
     return None
 
 
-def keras_on_cpu(view: View) -> Finding | None:
+def keras_on_cpu(view: MachineView) -> Finding | None:
     """F35: Keras is configured for a TensorFlow that cannot see the chips."""
     frameworks = view.detected.frameworks
     if not view.on_tpu or not frameworks.is_keras_3:
@@ -41,7 +41,7 @@ def keras_on_cpu(view: View) -> Finding | None:
     return None
 
 
-def library_path_missing(view: View) -> Finding | None:
+def library_path_missing(view: MachineView) -> Finding | None:
     """F36: TPU_LIBRARY_PATH does not name a file."""
     path = view.value("TPU_LIBRARY_PATH")
     if not path or (view.machine.exists(path) and not view.machine.is_dir(path)):
@@ -49,7 +49,7 @@ def library_path_missing(view: View) -> Finding | None:
     return found(view.shown("TPU_LIBRARY_PATH"), "the file does not exist")
 
 
-def old_tpu_driver(view: View) -> Finding | None:
+def old_tpu_driver(view: MachineView) -> Finding | None:
     """F42: JAX is configured for the driver of remote TPU nodes."""
     if view.value("JAX_XLA_BACKEND") == "tpu_driver":
         return found(view.shown("JAX_XLA_BACKEND"))
@@ -58,19 +58,19 @@ def old_tpu_driver(view: View) -> Finding | None:
     return None
 
 
-def metadata_silent(view: View) -> Finding | None:
+def metadata_silent(view: MachineView) -> Finding | None:
     """F43: chips, a silent metadata server, and no setting that skips the query."""
     if not view.on_tpu or view.machine.metadata_answers or view.is_true("TPU_SKIP_MDS_QUERY"):
         return None
     return found("the metadata server does not answer", "TPU_SKIP_MDS_QUERY is not set")
 
 
-def torch_xla_without_metadata(view: View) -> Finding | None:
+def torch_xla_without_metadata(view: MachineView) -> Finding | None:
     """F44: like F43, with torch_xla, which queries it on import."""
     return metadata_silent(view) if view.has("torch-xla") else None
 
 
-def bounds_missing(view: View) -> Finding | None:
+def bounds_missing(view: MachineView) -> Finding | None:
     """F45: torch_xla must not query the bounds, and they are not set."""
     names = ("TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
     missing = [name for name in names if not view.value(name)]
@@ -81,7 +81,7 @@ def bounds_missing(view: View) -> Finding | None:
     return found(view.shown("TPU_SKIP_MDS_QUERY"), f"not set: {', '.join(missing)}")
 
 
-def type_unreadable(view: View) -> Finding | None:
+def type_unreadable(view: MachineView) -> Finding | None:
     """F46: an accelerator type that torch_xla cannot parse."""
     value = view.value("TPU_ACCELERATOR_TYPE")
     if not view.on_tpu or not view.has("torch-xla") or not value:
@@ -89,7 +89,7 @@ def type_unreadable(view: View) -> Finding | None:
     return None if _TORCH_XLA_TYPE.match(value) else found(view.shown("TPU_ACCELERATOR_TYPE"))
 
 
-def hostnames_are_a_sentence(view: View) -> Finding | None:
+def hostnames_are_a_sentence(view: MachineView) -> Finding | None:
     """F47: a warning text where host names should be."""
     for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS"):
         value = view.value(name)
@@ -98,7 +98,7 @@ def hostnames_are_a_sentence(view: View) -> Finding | None:
     return None
 
 
-def no_google_client(view: View) -> Finding | None:
+def no_google_client(view: MachineView) -> Finding | None:
     """F48: TPU_NAME is set, and TensorFlow has no client to look it up."""
     name = view.value("TPU_NAME")
     if not view.detected.frameworks.tensorflow or view.has("google-api-python-client"):
@@ -112,14 +112,14 @@ def no_google_client(view: View) -> Finding | None:
     return found(view.shown("TPU_NAME"), "google-api-python-client is not installed")
 
 
-def preempted(view: View) -> Finding | None:
+def preempted(view: MachineView) -> Finding | None:
     """F49: the metadata server says that this TPU is preempted."""
     if (view.machine.metadata("instance/preempted") or "").strip().upper() == "TRUE":
         return found("metadata instance/preempted is TRUE")
     return None
 
 
-def name_is_local(view: View) -> Finding | None:
+def name_is_local(view: MachineView) -> Finding | None:
     """F50: TPU_NAME=local without a metadata server for zone and project."""
     if view.value("TPU_NAME").lower() != "local" or not view.detected.frameworks.tensorflow:
         return None
@@ -128,21 +128,21 @@ def name_is_local(view: View) -> Finding | None:
     return found(view.shown("TPU_NAME"), "the metadata server does not answer")
 
 
-def too_few_addresses(view: View) -> Finding | None:
+def too_few_addresses(view: MachineView) -> Finding | None:
     """F53: fewer addresses than processes that torch_xla would start."""
     if not has_too_few_addresses(view) or not view.has("torch-xla"):
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"), f"{_processes(view)} processes by the bounds")
 
 
-def addresses_without_port(view: View) -> Finding | None:
+def addresses_without_port(view: MachineView) -> Finding | None:
     """F54: the address `local`, which lacks the port of the metrics server."""
     if not view.on_tpu or view.value("TPU_PROCESS_ADDRESSES") != "local":
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"))
 
 
-def several_hosts(view: View) -> Finding | None:
+def several_hosts(view: MachineView) -> Finding | None:
     """F55: this is one host of several."""
     place = view.detected.topology
     if not view.on_tpu or (place.hosts == 1 and place.slices == 1):
@@ -151,7 +151,7 @@ def several_hosts(view: View) -> Finding | None:
     return found(f"{place.hosts} hosts, this is worker {place.worker}", *place.because, *slices)
 
 
-def accelerate_misdirected(view: View) -> Finding | None:
+def accelerate_misdirected(view: MachineView) -> Finding | None:
     """F61: PJRT_DEVICE hides the TPU from accelerate."""
     device = view.value("PJRT_DEVICE")
     if not view.on_tpu or not view.has("accelerate") or not view.has("torch-xla"):
@@ -161,7 +161,7 @@ def accelerate_misdirected(view: View) -> Finding | None:
     return found(view.shown("PJRT_DEVICE"))
 
 
-def bucket_scope_missing(view: View) -> Finding | None:
+def bucket_scope_missing(view: MachineView) -> Finding | None:
     """F64: the VM's scopes do not include storage."""
     scopes = view.machine.metadata("instance/service-accounts/default/scopes")
     if not view.on_tpu or not scopes:
@@ -171,7 +171,7 @@ def bucket_scope_missing(view: View) -> Finding | None:
     return found("the VM's scopes contain neither cloud-platform nor devstorage")
 
 
-def precision_variables(view: View) -> Finding | None:
+def precision_variables(view: MachineView) -> Finding | None:
     """F69: variables that torch_xla no longer reads."""
     names = [name for name in _OLD_PRECISION if view.is_true(name)]
     if not names or not view.has("torch-xla"):
@@ -179,13 +179,13 @@ def precision_variables(view: View) -> Finding | None:
     return found(*(view.shown(name) for name in names))
 
 
-def has_too_few_addresses(view: View) -> bool:
+def has_too_few_addresses(view: MachineView) -> bool:
     """Whether TPU_PROCESS_ADDRESSES lists fewer processes than torch_xla would start."""
     addresses = [part for part in view.value("TPU_PROCESS_ADDRESSES").split(",") if part.strip()]
     return view.on_tpu and 0 < len(addresses) < _processes(view)
 
 
-def _processes(view: View) -> int:
+def _processes(view: MachineView) -> int:
     hosts = product(view.value("TPU_HOST_BOUNDS"))
     chips = product(view.value("TPU_CHIPS_PER_HOST_BOUNDS"))
     return (hosts or 1) * (chips or view.detected.chips.count)

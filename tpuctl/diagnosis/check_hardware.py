@@ -1,6 +1,6 @@
 """Checks of the chips, their drivers and device nodes, and of the processes that hold them."""
 
-from tpuctl.diagnosis.finding import Finding, View, found
+from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.holders import Holder
 from tpuctl.runtime.machine import in_container, parse_count
 from tpuctl.runtime.versions import minor, tables
@@ -13,7 +13,7 @@ _IMAGES = {
 _TPU_RUNTIMES = ("kaggle-tpu-vm", "colab-tpu-vm", "gke-tpu-pod", "cloud-tpu-vm")
 
 
-def no_chip_to_open(view: View) -> Finding | None:
+def no_chip_to_open(view: MachineView) -> Finding | None:
     """F08: chips without nodes outside a container, or a TPU runtime without chips."""
     chips = view.detected.chips
     if not chips.count:
@@ -25,7 +25,7 @@ def no_chip_to_open(view: View) -> Finding | None:
     return Finding(chips.because, fix=_right_image(view))
 
 
-def v6e_without_driver(view: View) -> Finding | None:
+def v6e_without_driver(view: MachineView) -> Finding | None:
     """F09: v6e chips without a driver, or TPU_VISIBLE_CHIPS beyond the last chip."""
     chips = view.detected.chips
     if chips.generation == "v6e" and not chips.driver_bound:
@@ -41,7 +41,7 @@ def v6e_without_driver(view: View) -> Finding | None:
     return None
 
 
-def v5e_without_nodes(view: View) -> Finding | None:
+def v5e_without_nodes(view: MachineView) -> Finding | None:
     """F10: v5e chips without device nodes, outside a container."""
     chips = view.detected.chips
     if chips.generation != "v5e" or chips.chips_with_node or _hidden_by_container(view):
@@ -49,7 +49,7 @@ def v5e_without_nodes(view: View) -> Finding | None:
     return Finding(chips.because, fix=_right_image(view))
 
 
-def vbar_out_of_reach(view: View) -> Finding | None:
+def vbar_out_of_reach(view: MachineView) -> Finding | None:
     """F11: a container on v6e or newer whose VBAR service is unknown or does not answer."""
     container = in_container(view.machine)
     if not view.detected.chips.needs("vbar") or not container:
@@ -66,7 +66,7 @@ def vbar_out_of_reach(view: View) -> Finding | None:
     return found(container, where, f"{address or '[::]:8353'} does not accept a connection")
 
 
-def chips_kept_from_container(view: View) -> Finding | None:
+def chips_kept_from_container(view: MachineView) -> Finding | None:
     """F12: the host's chips are on the PCI bus, but this container has no nodes for them."""
     chips = view.detected.chips
     if not chips.count or not _hidden_by_container(view):
@@ -79,7 +79,7 @@ def chips_kept_from_container(view: View) -> Finding | None:
     return found(*chips.because, evidence, in_container(view.machine) or "")
 
 
-def hugepages_off(view: View) -> Finding | None:
+def hugepages_off(view: MachineView) -> Finding | None:
     """F13: transparent hugepages are not `always`, which JAX requires from v5e on."""
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     text = (view.machine.read(path) or "").strip()
@@ -88,13 +88,13 @@ def hugepages_off(view: View) -> Finding | None:
     return found(f"{path}: {text[:60]}", severity="note" if view.is_hosted else None)
 
 
-def mixed_chips(view: View) -> Finding | None:
+def mixed_chips(view: MachineView) -> Finding | None:
     """F14: more than one kind of TPU on the PCI bus."""
     kinds = view.detected.chips.kinds
     return found(f"PCI devices {', '.join(kinds)}") if len(kinds) > 1 else None
 
 
-def p100_without_kernels(view: View) -> Finding | None:
+def p100_without_kernels(view: MachineView) -> Finding | None:
     """F72: a P100 with a PyTorch whose cuDNN no longer supports Pascal."""
     torch = view.version("torch")
     pascal = [name for name in view.detected.gpus.names if "P100" in name]
@@ -105,7 +105,7 @@ def p100_without_kernels(view: View) -> Finding | None:
     return found(f"GPU: {pascal[0]}", f"torch {torch}")
 
 
-def lock_held(view: View) -> Finding | None:
+def lock_held(view: MachineView) -> Finding | None:
     """F01: another process holds libtpu's lock and visibly has the device open."""
     visible = {holder.pid for holder in _others(view) if "open device node" in holder.seen_by}
     held = [h for h in _others(view) if h.pid in view.detected.state.lock_pids and h.pid in visible]
@@ -114,7 +114,7 @@ def lock_held(view: View) -> Finding | None:
     return _by(held, "libtpu's lock, by /proc/locks")
 
 
-def foreign_lockfile(view: View) -> Finding | None:
+def foreign_lockfile(view: MachineView) -> Finding | None:
     """F02: the lock file belongs to another user, so libtpu cannot open it."""
     state = view.detected.state
     if not view.on_tpu or not _foreign_lockfile(view):
@@ -124,7 +124,7 @@ def foreign_lockfile(view: View) -> Finding | None:
     return found(f"/tmp/libtpu_lockfile belongs to uid {state.lockfile_uid}", holder)
 
 
-def unseen_lock(view: View) -> Finding | None:
+def unseen_lock(view: MachineView) -> Finding | None:
     """F03: the lock is held by a process whose open files are not visible."""
     visible = {h.pid for h in view.detected.state.holders if "open device node" in h.seen_by}
     ours = {h.pid for h in view.detected.state.holders if h.is_ours}
@@ -137,19 +137,19 @@ def unseen_lock(view: View) -> Finding | None:
     )
 
 
-def accel_owned(view: View) -> Finding | None:
+def accel_owned(view: MachineView) -> Finding | None:
     """F04: another process owns a chip of v2 to v4."""
     owners = [holder for holder in _nodes_of_others(view) if "/dev/accel" in holder.device]
     return _by(owners, "the chips") if owners else _sick(view)
 
 
-def vfio_busy(view: View) -> Finding | None:
+def vfio_busy(view: MachineView) -> Finding | None:
     """F05: another process has a chip of v5e or newer open."""
     holders = [holder for holder in _nodes_of_others(view) if "/dev/vfio" in holder.device]
     return _by(holders, "the chips") if holders else None
 
 
-def own_notebook(view: View) -> Finding | None:
+def own_notebook(view: MachineView) -> Finding | None:
     """F07: this notebook's kernel, or another parent of this process, holds the TPU."""
     ours = [h for h in view.detected.state.holders if h.is_ours and not _is_plain_self(view, h)]
     if not ours:
@@ -159,7 +159,7 @@ def own_notebook(view: View) -> Finding | None:
     return found(evidence, f"{ours[0].device}, by {ours[0].seen_by}")
 
 
-def busy_and_unseen(view: View) -> Finding | None:
+def busy_and_unseen(view: MachineView) -> Finding | None:
     """F74: a TPU program answers, but no process is visible that holds the TPU."""
     state = view.detected.state
     if not state.metrics_port_open or state.holders or not state.uninspected:
@@ -170,21 +170,21 @@ def busy_and_unseen(view: View) -> Finding | None:
     )
 
 
-def _others(view: View) -> list[Holder]:
+def _others(view: MachineView) -> list[Holder]:
     return [holder for holder in view.detected.state.holders if not holder.is_ours]
 
 
-def _nodes_of_others(view: View) -> list[Holder]:
+def _nodes_of_others(view: MachineView) -> list[Holder]:
     """Return other processes with a device node open; F01 reports those with the lock."""
     locked = view.detected.state.lock_pids
     return [h for h in _others(view) if h.pid not in locked or _foreign_lockfile(view)]
 
 
-def _is_plain_self(view: View, holder: Holder) -> bool:
+def _is_plain_self(view: MachineView, holder: Holder) -> bool:
     return holder.pid == view.machine.self_process.pid and not holder.is_this_notebook
 
 
-def _foreign_lockfile(view: View) -> bool:
+def _foreign_lockfile(view: MachineView) -> bool:
     mine, owner = view.machine.self_process.uid, view.detected.state.lockfile_uid
     # Root can open a file of any owner.
     return owner is not None and mine not in (None, 0, owner)
@@ -204,19 +204,19 @@ def _by(holders: list[Holder], what: str) -> Finding:
     return Finding(evidence, fix_command=f"kill {pids}")
 
 
-def _sick(view: View) -> Finding | None:
+def _sick(view: MachineView) -> Finding | None:
     sick = view.detected.state.sick
     if not sick:
         return None
     return Finding(sick, fix="The driver reports a fault: restart or recreate the VM.")
 
 
-def _hidden_by_container(view: View) -> bool:
+def _hidden_by_container(view: MachineView) -> bool:
     # Without a driver on the host there are no nodes that a container could lack.
     return bool(in_container(view.machine)) and view.detected.chips.driver_bound
 
 
-def _right_image(view: View) -> str | None:
+def _right_image(view: MachineView) -> str | None:
     image = _IMAGES.get(view.detected.chips.generation or "")
     if image is None:
         return None

@@ -1,27 +1,27 @@
 """Checks of the installed distributions."""
 
-from tpuctl.diagnosis.finding import Finding, View, found
+from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.versions import minor, parse, requirement_of, satisfies, tables
 
 _LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
 
 
-def jax_without_libtpu(view: View) -> Finding | None:
+def jax_without_libtpu(view: MachineView) -> Finding | None:
     """F15: chips and JAX, but no libtpu."""
     if not view.on_tpu or not view.has("jax") or _libtpu_dists(view) or _library_path(view):
         return None
     return found(f"jax {view.version('jax')} is installed, libtpu is not")
 
 
-def tpu_demanded_without_libtpu(view: View) -> Finding | None:
+def tpu_demanded_without_libtpu(view: MachineView) -> Finding | None:
     """F17: like F15, and JAX_PLATFORMS rules out the CPU."""
     if "tpu" in view.value("JAX_PLATFORMS").lower().split(",") and jax_without_libtpu(view):
         return found(view.shown("JAX_PLATFORMS"), "libtpu is not installed")
     return None
 
 
-def ancient_jaxlib(view: View) -> Finding | None:
+def ancient_jaxlib(view: MachineView) -> Finding | None:
     """F18: a jaxlib older than 0.4 with another release of jax."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
     if not jax or not jaxlib or minor(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
@@ -29,7 +29,7 @@ def ancient_jaxlib(view: View) -> Finding | None:
     return found(f"jax {jax} with jaxlib {jaxlib}")
 
 
-def jaxlib_mismatch(view: View) -> Finding | None:
+def jaxlib_mismatch(view: MachineView) -> Finding | None:
     """F19: jaxlib outside the range that the installed jax declares."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
     if not jax or not jaxlib or ancient_jaxlib(view):
@@ -45,7 +45,7 @@ def jaxlib_mismatch(view: View) -> Finding | None:
     return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
 
 
-def libtpu_of_tensorflow(view: View) -> Finding | None:
+def libtpu_of_tensorflow(view: MachineView) -> Finding | None:
     """F20: a libtpu with TensorFlow's version numbers beside JAX."""
     libtpu = view.version("libtpu")
     if view.has("jax") and libtpu.startswith(("1.", "2.")):
@@ -53,7 +53,7 @@ def libtpu_of_tensorflow(view: View) -> Finding | None:
     return None
 
 
-def empty_accelerator_type(view: View) -> Finding | None:
+def empty_accelerator_type(view: MachineView) -> Finding | None:
     """F21: an old JAX, and an empty accelerator type from the metadata server."""
     jax = view.version("jax")
     given = view.machine.metadata("instance/attributes/accelerator-type")
@@ -64,7 +64,7 @@ def empty_accelerator_type(view: View) -> Finding | None:
     return found(f"jax {jax}", "metadata accelerator-type is empty")
 
 
-def libtpu_mismatch(view: View) -> Finding | None:
+def libtpu_mismatch(view: MachineView) -> Finding | None:
     """F22: libtpu does not match any installed framework; matching one is enough."""
     libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
@@ -78,7 +78,7 @@ def libtpu_mismatch(view: View) -> Finding | None:
     return found(f"libtpu {libtpu}", *declared)
 
 
-def libtpu_differences(view: View) -> tuple[str, ...]:
+def libtpu_differences(view: MachineView) -> tuple[str, ...]:
     """Describe requirements that the installed libtpu does not meet, if it meets another's."""
     libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu:
@@ -92,7 +92,7 @@ def libtpu_differences(view: View) -> tuple[str, ...]:
     )
 
 
-def torch_xla_mismatch(view: View) -> Finding | None:
+def torch_xla_mismatch(view: MachineView) -> Finding | None:
     """F24: different releases of torch and torch_xla."""
     torch, xla = view.version("torch"), view.version("torch-xla")
     if not torch or not xla or minor(torch) == minor(xla):
@@ -105,7 +105,7 @@ def torch_xla_mismatch(view: View) -> Finding | None:
     )
 
 
-def tensorflow_beside_torch_xla(view: View) -> Finding | None:
+def tensorflow_beside_torch_xla(view: MachineView) -> Finding | None:
     """F25: TensorFlow was installed beside torch_xla, other than by the runtime's image."""
     if not view.on_tpu or not view.has("torch-xla") or not view.has("tensorflow"):
         return None
@@ -114,7 +114,7 @@ def tensorflow_beside_torch_xla(view: View) -> Finding | None:
     return found(f"tensorflow {view.version('tensorflow')} beside torch_xla")
 
 
-def two_libtpus(view: View) -> Finding | None:
+def two_libtpus(view: MachineView) -> Finding | None:
     """F26: two distributions that each contain a libtpu."""
     dists = _libtpu_dists(view)
     # tensorflow-tpu counts as a second copy if it does not accept the installed libtpu.
@@ -128,14 +128,14 @@ def two_libtpus(view: View) -> Finding | None:
     return found(*(f"{name} {view.version(name)}" for name in dists))
 
 
-def colab_without_tensorflow(view: View) -> Finding | None:
+def colab_without_tensorflow(view: MachineView) -> Finding | None:
     """F27: Colab's TPU image, which has no TensorFlow."""
     if view.detected.runtime != "colab-tpu-vm" or view.detected.frameworks.tensorflow:
         return None
     return found("no distribution of TensorFlow is installed")
 
 
-def tensorflow_without_tpu(view: View) -> Finding | None:
+def tensorflow_without_tpu(view: MachineView) -> Finding | None:
     """F29: chips, and a TensorFlow without TPU support."""
     frameworks = view.detected.frameworks
     if not view.on_tpu or frameworks.tensorflow_build in (None, "tpu"):
@@ -143,7 +143,7 @@ def tensorflow_without_tpu(view: View) -> Finding | None:
     return found(f"{frameworks.tensorflow_dist} {frameworks.tensorflow}", *frameworks.because)
 
 
-def pjrt_variables_missing(view: View) -> Finding | None:
+def pjrt_variables_missing(view: MachineView) -> Finding | None:
     """F30: TensorFlow's TPU build on v5e or newer without the PJRT variables."""
     frameworks = view.detected.frameworks
     names = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
@@ -156,7 +156,7 @@ def pjrt_variables_missing(view: View) -> Finding | None:
     return found(f"not set: {', '.join(missing)}", f"TPU {view.detected.generation}")
 
 
-def several_tensorflows(view: View) -> Finding | None:
+def several_tensorflows(view: MachineView) -> Finding | None:
     """F32: several TensorFlow distributions, which share one folder."""
     dists = [name for name in TENSORFLOW_DISTS if view.has(name)]
     if len(dists) < 2:
@@ -164,7 +164,7 @@ def several_tensorflows(view: View) -> Finding | None:
     return found(*(f"{name} {view.version(name)}" for name in dists))
 
 
-def protobuf_out_of_range(view: View) -> Finding | None:
+def protobuf_out_of_range(view: MachineView) -> Finding | None:
     """F33: protobuf outside the range that TensorFlow declares."""
     frameworks, protobuf = view.detected.frameworks, view.version("protobuf")
     if not frameworks.tensorflow or not protobuf or not frameworks.tensorflow_dist:
@@ -179,7 +179,7 @@ def protobuf_out_of_range(view: View) -> Finding | None:
     )
 
 
-def keras_mismatch(view: View) -> Finding | None:
+def keras_mismatch(view: MachineView) -> Finding | None:
     """F34: Keras 3 on a TensorFlow before 2.16, or legacy Keras without its package."""
     tensorflow = view.detected.frameworks.tensorflow
     if not tensorflow:
@@ -199,7 +199,7 @@ def keras_mismatch(view: View) -> Finding | None:
     return found(f"keras {view.version('keras')} with TensorFlow {tensorflow}")
 
 
-def lightning_without_xla(view: View) -> Finding | None:
+def lightning_without_xla(view: MachineView) -> Finding | None:
     """F37: a Lightning release whose XLA accelerator moved to another package."""
     version = view.version("lightning") or view.version("pytorch-lightning")
     enterprise = view.has("pytorch-lightning-enterprise")
@@ -210,7 +210,7 @@ def lightning_without_xla(view: View) -> Finding | None:
     return found(f"lightning {version}", "pytorch-lightning-enterprise is not installed")
 
 
-def libtpu_sdk_unusable(view: View) -> Finding | None:
+def libtpu_sdk_unusable(view: MachineView) -> Finding | None:
     """F38: Python 3.12 or newer with an old libtpu."""
     python, libtpu = view.machine.host.python or "", view.version("libtpu")
     if not view.on_tpu or not libtpu or minor(python) < (3, 12):
@@ -220,21 +220,21 @@ def libtpu_sdk_unusable(view: View) -> Finding | None:
     return found(f"Python {python} with libtpu {libtpu}")
 
 
-def _libtpu_dists(view: View) -> list[str]:
+def _libtpu_dists(view: MachineView) -> list[str]:
     return [name for name in LIBTPU_DISTS if view.has(name)]
 
 
-def _library_path(view: View) -> bool:
+def _library_path(view: MachineView) -> bool:
     path = view.value("TPU_LIBRARY_PATH")
     return bool(path) and view.machine.exists(path)
 
 
-def _wanted_libtpus(view: View) -> dict[str, str]:
+def _wanted_libtpus(view: MachineView) -> dict[str, str]:
     wants = ((name, _wanted_libtpu(view, name)) for name in _LIBTPU_USERS)
     return {name: specifier for name, specifier in wants if specifier}
 
 
-def _wanted_libtpu(view: View, name: str) -> str | None:
+def _wanted_libtpu(view: MachineView, name: str) -> str | None:
     """Return the libtpu that a framework declares; its metadata wins over the dated table."""
     version = view.version(name)
     if not version:

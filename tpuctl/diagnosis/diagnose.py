@@ -10,8 +10,7 @@ from tpuctl.diagnosis import check_environment as environment
 from tpuctl.diagnosis import check_hardware as hardware
 from tpuctl.diagnosis import check_packages as packages
 from tpuctl.diagnosis.explain import failures
-from tpuctl.diagnosis.finding import Finding, View
-from tpuctl.diagnosis.report import Answers, Diagnosis, Problem
+from tpuctl.diagnosis.report import Answers, Diagnosis, Finding, MachineView, Problem
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.runtime.detect import detect
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
@@ -29,7 +28,7 @@ from tpuctl.training.strategy import (
 )
 
 # By the code of the failure that each check detects; `failures.json` describes the failures.
-CHECKS: dict[str, Callable[[View], Finding | None]] = {
+CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F01": hardware.lock_held,
     "F02": hardware.foreign_lockfile,
     "F03": hardware.unseen_lock,
@@ -92,7 +91,7 @@ _REPORTED_PACKAGES = (
 def diagnose(machine: Machine) -> Diagnosis:
     """Report where we run and what is wrong, without touching the accelerator."""
     found = detect(machine)
-    view = View(machine, found)
+    view = MachineView(machine, found)
     now = situation(view)
     strategies = (choose_tensorflow(now), choose_jax(now), choose_torch(now), choose_keras(now))
     answers = _answers(view, strategies)
@@ -130,14 +129,14 @@ def diagnose(machine: Machine) -> Diagnosis:
     )
 
 
-def find_problems(view: View) -> tuple[Problem, ...]:
+def find_problems(view: MachineView) -> tuple[Problem, ...]:
     """Run every check; the most severe problems come first."""
     findings = ((code, check(view)) for code, check in CHECKS.items())
     problems = [_problem(code, finding) for code, finding in findings if finding]
     return tuple(sorted(problems, key=lambda problem: _SEVERITIES.index(problem.severity)))
 
 
-def situation(view: View) -> Situation:
+def situation(view: MachineView) -> Situation:
     """Collect what the choice of a strategy depends on."""
     found, frameworks = view.detected, view.detected.frameworks
     return Situation(
@@ -171,7 +170,7 @@ def _problem(code: str, finding: Finding) -> Problem:
     )
 
 
-def _answers(view: View, strategies: tuple[Choice, ...]) -> Answers:
+def _answers(view: MachineView, strategies: tuple[Choice, ...]) -> Answers:
     found = view.detected
     state = [
         f"held by pid {h.pid} ({h.command or 'unknown'}): {h.device}, by {h.seen_by}"
@@ -258,7 +257,7 @@ def _recorded(machine: Machine, path: Path) -> Diagnosis:
 def _repaired(machine: LiveMachine, diagnosis: Diagnosis, approve: Approve) -> Diagnosis:
     from tpuctl.diagnosis.repair import apply_repair, plan_repairs, verify
 
-    view = View(machine, detect(machine))
+    view = MachineView(machine, detect(machine))
     repairs = []
     for repair in plan_repairs(view, diagnosis.problems, root=machine.root):
         approve(f"{repair.code}: {repair.what}? (undo: {repair.undo})")

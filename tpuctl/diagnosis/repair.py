@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tpuctl.diagnosis.finding import View
-from tpuctl.diagnosis.report import Problem
+from tpuctl.diagnosis.report import MachineView, Problem
 from tpuctl.errors import TpuctlError
 from tpuctl.runtime.machine import LOCKFILE
 from tpuctl.storage.local import write_atomically
@@ -29,7 +28,7 @@ class Repair:
 
 
 def plan_repairs(
-    view: View, problems: tuple[Problem, ...], *, root: Path = Path("/")
+    view: MachineView, problems: tuple[Problem, ...], *, root: Path = Path("/")
 ) -> list[Repair]:
     """List the repairs that this process can make; its parent's variables are not among them."""
     planners = (_PLANNERS.get(problem.code) for problem in problems)
@@ -55,7 +54,7 @@ def verify(repairs: list[Repair], problems: tuple[Problem, ...]) -> tuple[Repair
     )
 
 
-def _free_lockfile(view: View, root: Path) -> Repair | None:
+def _free_lockfile(view: MachineView, root: Path) -> Repair | None:
     """F02: move a lock file aside that no process holds."""
     if (
         view.detected.state.lock_pids
@@ -72,7 +71,7 @@ def _free_lockfile(view: View, root: Path) -> Repair | None:
     )
 
 
-def _enable_hugepages(view: View, root: Path) -> Repair | None:
+def _enable_hugepages(view: MachineView, root: Path) -> Repair | None:
     """F13: enable transparent hugepages until the next boot."""
     path = _below(root, HUGEPAGES)
     before = re.search(r"\[(\w+)\]", view.machine.read(HUGEPAGES) or "")
@@ -86,7 +85,7 @@ def _enable_hugepages(view: View, root: Path) -> Repair | None:
     )
 
 
-def _set_keras_backend(view: View, root: Path) -> Repair | None:
+def _set_keras_backend(view: MachineView, root: Path) -> Repair | None:
     """F35: set the backend in Keras' configuration to JAX; the old file is kept beside it."""
     home = view.value("KERAS_HOME") or f"{view.value('HOME')}/.keras"
     path = _below(root, f"{home}/keras.json")
@@ -102,7 +101,7 @@ def _set_keras_backend(view: View, root: Path) -> Repair | None:
     return Repair("F35", f'set "backend": "jax" in {path}', f"mv {backup} {path}", rewrite)
 
 
-_PLANNERS: dict[str, Callable[[View, Path], Repair | None]] = {
+_PLANNERS: dict[str, Callable[[MachineView, Path], Repair | None]] = {
     "F02": _free_lockfile,
     "F13": _enable_hugepages,
     "F35": _set_keras_backend,

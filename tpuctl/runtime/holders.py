@@ -55,7 +55,9 @@ def find_state(machine: HostView, nodes: Sequence[str]) -> State:
 
     `nodes` are the device nodes of its chips; if empty, every path that looks like one counts.
     """
-    scan = machine.scan_open_files(lambda path: path in nodes if nodes else _is_node(path))
+    scan = machine.scan_open_files(
+        lambda path: path in nodes if nodes else _NODE.fullmatch(path) is not None
+    )
     ours = _ancestors(machine)
     found = {pid: (", ".join(paths), BY_NODE) for pid, paths in scan.open_files.items()}
     lock_pids = _lock_pids(machine)
@@ -72,10 +74,6 @@ def find_state(machine: HostView, nodes: Sequence[str]) -> State:
         metrics_port_open=machine.is_listening(8431),
         sick=_sick(machine),
     )
-
-
-def _is_node(path: str) -> bool:
-    return bool(_NODE.fullmatch(path))
 
 
 def _holder(
