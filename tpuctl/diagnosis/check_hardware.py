@@ -1,8 +1,8 @@
 """Checks of the chips, their drivers and device nodes, and of the processes that hold them."""
 
 from tpuctl.diagnosis.report import Finding, MachineView, found
-from tpuctl.runtime.holders import Holder
-from tpuctl.runtime.machine import in_container, parse_count
+from tpuctl.runtime.holders import BY_NODE, Holder
+from tpuctl.runtime.machine import LOCKFILE, in_container, parse_count
 from tpuctl.runtime.versions import minor, tables
 
 _IMAGES = {
@@ -107,11 +107,11 @@ def p100_without_kernels(view: MachineView) -> Finding | None:
 
 def lock_held(view: MachineView) -> Finding | None:
     """F01: another process holds libtpu's lock and visibly has the device open."""
-    visible = {holder.pid for holder in _others(view) if "open device node" in holder.seen_by}
+    visible = {holder.pid for holder in _others(view) if holder.seen_by == BY_NODE}
     held = [h for h in _others(view) if h.pid in view.detected.state.lock_pids and h.pid in visible]
     if not held or _foreign_lockfile(view):
         return None
-    return _by(held, "libtpu's lock, by /proc/locks")
+    return _held_by(held, "libtpu's lock, by /proc/locks")
 
 
 def foreign_lockfile(view: MachineView) -> Finding | None:
@@ -121,12 +121,12 @@ def foreign_lockfile(view: MachineView) -> Finding | None:
         return None
     held = ", ".join(str(pid) for pid in state.lock_pids)
     holder = f"held by pid {held}" if held else "no process seems to hold it: it is left over"
-    return found(f"/tmp/libtpu_lockfile belongs to uid {state.lockfile_uid}", holder)
+    return found(f"{LOCKFILE} belongs to uid {state.lockfile_uid}", holder)
 
 
 def unseen_lock(view: MachineView) -> Finding | None:
     """F03: the lock is held by a process whose open files are not visible."""
-    visible = {h.pid for h in view.detected.state.holders if "open device node" in h.seen_by}
+    visible = {h.pid for h in view.detected.state.holders if h.seen_by == BY_NODE}
     ours = {h.pid for h in view.detected.state.holders if h.is_ours}
     unseen = [pid for pid in view.detected.state.lock_pids if pid not in visible | ours]
     if not unseen or _foreign_lockfile(view):
@@ -140,18 +140,25 @@ def unseen_lock(view: MachineView) -> Finding | None:
 def accel_owned(view: MachineView) -> Finding | None:
     """F04: another process owns a chip of v2 to v4."""
     owners = [holder for holder in _nodes_of_others(view) if "/dev/accel" in holder.device]
-    return _by(owners, "the chips") if owners else _sick(view)
+    if owners:
+        return _held_by(owners, "the chips")
+    sick = view.detected.state.sick
+    fix = "The driver reports a fault: restart or recreate the VM."
+    return Finding(sick, fix=fix) if sick else None
 
 
 def vfio_busy(view: MachineView) -> Finding | None:
     """F05: another process has a chip of v5e or newer open."""
     holders = [holder for holder in _nodes_of_others(view) if "/dev/vfio" in holder.device]
-    return _by(holders, "the chips") if holders else None
+    return _held_by(holders, "the chips") if holders else None
 
 
 def own_notebook(view: MachineView) -> Finding | None:
     """F07: this notebook's kernel, or another parent of this process, holds the TPU."""
-    ours = [h for h in view.detected.state.holders if h.is_ours and not _is_plain_self(view, h)]
+    # A script that uses the TPU itself is not a conflict; a kernel that runs this command is.
+    me = view.machine.self_process.pid
+    holders = view.detected.state.holders
+    ours = [h for h in holders if h.is_ours and (h.pid != me or h.is_this_notebook)]
     if not ours:
         return None
     name = "this notebook's kernel" if ours[0].is_this_notebook else "a parent of this process"
@@ -180,17 +187,13 @@ def _nodes_of_others(view: MachineView) -> list[Holder]:
     return [h for h in _others(view) if h.pid not in locked or _foreign_lockfile(view)]
 
 
-def _is_plain_self(view: MachineView, holder: Holder) -> bool:
-    return holder.pid == view.machine.self_process.pid and not holder.is_this_notebook
-
-
 def _foreign_lockfile(view: MachineView) -> bool:
     mine, owner = view.machine.self_process.uid, view.detected.state.lockfile_uid
     # Root can open a file of any owner.
     return owner is not None and mine not in (None, 0, owner)
 
 
-def _by(holders: list[Holder], what: str) -> Finding:
+def _held_by(holders: list[Holder], what: str) -> Finding:
     lines = [
         f"pid {h.pid} ({h.command or 'not visible from here'}"
         f"{', user ' + h.user if h.user else ''}): {h.device}, by {h.seen_by}"
@@ -202,13 +205,6 @@ def _by(holders: list[Holder], what: str) -> Finding:
         return Finding(evidence, fix=fix)
     pids = " ".join(str(pid) for pid in sorted({holder.pid for holder in holders}))
     return Finding(evidence, fix_command=f"kill {pids}")
-
-
-def _sick(view: MachineView) -> Finding | None:
-    sick = view.detected.state.sick
-    if not sick:
-        return None
-    return Finding(sick, fix="The driver reports a fault: restart or recreate the VM.")
 
 
 def _hidden_by_container(view: MachineView) -> bool:
