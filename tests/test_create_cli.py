@@ -15,7 +15,7 @@ from tests.fit_cases import too_large
 from tpuctl.api.cloud import create
 from tpuctl.cloud.create import Created, NotCreated
 from tpuctl.compile.cache import open_cache
-from tpuctl.compile.models import Question, Target
+from tpuctl.compile.models import CompileRequest, Target
 from tpuctl.compile.slices import find_slice
 from tpuctl.errors import NoCapacityError
 from tpuctl.reporters.envelope import to_jsonable
@@ -142,7 +142,9 @@ def comparable(data: dict[str, Any]) -> dict[str, Any]:
 def remember_that_it_does_not_fit(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("TPUCTL_CACHE_DIR", str(folder))
     target = Target("function", "train.py:make", function=Function("train.py", "make"))
-    question = Question(target, find_slice("v5e-8"), batch_size=4096, dtype=None, training=True)
+    question = CompileRequest(
+        target, find_slice("v5e-8"), batch_size=4096, dtype=None, training=True
+    )
     cache = open_cache()
     cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
     cache.remember(question)
@@ -207,7 +209,7 @@ def test_a_program_that_cannot_fit_is_spoken_of_before_anybody_pays(
     monkeypatch.setenv("TPUCTL_CACHE_DIR", str(tmp_path))
     cache, slice_ = open_cache(), find_slice("v5e-8")
     target = Target("function", "train.py:make", function=Function("train.py", "make"))
-    question = Question(target, slice_, batch_size=4096, dtype=None, training=True)
+    question = CompileRequest(target, slice_, batch_size=4096, dtype=None, training=True)
     cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
     assert "train.py:make" not in tpuctl(*CREATE, "--zone", A, "--dry-run").stderr
     cache.remember(question)

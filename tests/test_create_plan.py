@@ -42,8 +42,8 @@ def test_spot_has_a_price_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "message"),
     [
-        (options(kind="v5e-7"), UsageError, "no v5e-7"),
-        (options(kind="gpu"), UsageError, "no accelerator type"),
+        (options(kind="v5e-7"), UsageError, "v5e-7 does not exist"),
+        (options(kind="gpu"), UsageError, "not a valid accelerator type"),
         (options(kind="tpu7x-8"), InvalidInputError, "does not offer tpu7x"),
         (options(name=""), InvalidInputError, "is not a valid TPU name"),
         (options(name="T1"), InvalidInputError, "is not a valid TPU name"),

@@ -71,7 +71,7 @@ def test_a_notebook_shows_the_card_and_the_magic_shows_the_same(
     assert "where " in called[0]["data"]["text/plain"]
     assert "must start on 1 worker" in str(other)
     assert wrong[0]["output_type"] == "stream"
-    assert "There is no recorded machine at missing.json" in wrong[0]["text"]
+    assert "recorded machine from missing.json" in wrong[0]["text"]
     assert here[0]["text"].strip()
 
 

@@ -15,14 +15,14 @@ from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.machine import Machine
-from tpuctl.runtime.record import RecordingMachine, to_json
+from tpuctl.runtime.record import Recorder, to_json
 from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
 
 def recorded(machine: Machine) -> dict[str, Any]:
-    recording = RecordingMachine(machine)
-    diagnose(recording)
-    document: dict[str, Any] = json.loads(to_json(recording.document()))
+    recorder = Recorder(machine)
+    diagnose(recorder.machine)
+    document: dict[str, Any] = json.loads(to_json(recorder.document()))
     return document
 
 
@@ -195,14 +195,14 @@ def test_a_record_makes_no_folders(tpuctl: Callable[..., Any], tmp_path: Path) -
         ("", "recorded machine"),
         ("[]", "not a recorded machine"),
         ('{"hello": 1}', "not a recorded machine"),
-        ('{"env": []}', "env must be an object"),
-        ('{"env": {"A": 1}}', "env['A'] must be text"),
-        ('{"pci": [3]}', "pci[] must be an object"),
-        ('{"pci": [{"addr": "0:0:1.0", "vendor": "0x1ae0"}]}', "device must be text"),
-        ('{"pci": [], "proc": {"processes": {"x": {}}}}', "process ids"),
-        ('{"env": {}, "files": {"/a": 1}}', "text or null"),
-        ('{"env": {}, "proc": {"self": {"pid": "1"}}}', "a whole number"),
-        ('{"env": {}, "python": 3}', "python must be text"),
+        ('{"env": []}', "env should be dict"),
+        ('{"env": {"A": 1}}', "env.A should be str"),
+        ('{"pci": [3]}', "pci[0] should be dict"),
+        ('{"pci": [{"addr": "0:0:1.0", "vendor": "0x1ae0"}]}', "pci[0].device is missing"),
+        ('{"pci": [], "proc": {"processes": {"x": {}}}}', "as a process id"),
+        ('{"env": {}, "files": {"/a": 1}}', "files./a should be str"),
+        ('{"env": {}, "proc": {"self": {"pid": "1"}}}', "proc.self.pid should be int"),
+        ('{"env": {}, "python": 3}', "python should be str"),
         ("\x00\x01", "Could not read"),
     ],
 )

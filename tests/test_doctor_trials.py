@@ -14,11 +14,19 @@ import pytest
 
 from tests.machines import chips, codes, diagnosed
 from tests.test_doctor_checks import FIRES, THP, tpu_vm
-from tpuctl.diagnosis import deep, repair
-from tpuctl.diagnosis.deep import Trial, judge_devices, try_devices, try_out
+from tpuctl.diagnosis import repair, trials
+from tpuctl.diagnosis._trial import MARK, PV, Q
 from tpuctl.diagnosis.diagnose import examine
-from tpuctl.diagnosis.numerics import judge, matrices, reference, try_numerics
 from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.diagnosis.trials import (
+    REFERENCE,
+    Trial,
+    check_devices,
+    check_numerics,
+    run_trial,
+    try_devices,
+    try_numerics,
+)
 from tpuctl.errors import UsageError
 from tpuctl.runtime.live import LiveMachine
 
@@ -26,15 +34,15 @@ ROWS = [[0.0] * 4 for _ in range(4)]
 
 
 def child(code: str, *, deadline_s: float = 30) -> Trial:
-    return try_out("devices", "none", command=(sys.executable, "-c", code), deadline_s=deadline_s)
+    return run_trial((), program=(sys.executable, "-c", code), deadline_s=deadline_s)
 
 
 def test_a_child_answers_on_a_marked_line_among_whatever_else_it_prints() -> None:
-    code = f"print('noise'); print('{deep.MARK}{{\"a\": 1}}'); print('more noise')"
+    code = f"print('noise'); print('{MARK}{{\"a\": 1}}'); print('more noise')"
     assert child(code).answer == {"a": 1}
 
 
-@pytest.mark.parametrize("code", ["", f"print('{deep.MARK}{{')", f"print('{deep.MARK}[]')"])
+@pytest.mark.parametrize("code", ["", f"print('{MARK}{{')", f"print('{MARK}[]')"])
 def test_a_child_without_a_proper_answer_has_failed(code: str) -> None:
     result = child(code)
     assert result.answer is None
@@ -53,8 +61,7 @@ def test_a_child_that_hangs_dies_with_its_own_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     # A shell, which has begun long before its time is over.
     code = f"trap '' TERM; sleep 600 & echo $$ $! > {pids}; wait"
-    command = ("sh", "-c", code)
-    result = try_out("devices", "none", command=command, deadline_s=2, grace_s=0.2)
+    result = run_trial((), program=("sh", "-c", code), deadline_s=2, grace_s=0.2)
     assert "was stopped" in str(result.error)
     assert len(pids.read_text().split()) == 2
     for pid in map(int, pids.read_text().split()):
@@ -79,7 +86,7 @@ def test_the_lock_of_a_killed_child_is_removed_and_an_older_one_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "libtpu_lockfile"
-    monkeypatch.setattr(deep, "LOCKFILE", str(lock))
+    monkeypatch.setattr(trials, "LOCKFILE", str(lock))
     die = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
     code = f"open({str(lock)!r}, 'w').close(); {die}"
     assert child(code).answer is None
@@ -96,12 +103,12 @@ def answer(sums: list[float]) -> Trial:
 
 def test_devices_are_counted_and_their_products_checked() -> None:
     good = 128.0**3
-    assert judge_devices("jax", answer([good] * 4), 4).ok
-    assert judge_devices("jax", answer([good]), None).ok
-    missing = judge_devices("jax", answer([good] * 3), 4)
+    assert check_devices("jax", answer([good] * 4), 4).ok
+    assert check_devices("jax", answer([good]), None).ok
+    missing = check_devices("jax", answer([good] * 3), 4)
     assert "sees 3 devices; this machine has 4" in str(missing.error)
-    wrong = judge_devices("jax", answer([good, 0.0]), 2)
-    assert "came out wrong on TPU_1" in str(wrong.error)
+    wrong = check_devices("jax", answer([good, 0.0]), 2)
+    assert "gave a wrong result on TPU_1" in str(wrong.error)
 
 
 def test_a_trial_is_not_started_while_another_process_has_the_tpu() -> None:
@@ -117,15 +124,44 @@ def test_a_trial_needs_a_framework() -> None:
 
 
 def test_the_reference_is_exact() -> None:
-    pv, q = matrices()
-    back = reference()["Q"]
-    assert [[float(Fraction(value)) for value in row] for row in q] == back
-    qep = reference()["QEP"]
-    # PV^T QEP PV = Q, in float64: an independent way back.
-    middle = [[sum(pv[k][i] * qep[k][j] for k in range(4)) for j in range(4)] for i in range(4)]
-    again = [[sum(middle[i][k] * pv[k][j] for k in range(4)) for j in range(4)] for i in range(4)]
-    for row, expected in zip(again, q, strict=True):
-        assert row == pytest.approx(expected, abs=1e-9)
+    pv, q = ([[Fraction(value) for value in row] for row in rows] for rows in (PV, Q))
+    inverse = inverted(pv)
+    qep = product(product(transposed(inverse), q), inverse)
+    assert product(product(transposed(pv), qep), pv) == q
+    assert [tuple(map(float, row)) for row in qep] == list(REFERENCE["QEP"])
+    assert REFERENCE["Q"] == Q
+
+
+Matrix = list[list[Fraction]]
+
+
+def product(left: Matrix, right: Matrix) -> Matrix:
+    columns = transposed(right)
+    return [
+        [sum((a * b for a, b in zip(row, column, strict=True)), Fraction()) for column in columns]
+        for row in left
+    ]
+
+
+def transposed(rows: Matrix) -> Matrix:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def inverted(matrix: Matrix) -> Matrix:
+    """Gauss and Jordan, in fractions: no rounding at all."""
+    size = len(matrix)
+    rows = [
+        [*row, *(Fraction(int(column == number)) for column in range(size))]
+        for number, row in enumerate(matrix)
+    ]
+    for column in range(size):
+        rows[column] = [value / rows[column][column] for value in rows[column]]
+        for number in range(size):
+            if number != column:
+                pairs = zip(rows[number], rows[column], strict=True)
+                factor = rows[number][column]
+                rows[number] = [a - factor * b for a, b in pairs]
+    return [row[size:] for row in rows]
 
 
 def measured(default: float, highest: float) -> Trial:
@@ -133,23 +169,23 @@ def measured(default: float, highest: float) -> Trial:
     for precision, error in (("default", default), ("highest", highest)):
         results[precision] = {
             name: [[value + error for value in row] for row in rows]
-            for name, rows in reference().items()
+            for name, rows in REFERENCE.items()
         }
     return Trial({"device": "TPU v5 lite0", "results": results}, 1.0, None, ())
 
 
 def test_numerics_measures_each_precision_and_says_what_it_means() -> None:
-    tpu = judge("jax", measured(2.0, 1e-5))
+    tpu = check_numerics("jax", measured(2.0, 1e-5))
     assert "bfloat16" in tpu.explanation
     assert [e.max_abs_error for e in tpu.errors] == pytest.approx([2.0, 2.0, 1e-5, 1e-5])
-    assert "agree" in judge("jax", measured(1e-5, 1e-5)).explanation
-    assert "less than single" in judge("jax", measured(1e-3, 1e-5)).explanation
+    assert "agree" in check_numerics("jax", measured(1e-5, 1e-5)).explanation
+    assert "less than single" in check_numerics("jax", measured(1e-3, 1e-5)).explanation
 
 
 def test_a_failed_trial_makes_the_exit_code_1() -> None:
     diagnosis = diagnosed({})
     assert diagnosis.exit_code == 0
-    failed = judge("jax", Trial(None, 1.0, "boom", ()))
+    failed = check_numerics("jax", Trial(None, 1.0, "boom", ()))
     assert dataclasses.replace(diagnosis, numerics=failed).exit_code == 1
 
 
@@ -247,26 +283,24 @@ def test_keras_configuration_is_changed_with_a_copy_kept(tmp_path: Path) -> None
 
 
 def test_a_lock_file_is_moved_aside_only_when_nobody_can_hold_it() -> None:
-    def plans(**more: Any) -> list[repair.Plan]:
+    def plans(**more: Any) -> list[repair.Repair]:
         from tpuctl.diagnosis.diagnose import find_problems
-        from tpuctl.diagnosis.finding import View
+        from tpuctl.diagnosis.report import MachineView
         from tpuctl.runtime.detect import detect
         from tpuctl.runtime.replay import RecordedMachine
 
         machine = RecordedMachine(tpu_vm(proc={"lockfile_inode": 77, "lockfile_uid": 0, **more}))
-        view = View(machine, detect(machine))
+        view = MachineView(machine, detect(machine))
         return repair.plan_repairs(view, find_problems(view))
 
-    assert [plan.repair.code for plan in plans()] == ["F02"]
+    assert [plan.code for plan in plans()] == ["F02"]
     assert plans(locks=["1: POSIX ADVISORY WRITE 7 fe:00:77 0 EOF"]) == []
     assert plans(processes={"7": {"fds": "unreadable"}}) == []
 
 
 def test_a_repair_that_fails_says_why(tmp_path: Path) -> None:
-    plan = repair.Plan(
-        repair.Repair("F02", "x", "y"), lambda: os.replace(tmp_path / "gone", tmp_path / "b")
-    )
-    assert "No such file" in str(repair.carry_out(plan).error)
+    plan = repair.Repair("F02", "x", "y", lambda: os.replace(tmp_path / "gone", tmp_path / "b"))
+    assert "No such file" in str(repair.apply_repair(plan).error)
 
 
 def test_fix_without_a_terminal_is_an_error_that_names_yes_or_has_nothing_to_do(
@@ -277,7 +311,7 @@ def test_fix_without_a_terminal_is_an_error_that_names_yes_or_has_nothing_to_do(
         assert "--yes" in result.document["errors"][0]["hint"]
     else:
         assert result.data["repairs"] == []
-        assert "mended safely" in tpuctl("doctor", "--fix").stdout
+        assert "safely" in tpuctl("doctor", "--fix").stdout
 
 
 def test_the_doctor_prints_every_key_of_the_contract(tpuctl: Callable[..., Any]) -> None:

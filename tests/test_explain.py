@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import shared
-from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.diagnose import CHECKS
-from tpuctl.diagnosis.explain import explain
+from tpuctl.diagnosis.explain import explain, failures
 from tpuctl.errors import InvalidInputError
 from tpuctl.reporters.failures_page import page
 
@@ -155,7 +154,7 @@ def test_stockout_and_quota_share_a_code_and_get_opposite_advice() -> None:
     assert [match.code for match in stockout] == ["no_capacity"]
     assert [match.code for match in quota] == ["quota_exceeded"]
     assert "another zone" in stockout[0].fix
-    assert "waiting never helps" in quota[0].cause
+    assert "waiting does not help" in quota[0].cause
 
 
 def test_a_wrapping_message_comes_after_what_it_wraps() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from tests import contract
 from tests.fit_cases import a_session, compiles, write_programs
-from tpuctl.compile.conclude import warn_before_create
-from tpuctl.compile.fit import answer, fit
+from tpuctl.compile.estimate import warn_before_create
+from tpuctl.compile.fit import fit, fit_types
 from tpuctl.compile.models import Comparison, Fit
 from tpuctl.compile.session import Session
 from tpuctl.units import GIB, MIB
@@ -39,7 +39,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def four(programs: Path, session: Session) -> Comparison:
     types = ["v2-8,v5e-4", "v6e-1", "tpu7x-8"]
-    found = answer(f"{programs}:training", types, batch_size=512, cache=session.cache)
+    found = fit_types(f"{programs}:training", types, batch_size=512, cache=session.cache)
     assert isinstance(found, Comparison)
     return found
 
@@ -244,7 +244,7 @@ def test_a_step_of_ones_own_has_no_other_program_for_inference(
     programs: Path, session: Session
 ) -> None:
     found = fit(f"{programs}:dense", "v6e-1", batch_size=64, training=False, session=session)
-    assert any("--inference changes nothing" in warning for warning in found.warnings)
+    assert any("--inference has no effect" in warning for warning in found.warnings)
 
 
 def test_a_function_is_told_the_type_of_its_elements_where_it_asks(

@@ -26,7 +26,7 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """It goes on after an error of the target's."""
+    """It stays usable after an error of the target."""
     with a_session(tmp_path_factory.mktemp("cache")) as session:
         yield session
 
@@ -42,7 +42,7 @@ FAILURES = {
     "raises": ("OSError: no such bucket", "programs.py:", "target_failed"),
     "exits": ("SystemExit: 3", "programs.py:", "target_failed"),
     "nothing": ("returned a builtins.NoneType", "", "invalid"),
-    "needs": ("needs arguments (path)", "", "invalid"),
+    "needs": ("arguments that fit does not pass: path", "", "invalid"),
     "no_such": ("has no function no_such", "", "invalid"),
     "without_a_kernel": ("primitive 'eig'", "", "target_failed"),
     "of_unknown_size": ("ConcretizationTypeError", "programs.py:", "target_failed"),
@@ -157,7 +157,7 @@ def test_what_a_tpu_cannot_run_is_explained(
 @with_compiler
 def test_a_batch_that_does_not_divide_names_those_that_do(programs: Path, session: Session) -> None:
     error = failure_of(programs, "dense", batch_size=30, session=session)
-    assert "30 does not divide among 4 devices" in str(error)
+    assert "30 cannot be split evenly among 4 devices" in str(error)
     assert error.hint == "--batch 28 or --batch 32"
 
 
@@ -165,9 +165,9 @@ def test_a_batch_that_does_not_divide_names_those_that_do(programs: Path, sessio
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("bad.mlir", b"module @x { garbage", "no StableHLO"),
+        ("bad.mlir", b"module @x { garbage", "not valid StableHLO"),
         ("noise.mlir", bytes(range(128, 256)), "Could not read"),
-        ("noise.stablehlo", b"ML\xefR" + bytes(range(256)), "no StableHLO"),
+        ("noise.stablehlo", b"ML\xefR" + bytes(range(256)), "not valid StableHLO"),
         ("empty.mlir", b"", "no function main"),
     ],
 )
@@ -183,11 +183,11 @@ def test_what_is_asked_wrongly_is_refused_before_anything_starts(tmp_path: Path,
     program = tmp_path / "step.mlir"
     program.write_text("module {}")
     for words, message in {
-        ("--type", "v9-8"): "no accelerator type",
-        (): "needs to know the TPU",
-        ("--type", "v5e-1", "--batch", "8", "--max-batch"): "Both --batch and --max-batch",
-        ("--type", "v5e-1", "--max-batch"): "needs a program that can be made again",
-        ("--type", "v5e-1", "--dtype", "bf16"): "needs a program that can be made again",
+        ("--type", "v9-8"): "not a valid accelerator type",
+        (): "needs the type of TPU",
+        ("--type", "v5e-1", "--batch", "8", "--max-batch"): "exclude each other",
+        ("--type", "v5e-1", "--max-batch"): "needs a function that builds the program",
+        ("--type", "v5e-1", "--dtype", "bf16"): "needs a function that builds the program",
     }.items():
         result = tpuctl("fit", str(program), *words)
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
@@ -218,7 +218,7 @@ def test_an_older_python_is_told_that_the_extra_gives_it_nothing() -> None:
 
 
 def test_a_template_of_pytorch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="a program of PyTorch"):
+    with pytest.raises(InvalidInputError, match="is a PyTorch program"):
         fit("torch-xla-images", "v5e-1", cache=empty_cache(tmp_path))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fit_cases import a_session, compiles, write_programs
-from tpuctl.compile.fit import answer, fit
+from tpuctl.compile.fit import fit, fit_types
 from tpuctl.compile.models import Comparison
 from tpuctl.compile.session import Session
 
@@ -79,7 +79,7 @@ def test_a_tensorflow_function_compiles_and_its_variable_stays_in_place(
 ) -> None:
     with a_session(tmp_path) as session:
         target = f"{programs}:tensorflow_step"
-        found = answer(target, TYPES, batch_size=256, cache=session.cache)
+        found = fit_types(target, TYPES, batch_size=256, cache=session.cache)
     assert isinstance(found, Comparison)
     assert [one.fits for one in found.types] == [True] * 4
     for one in found.types:

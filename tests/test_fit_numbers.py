@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fit_cases import compilation, product
 from tpuctl.compile import batch_search, hlo, matmuls, program, slices
-from tpuctl.compile.conclude import build_fit, roofline
-from tpuctl.compile.models import Compilation, Kernel, Program, Question, Target
+from tpuctl.compile.estimate import build_fit, roofline
+from tpuctl.compile.models import Compilation, CompileRequest, Kernel, Program, Target
 from tpuctl.compile.program import read_out_of_memory, read_report
 from tpuctl.errors import InvalidInputError
 from tpuctl.units import GIB
@@ -135,7 +135,7 @@ def test_a_type_has_the_topology_that_libtpu_calls_it(name, topology, devices) -
 
 
 def test_a_type_whose_topology_nobody_knows_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="topology of a v4-1024 is not known"):
+    with pytest.raises(InvalidInputError, match="v4-1024: its topology is unknown"):
         slices.find_slice("v4-1024")
 
 
@@ -225,10 +225,12 @@ def test_the_largest_tensors_come_from_the_compilers_report() -> None:
 # ---- The search ----------------------------------------------------------------------------------
 
 
-def memory(limit: int, base: float, each: float) -> Callable[[int], batch_search.Tried]:
-    def attempt(size: int) -> batch_search.Tried:
+def memory(limit: int, base: float, each: float) -> Callable[[int], batch_search.BatchTrial]:
+    def attempt(size: int) -> batch_search.BatchTrial:
         needed = int(1e6 * (base + each * size))
-        return batch_search.Tried(size, size <= limit, needed, int(1e6 * (base + each * limit)))
+        return batch_search.BatchTrial(
+            size, size <= limit, needed, int(1e6 * (base + each * limit))
+        )
 
     return attempt
 
@@ -244,7 +246,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None
     if found.best is None:
         assert limit == 0
     elif found.next_too_large is None:
-        assert found.best.per_device == batch_search.LARGEST <= limit
+        assert found.best.per_device == batch_search.LARGEST_SIZE <= limit
     else:
         step = found.next_too_large.per_device - found.best.per_device
         assert found.best.per_device <= limit < found.next_too_large.per_device
@@ -254,10 +256,12 @@ def test_the_largest_batch_fits_and_the_next_does_not(limit, base, each) -> None
 
 def test_a_search_that_found_no_limit_says_so() -> None:
     tried = batch_search.find_largest(memory(2**21, 1.0, 0.01))
-    question = Question(
+    question = CompileRequest(
         Target("file", "step.mlir"), slices.find_slice("v5e-4"), 8, dtype=None, training=True
     )
     fit = build_fit(question, compilation(), tried, (), 1)
-    assert f"no limit up to a batch of {4 * batch_search.LARGEST:,}" in " ".join(fit.notes)
+    assert f"not the limit up to a batch size of {4 * batch_search.LARGEST_SIZE:,}" in " ".join(
+        fit.notes
+    )
     limited = build_fit(question, compilation(), batch_search.find_largest(memory(64, 1, 1)), (), 1)
-    assert "no limit" not in " ".join(limited.notes)
+    assert "not the limit" not in " ".join(limited.notes)

@@ -119,7 +119,7 @@ def test_a_zone_a_region_and_a_size_beat_what_is_wider() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("v4-8", "megacore"), ("v3-8", "each is a device of its own"), ("v5e-8", "counts chips")],
+    [("v4-8", "megacore"), ("v3-8", "each is a device"), ("v5e-8", "counts chips")],
 )
 def test_the_three_ways_of_counting_are_explained(name: str, words: str) -> None:
     assert words in describe(name).counting

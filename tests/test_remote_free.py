@@ -24,7 +24,7 @@ from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.free import Holders, WorkerHolders, find_holders, free_chips
 from tpuctl.remote.payload import COMMAND, request_bytes
 from tpuctl.reporters import chips as report
-from tpuctl.runtime.here import Here, nodes_of_chips
+from tpuctl.runtime.local import LocalMachine, nodes_of_chips
 from tpuctl.runtime.machine import PciDevice
 
 pytestmark = pytest.mark.slow
@@ -207,7 +207,7 @@ def test_processes_of_other_users_that_cannot_be_looked_into_are_counted(own: Sl
     assert "--sudo" in Holders((worker,)).warnings[0]
 
 
-class Board(Here):
+class Board(LocalMachine):
     """A machine with these device nodes."""
 
     def __init__(self, *nodes: str) -> None:

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.machines import environments
+from tests.machines import codes, environments
 from tpuctl.diagnosis.diagnose import diagnose
+from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError
 from tpuctl.reporters import doctor, doctor_html, envelope
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
 pytestmark = pytest.mark.slow
+
+Check = Callable[[dict[str, Any]], Diagnosis]
 
 VARIABLES = (
     "KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_DATA_PROXY_URL", "ISTPUVM", "COLAB_RELEASE_TAG",
@@ -121,40 +126,113 @@ ANYTHING = st.recursive(
 FIELDS = ("env", "files", "pci", "metadata", "packages", "requires", "python", "proc", "host")
 
 
-def check(document: dict[str, Any]) -> None:
+def check(document: dict[str, Any]) -> Diagnosis:
     diagnosis = diagnose(RecordedMachine(document))
     json.loads(envelope.success("doctor", diagnosis))
     assert "<script" not in doctor_html.card(diagnosis).lower()
     assert doctor.state_line(diagnosis)
     assert diagnosis.exit_code == (1 if diagnosis.blocking else 0)
+    return diagnosis
 
 
-@settings(max_examples=300, deadline=None)
-@given(MACHINES)
-def test_any_well_formed_machine_is_diagnosed(document: dict[str, Any]) -> None:
-    check(document)
+@dataclass
+class Survey:
+    """What came of many machines: a refusal is an answer, but it must not be the only one."""
+
+    accepted: int = 0
+    refused: int = 0
+    runtimes: set[str] = field(default_factory=set)
+    accelerators: set[str] = field(default_factory=set)
+    problems: set[str] = field(default_factory=set)
+
+    def add(self, document: dict[str, Any], check: Check) -> None:
+        try:
+            diagnosis = check(document)
+        except InvalidInputError:
+            self.refused += 1
+            return
+        self.accepted += 1
+        self.runtimes.add(diagnosis.runtime)
+        self.accelerators.add(diagnosis.accelerator)
+        self.problems |= codes(diagnosis)
+
+    def require(self, *, share: float, runtimes: int, problems: int) -> None:
+        """Fail unless enough machines were accepted, and they were different enough."""
+        assert self.accepted >= share * (self.accepted + self.refused), self
+        assert len(self.runtimes) >= runtimes, self.runtimes
+        assert len(self.problems) >= problems, self.problems
+        assert {"tpu", "none"} <= self.accelerators, self.accelerators
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING))
-def test_any_nonsense_is_diagnosed_or_refused(document: dict[str, Any]) -> None:
-    with contextlib.suppress(InvalidInputError):
-        check(document)
+def survey(
+    machines: st.SearchStrategy[dict[str, Any]], examples: int, check: Check = check
+) -> Survey:
+    found = Survey()
+
+    # The floors below count what is generated, which must not change from run to run.
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @given(machines)
+    def run(document: dict[str, Any]) -> None:
+        found.add(document, check)
+
+    run()
+    return found
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.sampled_from(sorted(environments()) or ["none"]), st.sampled_from(FIELDS), ANYTHING)
-def test_a_recorded_machine_with_one_field_replaced_is_diagnosed_or_refused(
-    name: str, field: str, value: Any
-) -> None:
-    document = {**environments().get(name, {}), field: value}
-    with contextlib.suppress(InvalidInputError):
-        check(document)
+@st.composite
+def damaged(draw: st.DrawFn, machines: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
+    """A machine with one field missing, null, extended or replaced by anything."""
+    document = draw(machines)
+    name = draw(st.sampled_from(FIELDS))
+    damage = draw(st.sampled_from(["drop", "null", "extend", "replace"]))
+    if damage == "drop":
+        return {key: value for key, value in document.items() if key != name}
+    if damage == "extend":
+        return {**document, draw(st.text(max_size=6)): draw(ANYTHING)}
+    return {**document, name: None if damage == "null" else draw(ANYTHING)}
 
 
-def test_the_fuzzer_would_notice_a_traceback() -> None:
-    with pytest.raises(AttributeError):
-        check(None)  # type: ignore[arg-type]
+def test_any_well_formed_machine_is_diagnosed() -> None:
+    survey(MACHINES, 300).require(share=1, runtimes=6, problems=16)
+
+
+def test_a_damaged_machine_is_diagnosed_or_refused() -> None:
+    found = survey(damaged(MACHINES), 300)
+    found.require(share=0.6, runtimes=5, problems=12)
+    assert found.refused
+
+
+def test_a_damaged_recording_is_diagnosed_or_refused() -> None:
+    recordings = list(environments().values())
+    if not recordings:
+        pytest.skip("needs the recorded machines")
+    found = survey(damaged(st.sampled_from(recordings)), 150)
+    found.require(share=0.5, runtimes=8, problems=12)
+    assert found.refused
+
+
+def refuse(document: dict[str, Any]) -> Diagnosis:
+    raise InvalidInputError("no")
+
+
+def shrug(document: dict[str, Any]) -> Diagnosis:
+    return diagnose(RecordedMachine({}))
+
+
+def stumble(document: dict[str, Any]) -> Diagnosis:
+    raise KeyError("env")
+
+
+@pytest.mark.parametrize("check", [refuse, shrug])
+def test_the_fuzzer_notices_when_all_is_refused_or_told_the_same(check: Check) -> None:
+    found = survey(MACHINES, 50, check)
+    with pytest.raises(AssertionError):
+        found.require(share=0.1, runtimes=2, problems=1)
+
+
+def test_the_fuzzer_notices_a_traceback() -> None:
+    with pytest.raises(KeyError):
+        survey(MACHINES, 10, stumble)
 
 
 @settings(

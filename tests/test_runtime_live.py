@@ -236,7 +236,7 @@ def test_a_server_that_hangs_or_drips_is_waited_for_once(drip_s: float, tmp_path
     write(tmp_path, "/sys/class/dmi/id/product_name", "Google Compute Engine")
     with server(GOOD * 3 if drip_s else None, drip_s=drip_s) as address:
         watch = Watch()
-        asked = MetadataServer({"GCE_METADATA_IP": address}, patience_s=0.1, clock=watch)
+        asked = MetadataServer({"GCE_METADATA_IP": address}, budget_s=0.1, clock=watch)
         machine = LiveMachine(root=tmp_path, env={}, path=[], server=asked)
         assert diagnose(machine).runtime == "gce-vm"
         assert not machine.metadata_answers
@@ -308,7 +308,7 @@ def test_the_spy_would_notice(tmp_path: Path) -> None:
 def test_installed_distributions_match_what_importlib_says() -> None:
     from importlib.metadata import distributions
 
-    from tpuctl.runtime.installed import installed
+    from tpuctl.runtime.live import installed
     from tpuctl.runtime.machine import normalized
 
     ours = {name: version for name, (version, _) in installed(sys.path).items()}

@@ -97,7 +97,7 @@ def create(
     from tpuctl.cloud.create import create as create_planned
     from tpuctl.cloud.placement import add_traffic_warnings, complete_plan, resolve_zones
     from tpuctl.cloud.plan import CreateOptions, plan_create
-    from tpuctl.compile.conclude import warn_before_create
+    from tpuctl.compile.estimate import warn_before_create
     from tpuctl.remote.hosts import split_user
     from tpuctl.remote.keys import first_key
 

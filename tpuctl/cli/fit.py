@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output, progress
-from tpuctl.compile.fit import TIMEOUT_S, answer
+from tpuctl.compile.fit import TIMEOUT_S, fit_types
 from tpuctl.reporters import fit as report
 
 app = typer.Typer(add_completion=False)
@@ -43,7 +43,7 @@ def fit(
 ) -> None:
     """Compile for a TPU that you do not have: does it fit, how fast, at what price."""
     with progress.bars() as on_progress:
-        result = answer(
+        result = fit_types(
             target,
             types,
             batch_size=batch,

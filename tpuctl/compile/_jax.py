@@ -1,4 +1,4 @@
-"""JAX programs: a step and its example arguments, spread over the devices by their batch."""
+"""JAX programs: a step and its example arguments, sharded over the devices by their batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpuctl.compile.models import Dtype, Work, refuse_uneven
+from tpuctl.compile.models import Dtype, LoweredProgram, require_even_batch
 
-NARROW = {"bf16": jnp.bfloat16, "f32": jnp.float32}
+DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 
 
 def lower(
@@ -25,8 +25,8 @@ def lower(
     notes: tuple[str, ...] = (),
     framework: str = "jax",
     layers: tuple[str, ...] = (),
-) -> Work:
-    """Trace a step for the devices. `batched` has, for every leaf, the dimension of its batch."""
+) -> LoweredProgram:
+    """Trace a step for the devices; `batched` has the batch dimension of every leaf."""
     mesh = Mesh(np.array(devices), ("batch",))
     leaves, tree = jax.tree.flatten(tuple(arguments))
     placed = [
@@ -35,12 +35,11 @@ def lower(
     ]
     traced = step if hasattr(step, "lower") else jax.jit(step)
     lowered = traced.lower(*jax.tree.unflatten(tree, placed))
-    return Work(
+    return LoweredProgram(
         framework=framework,
         compile=lambda options: lowered.compile(
             compiler_options=options or None
         ).runtime_executable(),
-        text=lowered.as_text(),
         examples=examples,
         fixed_bytes=sum(
             math.prod(leaf.shape) * leaf.dtype.itemsize
@@ -54,20 +53,20 @@ def lower(
 
 def lower_keras(
     step: Callable[..., Any], state: Any, data: Any, devices: list[Any], **about: Any
-) -> Work:
-    """Trace a Keras step: the state on every device, the data cut along the batch."""
+) -> LoweredProgram:
+    """Trace a Keras step: the state is replicated, the data is split along the batch."""
     batched = [None] * len(jax.tree.leaves(state)) + [0] * len(jax.tree.leaves(data))
     jitted = jax.jit(step, donate_argnums=0)
     return lower(jitted, (state, data), devices, batched=batched, dtype=None, **about)
 
 
-def struct(shape: Sequence[int], dtype: str) -> Any:
-    """A shape and an element type."""
+def spec(shape: Sequence[int], dtype: str) -> Any:
+    """Describe an array by shape and element type."""
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
 def shapes_of(arguments: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The shape of every leaf; empty for a number."""
+    """Return the shape of every leaf; empty for a number."""
     return [tuple(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(tuple(arguments))]
 
 
@@ -76,9 +75,9 @@ def _place(leaf: Any, mesh: Mesh, dimension: int | None, dtype: Dtype | None) ->
         return leaf
     kind = leaf.dtype
     if dtype and jnp.issubdtype(kind, jnp.floating):
-        kind = NARROW[dtype]
+        kind = DTYPES[dtype]
     axes = [] if dimension is None else [*[None] * dimension, "batch"]
     if dimension is not None:
-        refuse_uneven(leaf.shape[dimension], mesh.size)
+        require_even_batch(leaf.shape[dimension], mesh.size)
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
     return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=sharding)

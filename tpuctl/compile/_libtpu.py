@@ -1,8 +1,8 @@
-"""libtpu's compiler behind jaxlib: the one place that touches what is not a stable API.
+"""libtpu's compiler, used through jaxlib: the one module that needs unstable interfaces.
 
-Public are only jax.experimental.topologies and `lower().compile()`; to compile a module that JAX
-did not trace, and to read what came out, jaxlib's inside is needed. It changes from release to
-release, so versions that were not tested are refused (tested.json).
+Only jax.experimental.topologies and `lower().compile()` are public. Compiling a module that JAX
+did not trace, and reading the compiled program, needs jaxlib's internals. They change with every
+release, so versions that were not tested are rejected (tested.json).
 """
 
 import contextlib
@@ -23,23 +23,24 @@ from jax.experimental import topologies
 from jaxlib.mlir import ir
 
 from tpuctl.compile.hlo import parse
-from tpuctl.compile.models import Compilation, Program, Tensor, Work
+from tpuctl.compile.models import Compilation, LoweredProgram, Program, Tensor
 from tpuctl.compile.program import name_layers, read_out_of_memory, read_report, summarise
 from tpuctl.compile.slices import Slice, load_facts
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, first_line
 
 Options = dict[str, str]
+_EMPTY = Program((), (), 0, 0, 0, 0)
 
 
 class CompilerError(TpuctlError):
-    """The TPU's compiler refused a program."""
+    """The TPU's compiler rejected a program."""
 
     code = "compile_failed"
 
 
 @dataclass(frozen=True)
 class Versions:
-    """What is installed."""
+    """The installed versions."""
 
     jax: str
     jaxlib: str
@@ -47,7 +48,7 @@ class Versions:
 
 
 def check_versions() -> Versions:
-    """Raise CompilerError where these versions have never been tried together."""
+    """Return the installed versions; raises CompilerError if they were not tested together."""
     here = Versions(version("jax"), version("jaxlib"), version("libtpu"))
     tested = load_facts("tested.json")
     pairs = [Versions(**pair) for pair in tested["adapter"]]
@@ -56,16 +57,16 @@ def check_versions() -> Versions:
     known = "; ".join(f"jax {pair.jax} with libtpu {pair.libtpu}" for pair in pairs)
     newest = pairs[-1]
     raise CompilerError(
-        f"Compiling uses jaxlib's inside, which changes with every release: jax {here.jax}, jaxlib "
-        f"{here.jaxlib} and libtpu {here.libtpu} were not tested together. "
+        f"Compiling uses internals of jaxlib, which change with every release: jax {here.jax}, "
+        f"jaxlib {here.jaxlib} and libtpu {here.libtpu} were not tested together. "
         f"Tested as of {tested['as_of']}: {known}.",
-        hint="In an environment of its own: pip install tpuctl "
+        hint="In a separate environment: pip install tpuctl "
         f"jax=={newest.jax} jaxlib=={newest.jaxlib} libtpu=={newest.libtpu}",
     )
 
 
 def open_devices(slice_: Slice) -> list[Any]:
-    """Make the devices of a TPU that is not here; raises CompilerError where libtpu knows none."""
+    """Describe the devices of a TPU to the compiler; raises CompilerError if libtpu cannot."""
     try:
         topology = topologies.get_topology_desc(
             platform="tpu", topology_name=slice_.topology, **slice_.options
@@ -73,13 +74,13 @@ def open_devices(slice_: Slice) -> list[Any]:
     except (RuntimeError, ValueError) as error:
         raise CompilerError(
             f"libtpu cannot compile for {slice_.accelerator_type} ({slice_.topology}): "
-            f"{_first_line(error)}"
+            f"{_reason(error)}"
         ) from error
     devices = list(topology.devices)
     if len(devices) != slice_.devices:
         raise CompilerError(
-            f"libtpu counts {len(devices)} devices in a {slice_.accelerator_type}; the facts of "
-            f"tpuctl say {slice_.devices}.",
+            f"libtpu counts {len(devices)} devices in a {slice_.accelerator_type}, but tpuctl "
+            f"expects {slice_.devices}.",
             hint="Please report it with the versions that tpuctl fit -v shows.",
         )
     return devices
@@ -88,53 +89,50 @@ def open_devices(slice_: Slice) -> list[Any]:
 def compile_module(
     module: ir.Module, devices: list[Any], options: Options | None, *, shardy: bool
 ) -> Any:
-    """Compile a module that says itself how it is spread over the devices."""
-    count = len(devices)
-    given = compiler.get_compile_options(1, count, np.array([devices]))
-    build = given.executable_build_options
+    """Compile a module that contains its own sharding."""
+    compile_options = compiler.get_compile_options(1, len(devices), np.array([devices]))
+    build = compile_options.executable_build_options
     build.use_shardy_partitioner = shardy
-    # Results stay cut where their inputs were, as in a program of JAX's own.
+    # Results keep the sharding of their inputs, as in a program that JAX traced.
     build.allow_spmd_sharding_propagation_to_output = [True]
     if options:
-        given.env_option_overrides = list(options.items())
-    backend = devices[0].client
+        compile_options.env_option_overrides = list(options.items())
     listed = xla_client.DeviceList(tuple(devices))
-    return backend.compile(module, executable_devices=listed, compile_options=given)
+    client = devices[0].client
+    return client.compile(module, executable_devices=listed, compile_options=compile_options)
 
 
 @contextlib.contextmanager
 def module_context() -> Iterator[None]:
-    """What MLIR modules are read and changed in."""
+    """Enter the context in which MLIR modules are read and changed."""
     with mlir.make_ir_context(), ir.Location.unknown():
         yield
 
 
-def run_compiler(work: Work, slice_: Slice, *, report: bool) -> Compilation:
-    """Compile, or find out how much memory is missing.
+def run_compiler(lowered: LoweredProgram, slice_: Slice, *, report: bool) -> Compilation:
+    """Compile a program, or find out how much memory it lacks.
 
-    Raises CompilerError for every other refusal. `report` asks for the largest tensors and the
-    products of a program that does not fit, which takes a second compilation.
+    Raises CompilerError for every other rejection. `report` lists the largest tensors and the
+    products of a program that does not fit, which needs a second compilation.
     """
     start = time.perf_counter()
     try:
-        executable = work.compile(None)
+        executable = lowered.compile(None)
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        missing = read_out_of_memory(str(error))
-        if missing is None:
+        sizes = read_out_of_memory(str(error))
+        if sizes is None:
             raise CompilerError(
-                f"The compiler refused the program for {slice_.accelerator_type}: "
-                f"{_first_line(error)}"
+                f"The compiler rejected the program for {slice_.accelerator_type}: {_reason(error)}"
             ) from error
-        answer = _too_large(work, *missing, report=report)
+        compilation = _does_not_fit(lowered, *sizes, report=report)
     else:
-        answer = _read(executable, work)
-    return replace(answer, compile_s=time.perf_counter() - start)
+        compilation = _fits(lowered, executable)
+    return replace(compilation, compile_s=time.perf_counter() - start)
 
 
-def _read(executable: Any, work: Work) -> Compilation:
+def _fits(lowered: LoweredProgram, executable: Any) -> Compilation:
     memory = executable.get_compiled_memory_stats()
-    text = executable.hlo_modules()[0].to_string()
-    program = name_layers(summarise(parse(text)), work.layers)
+    program = summarise(parse(executable.hlo_modules()[0].to_string()))
     counted = float(executable.cost_analysis().get("flops", 0.0))
     needed_bytes = (
         memory.argument_size_in_bytes
@@ -145,65 +143,53 @@ def _read(executable: Any, work: Work) -> Compilation:
     )
     # XLA counts the body of a loop once.
     flops = max(0.0, counted) + program.repeated_flops
-    return _compilation(work, program, fits=True, flops=flops, hbm_needed_bytes=needed_bytes)
+    return _compilation(lowered, program, fits=True, flops=flops, hbm_needed_bytes=needed_bytes)
 
 
-def _too_large(work: Work, needed_bytes: int, available_bytes: int, *, report: bool) -> Compilation:
-    program, tensors = _look_closer(work.compile) if report else (None, ())
-    program = name_layers(program or Program((), (), 0, 0, 0, 0), work.layers)
-    return _compilation(
-        work,
-        program,
-        fits=False,
-        flops=float(sum(matmul.flops * matmul.times for matmul in program.matmuls)),
-        hbm_needed_bytes=needed_bytes,
-        hbm_available_bytes=available_bytes,
-        tensors=tensors,
+def _does_not_fit(
+    lowered: LoweredProgram, needed_bytes: int, available_bytes: int, *, report: bool
+) -> Compilation:
+    program, tensors = _inspect(lowered.compile) if report else (_EMPTY, ())
+    flops = float(sum(matmul.flops * matmul.times for matmul in program.matmuls))
+    compilation = _compilation(
+        lowered, program, fits=False, flops=flops, hbm_needed_bytes=needed_bytes
     )
+    return replace(compilation, hbm_available_bytes=available_bytes, tensors=tensors)
 
 
 def _compilation(
-    work: Work,
-    program: Program,
-    *,
-    fits: bool,
-    flops: float,
-    hbm_needed_bytes: int,
-    hbm_available_bytes: int | None = None,
-    tensors: tuple[Tensor, ...] = (),
+    lowered: LoweredProgram, program: Program, *, fits: bool, flops: float, hbm_needed_bytes: int
 ) -> Compilation:
     versions = check_versions()
     return Compilation(
         fits=fits,
         flops=flops,
         hbm_needed_bytes=hbm_needed_bytes,
-        hbm_available_bytes=hbm_available_bytes,
-        fixed_bytes=work.fixed_bytes,
-        program=program,
-        tensors=tensors,
-        examples=work.examples,
-        framework=work.framework,
-        notes=work.notes,
+        hbm_available_bytes=None,
+        fixed_bytes=lowered.fixed_bytes,
+        program=name_layers(program, lowered.layers),
+        tensors=(),
+        examples=lowered.examples,
+        framework=lowered.framework,
+        notes=lowered.notes,
         compile_s=0.0,
         jaxlib=versions.jaxlib,
         libtpu=versions.libtpu,
     )
 
 
-def _look_closer(
-    compile_: Callable[[Options], Any],
-) -> tuple[Program | None, tuple[Tensor, ...]]:
-    """Compile once more and have the compiler write down what takes the memory."""
+def _inspect(compile_: Callable[[Options], Any]) -> tuple[Program, tuple[Tensor, ...]]:
+    """Compile again with a dump of what takes the memory."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-fit-") as folder:
         with contextlib.suppress(RuntimeError):
             compile_({"xla_dump_to": folder})
         reports = sorted(Path(folder).glob("*after_optimizations-memory-usage-report.txt"))
         programs = sorted(Path(folder).glob("*after_optimizations.txt"))
         tensors = read_report(reports[-1].read_text("utf-8")) if reports else ()
-        program = summarise(parse(programs[-1].read_text("utf-8"))) if programs else None
+        program = summarise(parse(programs[-1].read_text("utf-8"))) if programs else _EMPTY
         return program, tensors
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return re.sub(r"^[A-Z_]+: ", "", lines[0])[:400]
+def _reason(error: BaseException) -> str:
+    """Return the first line of an XLA error without its status code."""
+    return re.sub(r"^[A-Z_]+: ", "", first_line(error))[:400]

@@ -1,4 +1,4 @@
-"""TensorFlow functions: lowered to StableHLO by TensorFlow, compiled like any other program."""
+"""TensorFlow functions: TensorFlow lowers them to StableHLO, which is compiled like any other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpuctl.compile._mlir import work_of
-from tpuctl.compile.models import Dtype, Work
+from tpuctl.compile._mlir import lower_module
+from tpuctl.compile.models import Dtype, LoweredProgram
 
-NARROW = {"bf16": tf.bfloat16, "f32": tf.float32}
+DTYPES = {"bf16": tf.bfloat16, "f32": tf.float32}
 
 
 def is_tensorflow(step: Any, arguments: Sequence[Any]) -> bool:
@@ -20,7 +20,7 @@ def is_tensorflow(step: Any, arguments: Sequence[Any]) -> bool:
 
 
 def shapes_of(arguments: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The shape of every leaf."""
+    """Return the shape of every leaf."""
     return [tuple(spec.shape) for spec in _specs(arguments, None)]
 
 
@@ -35,32 +35,34 @@ def lower(
     notes: tuple[str, ...] = (),
     framework: str = "tensorflow",
     layers: tuple[str, ...] = (),
-) -> Work:
-    """Lower a function: its arguments first, the variables that it captures after them."""
+) -> LoweredProgram:
+    """Lower a function; the variables that it captures become arguments after its own."""
     plain = getattr(step, "python_function", step)
     specs = _specs(arguments, dtype)
 
     def flat(*tensors: Any) -> Any:
-        """Keep the order of the arguments known, whatever their nesting."""
+        """Take flat arguments, so that their order is known whatever their nesting."""
         return plain(*tf.nest.pack_sequence_as(list(arguments), tensors))
 
     compiled = tf.function(flat, jit_compile=True)
-    program = compiled.experimental_get_compiler_ir(*specs)(stage="stablehlo")
-    work = work_of(
-        program, devices, batched=batched, examples=examples, framework=framework, notes=notes
+    text = compiled.experimental_get_compiler_ir(*specs)(stage="stablehlo")
+    program = lower_module(
+        text, devices, batched=batched, examples=examples, framework=framework, notes=notes
     )
-    return replace(work, layers=layers)
+    return replace(program, layers=layers)
 
 
 def spec(shape: Sequence[int], dtype: str) -> Any:
-    """A shape and an element type."""
+    """Describe a tensor by shape and element type."""
     return tf.TensorSpec(shape, dtype)
 
 
 def _specs(arguments: Sequence[Any], dtype: Dtype | None) -> list[Any]:
     specs = []
     for leaf in tf.nest.flatten(list(arguments)):
-        kind = leaf if hasattr(leaf, "shape") else tf.convert_to_tensor(leaf)
-        narrow = NARROW[dtype] if dtype and tf.as_dtype(kind.dtype).is_floating else kind.dtype
-        specs.append(tf.TensorSpec(kind.shape, narrow))
+        tensor = leaf if hasattr(leaf, "shape") else tf.convert_to_tensor(leaf)
+        kind = tensor.dtype
+        if dtype and tf.as_dtype(kind).is_floating:
+            kind = DTYPES[dtype]
+        specs.append(tf.TensorSpec(tensor.shape, kind))
     return specs

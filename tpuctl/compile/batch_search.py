@@ -1,24 +1,24 @@
-"""The largest batch that fits, in few compilations. Pure.
+"""Find the largest batch size that fits, in few compilations. Pure.
 
-Memory does not grow evenly with the batch: close to the limit the compiler computes things again to
-save it. So sizes go up in powers of two, the first guess aimed by what two small ones take, and
-the last stretch is halved. The result is a multiple that suits the chip: of 8, the sublanes of a
-register, and of more where the batch is large, to about 3 %.
+Memory does not grow evenly with the batch: close to the limit the compiler recomputes values to
+save it. So sizes grow in powers of two, the first one predicted from two small ones, and the last
+interval is bisected. The result is a multiple of 8, the sublanes of a register, and for large
+batches it is exact to about 3 %.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 SUBLANES = 8
-SECOND = 64
-LARGEST = 1 << 20
-# A stretch between two powers of two is divided into as many parts.
+SECOND_SIZE = 64
+LARGEST_SIZE = 1 << 20
+# The bisection stops at 1/32, about 3 %, of the size that fits.
 PARTS = 32
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A batch for each device, and the memory that it takes of what there is."""
+class BatchTrial:
+    """A batch size per device, and the memory that it needs of what is available."""
 
     per_device: int
     fits: bool
@@ -27,22 +27,24 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Largest:
-    """The largest batch that fits each device, the next that does not, and all that was tried."""
+class LargestBatch:
+    """The largest batch per device that fits, the next one that does not, and all trials.
 
-    best: Tried | None
-    next_too_large: Tried | None
-    tried: tuple[Tried, ...]
-
-
-def find_largest(compile_for: Callable[[int], Tried], *, limit: int = LARGEST) -> Largest:
-    """Find the largest batch for each device; `limit` is a power of two.
-
-    Without a batch that fits, `best` is None; where all fit, `next_too_large` is.
+    `best` is None if nothing fits, `next_too_large` is None if everything does.
     """
-    tried: dict[int, Tried] = {}
 
-    def attempt(size: int) -> Tried:
+    best: BatchTrial | None
+    next_too_large: BatchTrial | None
+    tried: tuple[BatchTrial, ...]
+
+
+def find_largest(
+    compile_for: Callable[[int], BatchTrial], *, limit: int = LARGEST_SIZE
+) -> LargestBatch:
+    """Find the largest batch per device; `limit` is a power of two."""
+    tried: dict[int, BatchTrial] = {}
+
+    def attempt(size: int) -> BatchTrial:
         if size not in tried:
             tried[size] = compile_for(size)
         return tried[size]
@@ -56,25 +58,25 @@ def find_largest(compile_for: Callable[[int], Tried], *, limit: int = LARGEST) -
                 low = middle
             else:
                 high = middle
-    return Largest(
+    return LargestBatch(
         tried[low] if low else None, tried[high] if high else None, tuple(tried.values())
     )
 
 
-def _bracket(attempt: Callable[[int], Tried], limit: int) -> tuple[int, int]:
-    """A power of two that fits and its double that does not; 0 stands for none."""
+def _bracket(attempt: Callable[[int], BatchTrial], limit: int) -> tuple[int, int]:
+    """Find a power of two that fits and its double that does not; 0 means there is none."""
     if not attempt(SUBLANES).fits:
         low, high = 0, SUBLANES
         while high > 1 and not low:
             low, high = (high // 2, high) if attempt(high // 2).fits else (0, high // 2)
         return low, high
-    low, high, size = SUBLANES, 0, SECOND
+    low, high, size = SUBLANES, 0, SECOND_SIZE
     while not high or high > 2 * low:
         if attempt(size).fits:
             if size == limit:
                 return limit, 0
             low, before = size, low
-            size = _aim(attempt(before), attempt(low))
+            size = _predict(attempt(before), attempt(low))
         else:
             high = size
         if high:
@@ -83,8 +85,8 @@ def _bracket(attempt: Callable[[int], Tried], limit: int) -> tuple[int, int]:
     return low, high
 
 
-def _aim(before: Tried, last: Tried) -> int:
-    """The largest power of two that should fit, were memory to grow as it just did."""
+def _predict(before: BatchTrial, last: BatchTrial) -> int:
+    """Predict the largest power of two that fits if memory keeps growing at the same rate."""
     grown = last.needed_bytes - before.needed_bytes
     if grown <= 0:
         return last.per_device * SUBLANES

@@ -1,9 +1,10 @@
-"""Answers that were given before, kept as long as everything they depend on is unchanged.
+"""Compilations that were done before, kept while everything they depend on is unchanged.
 
-An answer depends on the question, on every file that the child loaded or opened outside of the
+A compilation depends on the request, on every file that the child loaded or opened outside of the
 installed packages, on what is installed, and on the variables that JAX, Keras and XLA read.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,94 +17,90 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.compile.models import Compilation, Question
+from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import MIB
 
 SCHEMA = "tpuctl.compilation/1"
-MOST_KEPT = 500
-# Of larger files size and date must do: a data set is no source code.
+MAX_ENTRIES = 500
+# Larger files are compared by size and time: they are data rather than source code.
 LARGE_BYTES = 16 * MIB
 VARIABLES = ("KERAS_", "XLA_", "JAX_", "LIBTPU_", "TF_XLA_")
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of answers, one file each."""
+    """A folder with one file per compilation."""
 
     folder: Path
 
-    def load(self, question: Question) -> Compilation | None:
-        """The answer, if it was given and still holds. A damaged file is no answer."""
+    def load(self, request: CompileRequest) -> Compilation | None:
+        """Return the compilation if it is cached and still valid; damaged files are ignored."""
         try:
-            record = json.loads(self._path(question).read_bytes())
-            if record["schema"] != SCHEMA or not _holds(record["files"]):
+            record = json.loads(self._path(request).read_bytes())
+            files = record["files"].items()
+            if record["schema"] != SCHEMA or any(_digest(path) != known for path, known in files):
                 return None
             return from_plain(Compilation, record["compilation"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def save(self, question: Question, compilation: Compilation, files: Iterable[str]) -> None:
-        """Keep an answer; where that is not possible the next run compiles again."""
+    def save(
+        self, request: CompileRequest, compilation: dict[str, Any], files: Iterable[str]
+    ) -> None:
+        """Keep a compilation as the child sent it; if that fails, the next run compiles again."""
         record = {
             "schema": SCHEMA,
-            "compilation": to_plain(compilation),
-            "files": {path: _digest(path) for path in files if _is_the_users(path)},
+            "compilation": compilation,
+            "files": {path: _digest(path) for path in files if _is_users_file(path)},
         }
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path(question), json.dumps(record).encode())
-            _forget_oldest(self.folder)
-        except (OSError, TpuctlError):
-            return
+        _write(self._path(request), record)
 
-    def remember(self, question: Question) -> None:
-        """Note what was last asked of a target and a type; where that is not possible, nothing."""
-        about = [question.target.text, question.slice.accelerator_type, os.getcwd()]
+    def remember(self, request: CompileRequest) -> None:
+        """Keep the last request for a target and a type, for `recall`."""
+        about = [request.target.text, request.slice.accelerator_type, os.getcwd()]
         name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
-        try:
-            self._asked.mkdir(parents=True, exist_ok=True)
-            content = json.dumps(to_plain(question)).encode()
-            write_atomically(self._asked / f"{name}.json", content)
-            _forget_oldest(self._asked)
-        except (OSError, TpuctlError):
-            return
+        _write(self._requests / f"{name}.json", to_plain(request))
 
-    def recall(self, accelerator_type: str) -> Iterator[tuple[Question, Compilation]]:
-        """What was last asked for a type in this folder, where the answer still holds."""
-        for path in sorted(self._asked.glob("*.json")):
+    def recall(self, accelerator_type: str) -> Iterator[tuple[CompileRequest, Compilation]]:
+        """Yield the last requests for a type in this folder whose compilations are still valid."""
+        for path in sorted(self._requests.glob("*.json")):
             try:
-                question = from_plain(Question, json.loads(path.read_bytes()))
+                request = from_plain(CompileRequest, json.loads(path.read_bytes()))
             except (OSError, ValueError):
                 continue
-            compilation = self.load(question)
-            if compilation and question.slice.accelerator_type == accelerator_type:
-                yield question, compilation
+            compilation = self.load(request)
+            if compilation and request.slice.accelerator_type == accelerator_type:
+                yield request, compilation
 
     @property
-    def _asked(self) -> Path:
+    def _requests(self) -> Path:
         return self.folder / "asked"
 
-    def _path(self, question: Question) -> Path:
-        what = json.dumps([to_plain(question), _surroundings()], sort_keys=True)
-        return self.folder / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
+    def _path(self, request: CompileRequest) -> Path:
+        key = json.dumps([to_plain(request), _environment()], sort_keys=True)
+        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def open_cache() -> Cache:
-    """The cache of this user."""
+    """Open the cache of this user."""
     return Cache(cache_dir() / "fit")
 
 
-def _forget_oldest(folder: Path) -> None:
-    kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    for path in kept[:-MOST_KEPT]:
-        path.unlink(missing_ok=True)
+def _write(path: Path, document: Any) -> None:
+    """Write a file of the cache, which is never worth an error, and delete the oldest ones."""
+    with contextlib.suppress(OSError, TpuctlError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(document).encode())
+        kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        for old in kept[:-MAX_ENTRIES]:
+            old.unlink(missing_ok=True)
 
 
-def _surroundings() -> list[Any]:
-    """What is installed, by its folders of metadata, and the variables that count."""
+def _environment() -> list[Any]:
+    """List what is installed, by its metadata folders, and the variables that matter."""
     installed = [
         sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info")))
         for folder in _package_folders()
@@ -114,24 +111,14 @@ def _surroundings() -> list[Any]:
 
 
 def _package_folders() -> list[str]:
-    paths = sysconfig.get_paths()
-    return [*{paths["purelib"], paths["platlib"], *site.getsitepackages(), *_user_site()}]
+    paths, user = sysconfig.get_paths(), site.getusersitepackages()
+    folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    return [*folders, user] if user else [*folders]
 
 
-def _user_site() -> list[str]:
-    folder = site.getusersitepackages()
-    return [folder] if folder else []
-
-
-def _is_the_users(path: str) -> bool:
-    installed = [*_package_folders(), sysconfig.get_paths()["stdlib"], "/proc", "/sys", "/dev"]
-    return not path.startswith("<") and not any(
-        path.startswith(f"{folder}{os.sep}") for folder in installed
-    )
-
-
-def _holds(files: dict[str, str | None]) -> bool:
-    return all(_digest(path) == digest for path, digest in files.items())
+def _is_users_file(path: str) -> bool:
+    others = [*_package_folders(), sysconfig.get_paths()["stdlib"], "/proc", "/sys", "/dev"]
+    return not path.startswith(("<", *(f"{folder}{os.sep}" for folder in others)))
 
 
 def _digest(path: str) -> str | None:

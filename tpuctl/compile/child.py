@@ -1,7 +1,7 @@
 """The process that compiles: `python -m tpuctl.compile.child FD`.
 
 libtpu is loaded here and never in the user's own process, where it would take a real TPU. One
-process answers as many questions as it is asked.
+process serves any number of requests.
 """
 
 import os
@@ -12,16 +12,15 @@ import traceback
 from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.compile.models import Question
+from tpuctl.compile.models import CompileRequest
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.usercode.child import Channel
 
 BEAT_S = 0.5
-COMPILING = "compiling"
 
 
-def answer(question: Question, channel: Channel, opened: set[str]) -> dict[str, Any]:
-    """Load, lower and compile; the answer, and the files that it depends on."""
+def compile_request(request: CompileRequest, channel: Channel, opened: set[str]) -> dict[str, Any]:
+    """Load, lower and compile; return the result and the files that it depends on."""
     channel.enter("starting the compiler")
     try:
         from tpuctl.compile._libtpu import check_versions, open_devices, run_compiler
@@ -32,24 +31,19 @@ def answer(question: Question, channel: Channel, opened: set[str]) -> dict[str, 
     except ImportError as error:
         raise TargetError(f"The compiler could not be loaded: {error}") from error
     check_versions()
-    devices = open_devices(question.slice)
-    work = prepare(question, devices, channel.enter)
-    channel.enter(COMPILING)
-    compilation = run_compiler(work, question.slice, report=question.report)
+    devices = open_devices(request.slice)
+    program = prepare(request, devices, channel.enter)
+    channel.enter("compiling")
+    compilation = run_compiler(program, request.slice, report=request.report)
+    modules = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     return {
         "compilation": to_plain(compilation),
-        "files": sorted(filter(os.path.isfile, opened | _modules())),
+        "files": sorted(filter(os.path.isfile, opened | modules)),
     }
 
 
-def _modules() -> set[str]:
-    """The source files of every module that is loaded."""
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {file for file in files if file}
-
-
-def _watch_files() -> set[str]:
-    """Collect what is opened for reading from now on: a model may be described by a file."""
+def watch_opened_files() -> set[str]:
+    """Return a set that collects every file opened from now on: a model may read a file."""
     opened: set[str] = set()
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -61,31 +55,32 @@ def _watch_files() -> set[str]:
 
 
 def main() -> None:
-    """Answer questions until the parent is gone."""
+    """Serve requests until the parent is gone."""
     channel = Channel(int(sys.argv[1]))
     channel.beat()
 
+    # From a thread: the compiler keeps the main thread in C++ for minutes.
     def beat() -> None:
         while True:
             time.sleep(BEAT_S)
             channel.beat()
 
     threading.Thread(target=beat, name="tpuctl-beat", daemon=True).start()
-    opened = _watch_files()
-    for request in channel.requests():
+    opened = watch_opened_files()
+    for document in channel.requests():
         try:
-            question = from_plain(Question, request)
-            channel.send(result=answer(question, channel, opened))
+            request = from_plain(CompileRequest, document)
+            channel.send(result=compile_request(request, channel, opened))
         except MemoryError:
-            words = "The compiling process ran out of memory."
-            channel.send(error=TargetError.code, message=words, hint=None)
+            message = "The compiling process ran out of memory."
+            channel.send(error=TargetError.code, message=message, hint=None)
         except TpuctlError as error:
             traceback.print_exc()
             channel.send(error=error.code, message=str(error), hint=error.hint)
         except BaseException as error:
             traceback.print_exc()
             channel.send(error="bug", message=f"{type(error).__name__}: {error}", hint=None)
-        channel.enter("waiting for a question")
+        channel.enter("waiting for a request")
 
 
 if __name__ == "__main__":

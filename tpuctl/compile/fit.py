@@ -1,4 +1,4 @@
-"""What the word TARGET of `tpuctl fit` means."""
+"""`tpuctl fit`: compile a program for TPUs that are not here, and say whether it fits."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -6,10 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tpuctl.compile.batch_search import Largest, Tried, find_largest
+from tpuctl.compile.batch_search import BatchTrial, LargestBatch, find_largest
 from tpuctl.compile.cache import Cache, open_cache
-from tpuctl.compile.conclude import advise, build_fit
-from tpuctl.compile.models import Comparison, Compilation, Dtype, Fit, Question, Target, Try
+from tpuctl.compile.estimate import advise, build_fit
+from tpuctl.compile.models import (
+    Comparison,
+    Compilation,
+    CompileRequest,
+    Dtype,
+    Fit,
+    Suggestion,
+    Target,
+)
 from tpuctl.compile.session import Session
 from tpuctl.compile.slices import find_slice
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
@@ -20,20 +28,21 @@ from tpuctl.usercode.function import Function, parse_function
 SUPPORTED = (
     "module:function or path.py:function, a .mlir or .stablehlo file, or the name of a template"
 )
-FILES = (".mlir", ".stablehlo")
-IN_A_TEMPLATE = "make_example"
+FILE_SUFFIXES = (".mlir", ".stablehlo")
+TEMPLATE_FUNCTION = "make_example"
+TIMEOUT_S = 300.0
 
 
 def parse_target(text: str) -> Target:
-    """Find out what to compile; raises NotFoundError or InvalidInputError."""
+    """Interpret the argument TARGET; raises NotFoundError or InvalidInputError."""
     if function := parse_function(text):
         return Target("function", text, function=function)
     path = Path(text)
-    if path.suffix in FILES:
+    if path.suffix in FILE_SUFFIXES:
         if not path.is_file():
             raise NotFoundError(
-                f"There is no file {text} to compile.",
-                hint=f"Give its path as seen from {Path.cwd()}.",
+                f"Could not compile {text}: the file does not exist.",
+                hint=f"Give its path relative to {Path.cwd()}.",
             )
         return Target("file", text, path=str(path.resolve()))
     if path.is_file():
@@ -43,16 +52,13 @@ def parse_target(text: str) -> Target:
         script = find_template(text)
     except NotFoundError as error:
         hint = f"fit takes {SUPPORTED}. {error.hint}"
-        raise NotFoundError(f"There is no {text!r} to compile.", hint=hint) from error
+        raise NotFoundError(f"{text!r} is not a target that fit can compile.", hint=hint) from error
     if not {"tensorflow", "jax"} & {*describe_script(script).frameworks}:
         raise InvalidInputError(
-            f"{text} is a program of PyTorch; fit compiles those of TensorFlow and JAX.",
+            f"{text} is a PyTorch program; fit compiles TensorFlow and JAX.",
             hint="Choose another template: tpuctl templates list",
         )
-    return Target("template", text, function=Function(str(script), IN_A_TEMPLATE))
-
-
-TIMEOUT_S = 300.0
+    return Target("template", text, function=Function(str(script), TEMPLATE_FUNCTION))
 
 
 def fit(
@@ -70,15 +76,15 @@ def fit(
     on_progress: OnProgress = silent,
     session: Session | None = None,
 ) -> Fit:
-    """Compile a program for a TPU that is not here, in a process of its own.
+    """Compile a program for a TPU that is not here, in a child process.
 
-    Takes seconds to minutes, and a second when the same was asked before. `timeout_s` bounds the
-    user's code, not the compiler. A `session` has its own cache, limit and progress. Raises
+    Takes seconds to minutes, or a second if the result is cached. `timeout_s` bounds the user's
+    code, not the compiler. A `session` brings its own cache, timeout and progress. Raises
     TpuctlError for what cannot be compiled.
     """
     parsed = parse_target(target)
     _check(parsed, batch_size, max_batch, dtype)
-    question = Question(
+    request = CompileRequest(
         target=parsed,
         slice=find_slice(accelerator_type),
         batch_size=batch_size,
@@ -90,24 +96,24 @@ def fit(
         running = session or stack.enter_context(
             Session(cache or open_cache(), timeout_s=timeout_s, on_progress=on_progress)
         )
-        return _ask(question, running, max_batch=max_batch, verify=verify)
+        return _compile(request, running, max_batch=max_batch, verify=verify)
 
 
-def _ask(question: Question, session: Session, *, max_batch: bool, verify: bool) -> Fit:
+def _compile(request: CompileRequest, session: Session, *, max_batch: bool, verify: bool) -> Fit:
     before = session.compilations
-    found = _find_max(question, session) if max_batch else None
-    if found:
-        question = _at(question, found.best.per_device if found.best else 1)
-    compilation = session.compile(question)
-    session.cache.remember(question)
-    tries: tuple[Try, ...] = ()
+    largest = _find_max(request, session) if max_batch else None
+    if largest:
+        request = _at(request, largest.best.per_device if largest.best else 1)
+    compilation = session.compile(request)
+    session.cache.remember(request)
+    advice: tuple[Suggestion, ...] = ()
     if not compilation.fits:
-        tries = tuple(advise(question, compilation))
-        tries = tuple(_verified(tries, question, session)) if verify else tries
-    return build_fit(question, compilation, found, tries, session.compilations - before)
+        advice = tuple(advise(request, compilation))
+        advice = tuple(_verified(advice, request, session)) if verify else advice
+    return build_fit(request, compilation, largest, advice, session.compilations - before)
 
 
-def answer(
+def fit_types(
     target: str,
     accelerator_types: Sequence[str],
     *,
@@ -116,16 +122,16 @@ def answer(
     on_progress: OnProgress = silent,
     **options: Any,
 ) -> Fit | Comparison:
-    """Compile for one type, or for several and compare; `options` are those of `fit`.
+    """Compile for one type, or compare several; `options` are those of `fit`.
 
-    A name may hold several types: `v5e-8,v6e-4`. Raises UsageError where there is none.
+    One name can list several types: `v5e-8,v6e-4`. Raises UsageError if no type is given.
     """
     names = [name for names in accelerator_types for name in names.split(",") if name.strip()]
     for name in names:
         find_slice(name)
     if not names:
         raise UsageError(
-            "fit needs to know the TPU to compile for.", hint="Add --type v5e-8; see: tpuctl types"
+            "fit needs the type of TPU to compile for.", hint="Add --type v5e-8; see: tpuctl types"
         )
     given = cache or open_cache()
     with Session(given, timeout_s=timeout_s, on_progress=on_progress) as session:
@@ -139,42 +145,44 @@ def _check(target: Target, batch_size: int | None, max_batch: bool, dtype: str |
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"--batch must be at least 1, not {batch_size}.")
     if batch_size is not None and max_batch:
-        raise UsageError("Both --batch and --max-batch were given.", hint="Choose one of them.")
+        raise UsageError("--batch and --max-batch exclude each other.", hint="Choose one of them.")
     if target.kind == "file" and (max_batch or dtype):
         flag = "--max-batch" if max_batch else "--dtype"
         raise UsageError(
-            f"{flag} needs a program that can be made again; {target.text} is one program.",
-            hint="Name the function that makes it: path.py:function",
+            f"{flag} needs a function that builds the program; {target.text} is a finished one.",
+            hint="Name the function that builds it: path.py:function",
         )
 
 
-def _find_max(question: Question, session: Session) -> Largest:
-    slice_ = question.slice
+def _find_max(request: CompileRequest, session: Session) -> LargestBatch:
+    slice_ = request.slice
 
-    def attempt(per_device: int) -> Tried:
-        compilation = session.compile(replace(_at(question, per_device), report=False))
+    def attempt(per_device: int) -> BatchTrial:
+        compilation = session.compile(replace(_at(request, per_device), report=False))
         if compilation.examples != per_device * slice_.devices:
             raise InvalidInputError(
-                f"{question.target.text} gave a batch of {compilation.examples} when asked for "
-                f"{per_device * slice_.devices}.",
-                hint="Let the function take the batch: def make(batch): ...",
+                f"{request.target.text} has a batch size of {compilation.examples} instead of the "
+                f"requested {per_device * slice_.devices}.",
+                hint="Give the function a parameter: def make(batch): ...",
             )
         there = compilation.hbm_available_bytes or slice_.hbm_available_bytes
-        return Tried(per_device, compilation.fits, compilation.hbm_needed_bytes, there)
+        return BatchTrial(per_device, compilation.fits, compilation.hbm_needed_bytes, there)
 
     return find_largest(attempt)
 
 
-def _at(question: Question, per_device: int) -> Question:
-    return replace(question, batch_size=per_device * question.slice.devices)
+def _at(request: CompileRequest, per_device: int) -> CompileRequest:
+    return replace(request, batch_size=per_device * request.slice.devices)
 
 
-def _verified(tries: Sequence[Try], question: Question, session: Session) -> Iterator[Try]:
-    """Compile every change that can be made from here."""
-    for one in tries:
-        changed = _changed(one, question, session)
+def _verified(
+    advice: Sequence[Suggestion], request: CompileRequest, session: Session
+) -> Iterator[Suggestion]:
+    """Compile every change that does not need the user to edit a step."""
+    for one in advice:
+        changed = _changed(one, request, session)
         if changed is None:
-            yield replace(one, why_not="only you can change a step of your own")
+            yield replace(one, why_not="only you can change your own step")
             continue
         try:
             compilation: Compilation = session.compile(replace(changed, report=False))
@@ -184,9 +192,9 @@ def _verified(tries: Sequence[Try], question: Question, session: Session) -> Ite
         yield replace(one, fits=compilation.fits, hbm_needed_bytes=compilation.hbm_needed_bytes)
 
 
-def _changed(one: Try, question: Question, session: Session) -> Question | None:
+def _changed(one: Suggestion, request: CompileRequest, session: Session) -> CompileRequest | None:
     if one.code == "smaller-batch":
-        return replace(question, batch_size=int(one.change.split()[-1]))
+        return replace(request, batch_size=int(one.change.split()[-1]))
     if one.code == "bf16":
-        return replace(question, dtype="bf16")
-    return replace(question, remat=True) if "keras" in one.change else None
+        return replace(request, dtype="bf16")
+    return replace(request, remat=True) if "keras" in one.change else None

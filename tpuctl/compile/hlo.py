@@ -1,4 +1,4 @@
-"""Read the compiler's final program (HLO text) as far as its cost needs. Pure.
+"""Parse the compiler's final program (HLO text), as far as its cost depends on it. Pure.
 
 https://openxla.org/xla/operation_semantics and the printer in xla/hlo/ir/hlo_instruction.cc.
 """
@@ -25,9 +25,9 @@ _TRUE_FALSE = re.compile(r"(?:true|false)_computation=%?([\w.\-]+)")
 
 @dataclass(frozen=True)
 class Array:
-    """The type of one array: element type, sizes, dimensions from the fastest, memory space.
+    """The type of an array: element type, sizes, layout and memory space.
 
-    Memory space 0 is HBM; 1 is the core's own vector memory.
+    Memory space 0 is HBM, 1 is the core's vector memory.
     """
 
     dtype: str
@@ -37,7 +37,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """The size without padding."""
+        """The size in bytes, without padding."""
         digits = re.search(r"\d+", self.dtype)
         bits = BITS[self.dtype] if self.dtype in BITS else int(digits[0]) if digits else 32
         return -(-math.prod(self.sizes) * bits // 8)
@@ -45,7 +45,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of the program. `text` is what follows the operands."""
+    """One instruction; `text` is what follows the operands."""
 
     name: str
     operation: str
@@ -55,7 +55,7 @@ class Instruction:
     is_root: bool = False
 
     def called(self, key: str) -> str | None:
-        """The computation that is named as `key`: calls, body, condition."""
+        """Return the computation that is named as `key`: calls, body, condition."""
         return next((name for word, name in _CALLED.findall(self.text) if word == key), None)
 
     @property
@@ -67,13 +67,13 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """The size of all that it yields."""
+        """The size of its results."""
         return sum(array.bytes for array in self.arrays)
 
 
 @dataclass(frozen=True)
 class Computation:
-    """A list of instructions in the order in which they run."""
+    """A sequence of instructions."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -81,42 +81,35 @@ class Computation:
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose value it yields."""
+        """The instruction whose value is the result."""
         return next((i for i in self.instructions if i.is_root), self.instructions[-1])
 
     def parameter(self, position: int) -> Instruction | None:
-        """The instruction that stands for an operand of whoever calls this."""
-        return next(
-            (
-                instruction
-                for instruction in self.instructions
-                if instruction.operation == "parameter"
-                and instruction.text.split()[0] == str(position)
-            ),
-            None,
-        )
+        """Return the instruction that stands for an operand of the caller."""
+        parameters = (i for i in self.instructions if i.operation == "parameter")
+        return next((i for i in parameters if i.text.split()[0] == str(position)), None)
 
     def users(self, name: str) -> list[Instruction]:
-        """The instructions that read a value."""
+        """Return the instructions that read a value."""
         return [i for i in self.instructions if name in i.operands]
 
 
 @dataclass(frozen=True)
 class Module:
-    """A whole program: its computations by name, and which of them runs first."""
+    """A program: its computations by name, and its entry computation."""
 
     computations: dict[str, Computation]
     entry: Computation
     places: dict[str, str] = field(default_factory=dict, repr=False)
 
     def place_of(self, instruction: Instruction) -> str | None:
-        """The line of source code that an instruction came from: `train.py:12`."""
+        """Return the line of source code that an instruction came from: `train.py:12`."""
         frame = _FRAME_OF.search(instruction.text)
         return self.places.get(frame[1]) if frame else None
 
 
 def parse(text: str) -> Module:
-    """Read HLO text; raises ValueError for a text without an entry computation."""
+    """Parse HLO text; raises ValueError if it has no entry computation."""
     computations: dict[str, Computation] = {}
     entry: Computation | None = None
     for name, lines, is_entry in _blocks(text):
@@ -131,7 +124,7 @@ def parse(text: str) -> Module:
 
 
 def read_arrays(text: str) -> tuple[Array, ...]:
-    """Read a type: one array, or every array of a tuple."""
+    """Parse a type: one array, or every array of a tuple."""
     return tuple(_array(*match) for match in _ARRAY.findall(text))
 
 
@@ -148,7 +141,7 @@ def _blocks(text: str) -> Iterator[tuple[str, list[str], bool]]:
 
 
 def _read_places(text: str) -> dict[str, str]:
-    """The tables before the program: files, lines in them, and the frames that name those."""
+    """Parse the tables before the program: files, lines in files, and stack frames."""
     files, lines, frames = dict[str, str](), dict[str, str](), dict[str, str]()
     section = ""
     for line in text.splitlines():
@@ -169,34 +162,31 @@ def _instruction(line: str) -> Instruction | None:
     match = _INSTRUCTION.match(line)
     if not match:
         return None
-    type_end = _end_of_type(match[2])
-    operation = _OPERATION.match(match[2], type_end)
+    body = match[2]
+    # A tuple type is in brackets, which can contain spaces.
+    type_end = _closing(body, 0) + 1 if body.startswith("(") else body.find(" ")
+    if type_end < 0:
+        return None
+    operation = _OPERATION.match(body, type_end)
     if not operation:
         return None
-    operands_end = _closing(match[2], operation.end() - 1)
-    inside = match[2][operation.end() : operands_end]
-    text = match[2][operands_end + 1 :]
+    operands_end = _closing(body, operation.end() - 1)
+    inside = body[operation.end() : operands_end]
+    text = body[operands_end + 1 :]
     if operation[1] in ("constant", "parameter"):
         text = f"{inside} {text}"
     return Instruction(
         name=match[1],
         operation=operation[1],
-        arrays=read_arrays(match[2][:type_end]),
+        arrays=read_arrays(body[:type_end]),
         operands=tuple(_OPERAND.findall(inside)),
         text=text,
         is_root=line.lstrip().startswith("ROOT "),
     )
 
 
-def _end_of_type(text: str) -> int:
-    if text.startswith("("):
-        return _closing(text, 0) + 1
-    end = text.find(" ")
-    return len(text) if end < 0 else end
-
-
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` closes."""
+    """Return where the bracket that opens at `start` closes."""
     depth = 0
     for index in range(start, len(text)):
         if text[index] == "(":

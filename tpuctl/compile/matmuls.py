@@ -1,4 +1,4 @@
-"""How much of the matrix unit does nothing because dimensions do not fill it. Pure.
+"""How much of the matrix unit is wasted on padding. Pure.
 
 The unit holds a square of weights, `size` by `size`; what streams through comes in groups of 8.
 A product of [rows, contracted] and [contracted, columns] therefore takes the time of one whose
@@ -14,38 +14,45 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpuctl.compile.hlo import Computation, Instruction
-from tpuctl.compile.models import Matmul, Waste
+from tpuctl.compile.models import Matmul, PaddingWaste
 
 SUBLANES = 8
-WORTH_NAMING = 0.01
-MOST_NAMED = 10
+MIN_SHARE = 0.01
+MAX_NAMED = 10
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
+_NAME = re.compile(r'op_name="([^"]*)"')
+# `jit(step)/jvp(head)/dot_general`: JAX wraps the user's names in those of its transformations.
+_WRAPPING = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|remat|checkpoint)\(|\)")
+_NOT_A_LAYER = ("while", "body", "closed_call", "cond", "checkpoint", "rematted_computation")
 
 
 @dataclass(frozen=True)
 class Padding:
-    """What all products together lose, and the dimensions that lose most."""
+    """The total waste of all products, and the dimensions that waste most."""
 
     wasted_fraction: float | None
-    layers: tuple[Waste, ...]
+    layers: tuple[PaddingWaste, ...]
 
 
 def pad(size: int, unit: int) -> int:
-    """The next multiple of the unit."""
+    """Round up to a multiple of the unit."""
     return -(-size // unit) * unit
 
 
 def padded_flops(matmul: Matmul, unit: int) -> float:
-    """The FLOPs that the unit spends on one product, the empty places included."""
+    """Return the FLOPs that the unit spends on one product, padding included."""
     return (
         matmul.flops
-        * _filled(matmul.contracted, unit)
-        * _filled(matmul.columns, unit)
-        * _filled(matmul.rows, SUBLANES)
+        * (pad(matmul.contracted, unit) / matmul.contracted)
+        * (pad(matmul.columns, unit) / matmul.columns)
+        * (pad(matmul.rows, SUBLANES) / matmul.rows)
     )
 
 
 def measure_padding(matmuls: Iterable[Matmul], unit: int) -> Padding:
-    """Add up what padding costs, as a fraction of the FLOPs that the unit spends."""
+    """Sum up the cost of padding, as a fraction of the FLOPs that the unit spends."""
     spent = useful = 0.0
     by_dimension: dict[tuple[str, str, int], float] = defaultdict(float)
     for matmul in matmuls:
@@ -58,7 +65,7 @@ def measure_padding(matmuls: Iterable[Matmul], unit: int) -> Padding:
     if not spent:
         return Padding(None, ())
     layers = [
-        Waste(
+        PaddingWaste(
             layer=layer,
             dimension=dimension,
             size=size,
@@ -68,34 +75,21 @@ def measure_padding(matmuls: Iterable[Matmul], unit: int) -> Padding:
             share_of_flops=lost / spent,
         )
         for (layer, dimension, size), lost in by_dimension.items()
-        if lost / spent >= WORTH_NAMING
+        if lost / spent >= MIN_SHARE
     ]
     layers.sort(key=lambda waste: -waste.share_of_flops)
-    return Padding(1 - useful / spent, tuple(layers[:MOST_NAMED]))
+    return Padding(1 - useful / spent, tuple(layers[:MAX_NAMED]))
 
 
 def nearest(size: int, unit: int) -> int:
-    """The multiple of the unit that is nearest to a size, at least one."""
+    """Round to the nearest multiple of the unit, at least one."""
     return max(1, round(size / unit)) * unit
-
-
-def _filled(size: int, unit: int) -> float:
-    return pad(size, unit) / size
-
-
-_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_WINDOW = re.compile(r"window=\{([^}]*)\}")
-_GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
-_NAME = re.compile(r'op_name="([^"]*)"')
-# `jit(step)/jvp(head)/dot_general`: what JAX adds to the names that the user gave.
-_WRAPPING = re.compile(r"\b(?:jit|pjit|jvp|transpose|vmap|remat|checkpoint)\(|\)")
-_NOT_A_LAYER = ("while", "body", "closed_call", "cond", "checkpoint", "rematted_computation")
 
 
 def read_matmul(
     convolution: Instruction, within: Computation, place: str | None = None
 ) -> Matmul | None:
-    """Read one convolution as a product; None for one that the vector unit does (depthwise).
+    """Read a convolution as a product; None for a depthwise one, which the vector unit computes.
 
     `place` is the line of source code that it came from.
     """
@@ -127,9 +121,9 @@ def read_matmul(
 
 
 def layer_of(text: str, place: str | None = None) -> str:
-    """The name that the user knows: of `jit(step)/transpose(jvp(head))/dot_general`, head.
+    """Extract the user's name: `head` from `jit(step)/transpose(jvp(head))/dot_general`.
 
-    Where nothing was given a name, the operation and the line that it stands in.
+    Without a name it is the operation and its line of source code.
     """
     found = _NAME.search(text)
     name = _WRAPPING.sub("", found[1].split(";")[0]) if found else ""
@@ -141,27 +135,30 @@ def layer_of(text: str, place: str | None = None) -> str:
     return f"{operation} at {place}" if place else operation
 
 
+@dataclass(frozen=True)
 class _Dimension:
     """One dimension of a window: `size=3 stride=2 pad=1_1 lhs_dilate=1 rhs_dilate=1`."""
 
-    def __init__(self, size: int, stride: int, low: int, spread: int, apart: int) -> None:
-        self.size, self.stride, self.low = size, stride, low
-        self.spread, self.apart = spread, apart
+    size: int
+    stride: int
+    pad_low: int
+    lhs_dilate: int
+    rhs_dilate: int
 
     def taps(self, inputs: int, outputs: int) -> int:
-        """Pairs of an output and a place in the window that meet an input, not padding."""
-        length = (inputs - 1) * self.spread + 1
-        if self.spread > 1:
-            places = (o * self.stride + k * self.apart - self.low
-                      for k in range(self.size) for o in range(outputs))  # fmt: skip
-            return sum(0 <= at < length and at % self.spread == 0 for at in places)
-        return sum(self._valid(k, length, outputs) for k in range(self.size))
-
-    def _valid(self, k: int, length: int, outputs: int) -> int:
-        shift = k * self.apart - self.low
-        first = max(0, -(shift // self.stride))
-        last = min(outputs - 1, (length - 1 - shift) // self.stride)
-        return max(0, last - first + 1)
+        """Count the pairs of an output and a window position that read an input, not padding."""
+        length = (inputs - 1) * self.lhs_dilate + 1
+        shifts = [position * self.rhs_dilate - self.pad_low for position in range(self.size)]
+        if self.lhs_dilate > 1:
+            # Dilation puts zeros between the inputs: only every lhs_dilate-th place is an input.
+            places = (o * self.stride + shift for shift in shifts for o in range(outputs))
+            return sum(0 <= at < length and at % self.lhs_dilate == 0 for at in places)
+        total = 0
+        for shift in shifts:
+            first = max(0, -(shift // self.stride))
+            last = min(outputs - 1, (length - 1 - shift) // self.stride)
+            total += max(0, last - first + 1)
+        return total
 
 
 def _window(text: str, dimensions: int) -> list[_Dimension]:

@@ -1,4 +1,4 @@
-"""What is asked of the compiler, what it answers, and what follows."""
+"""The data of `tpuctl fit`: a request to compile, its result, and the conclusions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Mode = Literal["training", "inference", "as given"]
 
 @dataclass(frozen=True)
 class Target:
-    """What to compile: a function that gives a model or a step, a program in a file, a template."""
+    """What to compile: a function that returns a model or a step, an MLIR file, or a template."""
 
     kind: Kind
     text: str
@@ -25,8 +25,8 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Question:
-    """One compilation. `batch_size` is global; None leaves it to the target."""
+class CompileRequest:
+    """One compilation; `batch_size` is global, and None means the target's default."""
 
     target: Target
     slice: Slice
@@ -40,9 +40,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Matmul:
-    """A product of the matrix unit as the compiler laid it out, `times` times in a step.
+    """A matrix product as the compiler laid it out on the matrix unit, `times` times per step.
 
-    `columns` lie along the unit's columns, `contracted` along its rows, `rows` stream through.
+    `columns` lie along the unit's columns and `contracted` along its rows; `rows` stream through.
     """
 
     layer: str
@@ -55,7 +55,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A piece of the program: the compiler's estimate of its cycles, the HBM bytes it moves."""
+    """A kernel of the program: the compiler's estimate of its cycles, and its HBM traffic."""
 
     cycles: int
     bytes: int
@@ -64,7 +64,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does in one step; `repeated_flops` are products after a loop's first turn."""
+    """The work of one device in one step; `repeated_flops` come after a loop's first iteration."""
 
     matmuls: tuple[Matmul, ...]
     kernels: tuple[Kernel, ...]
@@ -75,13 +75,13 @@ class Program:
 
     @property
     def hbm_bytes(self) -> int:
-        """All bytes between HBM and the core."""
+        """The HBM traffic of a step."""
         return sum(kernel.bytes * kernel.times for kernel in self.kernels)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An allocation that is alive when memory is fullest."""
+    """An allocation that is live at peak memory use."""
 
     size_bytes: int
     shapes: str
@@ -89,10 +89,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Compilation:
-    """The compiler's answer for one device. FLOPs are of one device and one step.
+    """The compiler's result for one device; FLOPs are per device and step.
 
-    `examples` is the global batch; None where nothing tells which arguments hold examples.
-    `fixed_bytes` are those of the arguments that do not grow with it.
+    `examples` is the global batch size, None if it is unknown which arguments hold examples.
+    `fixed_bytes` is the size of the arguments that do not grow with it.
     """
 
     fits: bool
@@ -112,15 +112,15 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Range:
-    """A bound from below and one from above."""
+    """A lower and an upper bound."""
 
     low: float
     high: float
 
 
 @dataclass(frozen=True)
-class Waste:
-    """A dimension of a layer that does not fill the matrix unit."""
+class PaddingWaste:
+    """A dimension of a layer that is padded to fill the matrix unit."""
 
     layer: str
     dimension: str
@@ -132,10 +132,10 @@ class Waste:
 
 
 @dataclass(frozen=True)
-class Try:
-    """Something to change; `fits` and `hbm_needed_bytes` are known once it has been compiled.
+class Suggestion:
+    """A change to try; `fits` and `hbm_needed_bytes` are known once it has been compiled.
 
-    `why_not` says why it could not be.
+    `why_not` is the reason if it could not be compiled.
     """
 
     code: str
@@ -147,8 +147,8 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Compiler:
-    """The versions that answered."""
+class CompilerVersions:
+    """The versions of the compiler."""
 
     libtpu: str
     jaxlib: str
@@ -156,9 +156,9 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Fit(Outcome):
-    """Whether a program fits one type of TPU, and how fast it can be there.
+    """Whether a program fits one type of TPU, and how fast it can run there.
 
-    FLOPs and HBM bytes are those of a step on all devices together; memory is that of one device.
+    FLOPs and HBM bytes are per step on all devices together; memory is per device.
     """
 
     accelerator_type: str
@@ -185,14 +185,14 @@ class Fit(Outcome):
     usd_per_million_examples: Range | None
     vcpus: int | None
     mxu_padding_waste_fraction: float | None
-    mxu_padding: tuple[Waste, ...]
+    mxu_padding: tuple[PaddingWaste, ...]
     largest_tensors: tuple[Tensor, ...]
-    advice: tuple[Try, ...]
+    advice: tuple[Suggestion, ...]
     compile_seconds: float
     max_batch: int | None
     compilations: int
     from_cache: bool
-    compiler: Compiler
+    compiler: CompilerVersions
     facts_as_of: str
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -200,17 +200,17 @@ class Fit(Outcome):
 
     @property
     def status(self) -> Status:
-        """Attention when the program does not fit."""
+        """`attention` if the program does not fit."""
         return "ok" if self.fits else "attention"
 
     @property
     def exit_code(self) -> int:
-        """1 when the program does not fit."""
+        """1 if the program does not fit."""
         return 0 if self.fits else 1
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Where the numbers come from."""
+        """The sources of the numbers."""
         return self.why
 
 
@@ -222,48 +222,47 @@ class Comparison(Outcome):
 
     @property
     def status(self) -> Status:
-        """Partial when it fits some and not others."""
+        """`partial` if it fits only some of the types."""
         fitting = sum(fit.fits for fit in self.types)
         return "ok" if fitting == len(self.types) else "partial" if fitting else "attention"
 
     @property
     def exit_code(self) -> int:
-        """1 when it fits none."""
+        """1 if it fits none of the types."""
         return 0 if any(fit.fits for fit in self.types) else 1
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Those of every type, said once."""
+        """The warnings of all types, without repetition."""
         return tuple(dict.fromkeys(warning for fit in self.types for warning in fit.warnings))
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Those of every type."""
+        """The reasons of all types."""
         return tuple(f"{f.accelerator_type}: {reason}" for f in self.types for reason in f.why)
 
 
-def refuse_uneven(examples: int, devices: int) -> None:
-    """Raise InvalidInputError where a batch does not divide among the devices."""
+def require_even_batch(examples: int, devices: int) -> None:
+    """Raise InvalidInputError if a batch cannot be split evenly among the devices."""
     if examples % devices:
         below, above = examples // devices * devices, -(-examples // devices) * devices
         near = f"--batch {below} or --batch {above}" if below else f"--batch {above}"
         raise InvalidInputError(
-            f"A batch of {examples:,} does not divide among {devices} devices.", hint=near
+            f"A batch of {examples:,} cannot be split evenly among {devices} devices.", hint=near
         )
 
 
 @dataclass(frozen=True)
-class Work:
-    """A lowered program: `compile` takes the compiler's options, `text` is the program itself.
+class LoweredProgram:
+    """A program that is ready to compile; `compile` takes the compiler's options.
 
-    `examples` is the global batch where it is known; `fixed_bytes` are those of the arguments that
-    do not grow with it, on one device. `layers` are the names that the user gave, where they are
-    known apart from the program.
+    `examples` is the global batch size if it is known; `fixed_bytes` is the size of the arguments
+    that do not grow with it, per device. `layers` are the names of the user's layers if the
+    framework knows them.
     """
 
     framework: str
     compile: Callable[[dict[str, str] | None], Any]
-    text: str
     examples: int | None
     fixed_bytes: int
     notes: tuple[str, ...] = ()

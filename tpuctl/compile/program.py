@@ -1,4 +1,4 @@
-"""The compiler's own words about memory: what was missing, and what took it. Pure."""
+"""What a compiled program costs: its memory, and the work of one step. Pure."""
 
 import re
 from collections import Counter
@@ -20,10 +20,20 @@ _MISSING = (
 )  # fmt: skip
 _UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _LINE = re.compile(r"^\s*\S+\(\s*\d+%\);\s*([\d.]+)([KMGT]?)i?B?;\s*\d+;\s*\d+; (.+)$", re.M)
+SLICES = ("dynamic-slice", "slice", "gather")
+# They only rename memory, or wait for a transfer that was counted where it started.
+FREE = (
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
+    "replica-id", "while", "conditional", "call", "opt-barrier", "iota",
+)  # fmt: skip
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_AGAIN = re.compile(r"_\d+$")
+_NUMBER = re.compile(r"^\s*(-?\d+)\b")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
 def read_out_of_memory(message: str) -> tuple[int, int] | None:
-    """Bytes needed and bytes there are; None for another error."""
+    """Read the bytes needed and available from an error; None for any other error."""
     for pattern in _MISSING:
         if found := pattern.search(message):
             needed, needed_unit, there, there_unit = found.groups()
@@ -32,7 +42,7 @@ def read_out_of_memory(message: str) -> tuple[int, int] | None:
 
 
 def read_report(text: str) -> tuple[Tensor, ...]:
-    """The largest allocations of the memory space `default` (HBM), largest first."""
+    """Read the largest allocations in HBM from a memory usage report, largest first."""
     start = text.find("Memory Space: default")
     end = text.find("Memory Space:", start + 1)
     part = text[start : end if end > 0 else None] if start >= 0 else ""
@@ -44,16 +54,8 @@ def _bytes(number: str, unit: str) -> int:
     return int(float(number) * _UNITS[unit])
 
 
-SLICES = ("dynamic-slice", "slice", "gather")
-# They give a name to memory that is there already, or wait for what was counted at its start.
-FREE = (
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
-    "replica-id", "while", "conditional", "call", "opt-barrier", "iota",
-)  # fmt: skip
-
-
 def count_bytes(module: Module, within: Computation, instruction: Instruction) -> int:
-    """The bytes that one run of an instruction reads from HBM and writes to it."""
+    """Count the bytes that an instruction reads from HBM and writes to it."""
     operation = instruction.operation
     if operation in FREE or operation.endswith("-done"):
         return 0
@@ -67,13 +69,16 @@ def count_bytes(module: Module, within: Computation, instruction: Instruction) -
         for position, name in enumerate(instruction.operands)
         if _is_in_hbm(within, name)
     )
-    return read + _written(fused.root, instruction)
+    # An update in place only writes the slice, which is counted where its target is read.
+    is_update = fused.root.operation == "dynamic-update-slice"
+    return read + (0 if is_update else _in_hbm(instruction.arrays))
 
 
 def _started(instruction: Instruction) -> int:
-    """A copy that runs beside the core: its value is (to, from, ...), a slice's (from, to, ...)."""
+    """Count an asynchronous copy; its value is (to, from, ...), but (from, to, ...) of a slice."""
     if instruction.operation not in ("copy-start", "slice-start"):
         return 0
+    # HBM traffic is one end of the copy or both; the other end may be the core's own memory.
     first, second = instruction.arrays[:2]
     to, source = (first, second) if instruction.operation == "copy-start" else (second, first)
     return to.bytes * ((to.space == 0) + (source.space == 0))
@@ -84,19 +89,14 @@ def _alone(within: Computation, instruction: Instruction) -> int:
         return 2 * _bytes_of(within, instruction.operands[1])
     written = _in_hbm(instruction.arrays)
     if instruction.operation in SLICES:
-        return 2 * written
+        return 2 * written  # it reads only what it writes
     return written + sum(
         _bytes_of(within, name) for name in instruction.operands if _is_in_hbm(within, name)
     )
 
 
-def _written(root: Instruction, instruction: Instruction) -> int:
-    """An update in place writes only the slice, which is counted where its target is read."""
-    return 0 if root.operation == "dynamic-update-slice" else _in_hbm(instruction.arrays)
-
-
 def _read_inside(module: Module, fused: Computation, position: int) -> int:
-    """What a fused computation reads of its operand at a position."""
+    """Count what a fused computation reads of the operand at a position."""
     parameter = fused.parameter(position)
     if parameter is None:
         return 0
@@ -111,6 +111,7 @@ def _read_inside(module: Module, fused: Computation, position: int) -> int:
             read += _read_inside(module, inner, user.operands.index(parameter.name))
         else:
             return parameter.bytes
+    # Overlapping slices cannot read more than there is.
     return min(read, parameter.bytes)
 
 
@@ -124,25 +125,21 @@ def _bytes_of(within: Computation, name: str) -> int:
 
 
 def _is_in_hbm(within: Computation, name: str) -> bool:
-    """Whether a value is one array in HBM; tuples only pass on what was counted elsewhere."""
+    """Whether a value is an array in HBM; the parts of a tuple are counted elsewhere."""
     found = within.by_name.get(name)
     return found is not None and len(found.arrays) == 1 and found.arrays[0].space == 0
 
 
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_AGAIN = re.compile(r"_\d+$")
-_NUMBER = re.compile(r"^\s*(-?\d+)\b")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-
-
 def summarise(module: Module) -> Program:
-    """Add up what one device does in one step."""
+    """Sum up the work of one device in one step."""
     kernels: Counter[tuple[int, int]] = Counter()
     matmuls: Counter[Matmul] = Counter()
     loops = repeated_flops = collective_bytes = custom_kernels = 0
     for computation, times in _in_sequence(module, module.entry, 1):
         for instruction in computation.instructions:
-            loops += instruction.operation == "while" and rounds(module, instruction) is None
+            loops += (
+                instruction.operation == "while" and count_iterations(module, instruction) is None
+            )
             custom_kernels += "tpu_custom_call" in instruction.text
             for matmul in _matmuls(module, computation, instruction):
                 matmuls[matmul] += times
@@ -166,9 +163,9 @@ def summarise(module: Module) -> Program:
 
 
 def name_layers(program: Program, known: Collection[str]) -> Program:
-    """Say where products are in the names that are known: `functional_1/dense_2/MatMul`, dense.
+    """Shorten the names of products to known layers: `functional_1/dense_2/MatMul` to `dense`.
 
-    TensorFlow adds a number to a name that it meets again.
+    TensorFlow appends a number to a name that it has seen before.
     """
     if not known:
         return program
@@ -182,8 +179,8 @@ def name_layers(program: Program, known: Collection[str]) -> Program:
     return replace(program, matmuls=matmuls)
 
 
-def rounds(module: Module, loop: Instruction) -> int | None:
-    """How often a loop turns: `i < constant` counted from 0, as scan and fori_loop give it."""
+def count_iterations(module: Module, loop: Instruction) -> int | None:
+    """Count a loop's iterations, if it runs while `i < constant` as scan and fori_loop do."""
     condition = module.computations.get(loop.called("condition") or "")
     while condition and condition.root.operation == "fusion":
         condition = module.computations.get(condition.root.called("calls") or "")
@@ -200,11 +197,11 @@ def rounds(module: Module, loop: Instruction) -> int | None:
 def _in_sequence(
     module: Module, computation: Computation, times: int
 ) -> Iterator[tuple[Computation, int]]:
-    """The entry, the bodies of its loops and the heaviest of its branches; how often each runs."""
+    """Yield the entry, its loop bodies and heaviest branches, and how often each of them runs."""
     yield computation, times
     for instruction in computation.instructions:
         if instruction.operation == "while":
-            turns = rounds(module, instruction)
+            turns = count_iterations(module, instruction)
             names, repeats = [instruction.called("body")], 1 if turns is None else turns
         elif instruction.operation == "call":
             names, repeats = [instruction.called("to_apply")], 1
@@ -222,7 +219,7 @@ def _flops(module: Module, computation: Computation) -> int:
 
 
 def _matmuls(module: Module, within: Computation, instruction: Instruction) -> Iterator[Matmul]:
-    """The products in an instruction, those of fused computations included."""
+    """Yield the products in an instruction, including those of fused computations."""
     if instruction.operation == "convolution":
         if matmul := read_matmul(instruction, within, module.place_of(instruction)):
             yield matmul
@@ -233,8 +230,9 @@ def _matmuls(module: Module, within: Computation, instruction: Instruction) -> I
 
 
 def _collected(instruction: Instruction) -> int:
-    """The bytes that take part in an exchange between devices, counted where it begins."""
+    """Count the bytes of a collective, where it starts."""
     if instruction.operation.endswith("-done"):
         return 0
+    # The value of a -start is a pair of its operand and its result.
     parts = 2 if instruction.operation.endswith("-start") else 1
     return instruction.bytes // parts

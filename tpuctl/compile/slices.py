@@ -1,6 +1,6 @@
-"""The part of a TPU that a compiler must know: its name for the topology, and what a device can do.
+"""What the compiler must know about a TPU: libtpu's name of its topology, and a device's rates.
 
-Pure but for the dated data file beside this module.
+Pure, except for the dated data file beside this module.
 """
 
 import functools
@@ -10,15 +10,15 @@ from importlib import resources
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.hardware.types import FLAT_GENERATIONS, AcceleratorType, describe
 from tpuctl.units import GIB
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A TPU to compile for. A device is what JAX calls one: a chip, or one core of it.
+    """A TPU to compile for; a device is what JAX calls a device: a chip, or one core of it.
 
-    Rates are those of one device; `topology` and `options` are libtpu's own words.
+    Rates are per device; `topology` and `options` are arguments of libtpu.
     """
 
     accelerator_type: str
@@ -36,12 +36,20 @@ class Slice:
 
 
 def find_slice(accelerator_type: str) -> Slice:
-    """Describe a TPU by the name of its type.
+    """Describe the TPU of an accelerator type.
 
-    Raises UsageError for an unknown type, InvalidInputError for one whose topology is not known.
+    Raises UsageError for an unknown type, InvalidInputError for one whose topology is unknown.
     """
     kind = describe(accelerator_type)
-    facts = _facts(kind)
+    chips = load_facts("chips.json")["chips"]
+    if kind.generation not in chips:
+        raise InvalidInputError(
+            f"Compiling for {kind.accelerator_type} is not supported.",
+            hint=f"Supported generations: {', '.join(chips)}.",
+        )
+    facts = chips[kind.generation]
+    # libtpu assumes that hosts have four chips unless it is told that there is only one.
+    bounds = {"chips_per_host_bounds": [1, 1, 1]} if kind.chips == 1 else {}
     per_chip = kind.devices // kind.chips
     peak_tflops, hbm_gb_per_s = kind.peak_bf16_tflops_per_chip, kind.hbm_gb_per_s_per_chip
     assert peak_tflops
@@ -51,7 +59,7 @@ def find_slice(accelerator_type: str) -> Slice:
         accelerator_type=kind.accelerator_type,
         generation=kind.generation,
         topology=f"{kind.generation}:{_topology(kind)}",
-        options=_options(kind, facts),
+        options={**facts["options"], **bounds},
         chips=kind.chips,
         devices=kind.devices,
         flops_per_s=peak_tflops * 1e12 / per_chip,
@@ -69,30 +77,14 @@ def load_facts(name: str) -> Any:
     return json.loads(resources.files("tpuctl.compile").joinpath(name).read_text("utf-8"))
 
 
-def _facts(kind: AcceleratorType) -> Any:
-    chips = load_facts("chips.json")["chips"]
-    if kind.generation not in chips:
-        raise InvalidInputError(
-            f"Compiling for {kind.accelerator_type} is not known to work.",
-            hint=f"Generations that do: {', '.join(chips)}.",
-        )
-    return chips[kind.generation]
-
-
-def _options(kind: AcceleratorType, facts: Any) -> dict[str, Any]:
-    """libtpu takes hosts to have four chips unless it is told that there is only one."""
-    alone = {"chips_per_host_bounds": [1, 1, 1]} if kind.chips == 1 else {}
-    return {**facts["options"], **alone}
-
-
 def _topology(kind: AcceleratorType) -> str:
     if kind.topology:
         return kind.topology
-    if kind.chips & (kind.chips - 1) or kind.generation not in ("v2", "v3", "v5e", "v6e"):
+    if kind.chips & (kind.chips - 1) or kind.generation not in FLAT_GENERATIONS:
         raise InvalidInputError(
-            f"The topology of a {kind.accelerator_type} is not known, so nothing can be compiled.",
-            hint=f"Compile for a smaller {kind.generation}: a device's share depends on its batch.",
+            f"Could not compile for {kind.accelerator_type}: its topology is unknown.",
+            hint=f"Compile for a smaller {kind.generation} with the same batch size per device.",
         )
-    # Flat slices are squares, or twice as wide as high.
+    # 2D slices are squares, or twice as wide as high.
     height = 1 << (kind.chips.bit_length() - 1) // 2
     return f"{height}x{kind.chips // height}"

@@ -1,37 +1,39 @@
-"""Failures that environment variables and the metadata server show."""
+"""Checks of environment variables and of the metadata server."""
 
 import re
 
-from tpuctl.diagnosis.finding import Finding, View, found
+from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.topology import product
 
+# The expression of torch_xla/_internal/tpu.py, oddities included: it decides what is accepted.
 _TORCH_XLA_TYPE = re.compile(r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
-_KERAS_CONFIG = "/.keras/keras.json"
 _OLD_PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 
 
-def platforms_contradict(view: View) -> Finding | None:
-    """F16: JAX_PLATFORMS against what is in the machine."""
+def platforms_contradict(view: MachineView) -> Finding | None:
+    """F16: JAX_PLATFORMS contradicts the hardware."""
     wanted = [word.strip() for word in view.value("JAX_PLATFORMS").lower().split(",") if word]
     if not wanted or not view.has("jax"):
         return None
     if "tpu" in wanted and not view.on_tpu:
-        return found(view.shown("JAX_PLATFORMS"), *view.found.chips.because)
+        return found(view.shown("JAX_PLATFORMS"), *view.detected.chips.because)
     if "tpu" not in wanted and view.on_tpu:
-        return found(view.shown("JAX_PLATFORMS"), f"{view.found.chips.count} TPU chip(s) are here")
+        return found(
+            view.shown("JAX_PLATFORMS"), f"{view.detected.chips.count} TPU chip(s) are here"
+        )
     return None
 
 
-def keras_on_cpu(view: View) -> Finding | None:
-    """F35: Keras is told to use a TensorFlow that cannot see the chips."""
-    frameworks = view.found.frameworks
+def keras_on_cpu(view: MachineView) -> Finding | None:
+    """F35: Keras is configured for a TensorFlow that cannot see the chips."""
+    frameworks = view.detected.frameworks
     if not view.on_tpu or not frameworks.is_keras_3:
         return None
     if frameworks.tensorflow_build in (None, "tpu"):
         return None
-    told = view.value("KERAS_BACKEND").lower()
-    if told:
-        return found(view.shown("KERAS_BACKEND")) if told == "tensorflow" else None
+    backend = view.value("KERAS_BACKEND").lower()
+    if backend:
+        return found(view.shown("KERAS_BACKEND")) if backend == "tensorflow" else None
     path = (view.value("KERAS_HOME") or view.value("HOME") + "/.keras") + "/keras.json"
     config = view.machine.read(path) or ""
     if re.search(r'"backend"\s*:\s*"tensorflow"', config):
@@ -39,16 +41,16 @@ def keras_on_cpu(view: View) -> Finding | None:
     return None
 
 
-def library_path_missing(view: View) -> Finding | None:
-    """F36: TPU_LIBRARY_PATH names no file."""
+def library_path_missing(view: MachineView) -> Finding | None:
+    """F36: TPU_LIBRARY_PATH does not name a file."""
     path = view.value("TPU_LIBRARY_PATH")
     if not path or (view.machine.exists(path) and not view.machine.is_dir(path)):
         return None
-    return found(view.shown("TPU_LIBRARY_PATH"), "there is no such file")
+    return found(view.shown("TPU_LIBRARY_PATH"), "the file does not exist")
 
 
-def old_tpu_driver(view: View) -> Finding | None:
-    """F42: JAX is sent to a TPU node's driver."""
+def old_tpu_driver(view: MachineView) -> Finding | None:
+    """F42: JAX is configured for the driver of remote TPU nodes."""
     if view.value("JAX_XLA_BACKEND") == "tpu_driver":
         return found(view.shown("JAX_XLA_BACKEND"))
     if view.value("JAX_BACKEND_TARGET").startswith("grpc://"):
@@ -56,20 +58,20 @@ def old_tpu_driver(view: View) -> Finding | None:
     return None
 
 
-def metadata_silent(view: View) -> Finding | None:
-    """F43: chips, nobody who answers for the metadata, and nothing that forbids to ask."""
+def metadata_silent(view: MachineView) -> Finding | None:
+    """F43: chips, a silent metadata server, and no setting that skips the query."""
     if not view.on_tpu or view.machine.metadata_answers or view.is_true("TPU_SKIP_MDS_QUERY"):
         return None
     return found("the metadata server does not answer", "TPU_SKIP_MDS_QUERY is not set")
 
 
-def torch_xla_without_metadata(view: View) -> Finding | None:
-    """F44: as F43, with torch_xla, which asks on import."""
+def torch_xla_without_metadata(view: MachineView) -> Finding | None:
+    """F44: like F43, with torch_xla, which queries it on import."""
     return metadata_silent(view) if view.has("torch-xla") else None
 
 
-def bounds_missing(view: View) -> Finding | None:
-    """F45: torch_xla may not ask for the bounds and cannot read them."""
+def bounds_missing(view: MachineView) -> Finding | None:
+    """F45: torch_xla must not query the bounds, and they are not set."""
     names = ("TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
     missing = [name for name in names if not view.value(name)]
     if not view.on_tpu or not view.has("torch-xla") or not missing:
@@ -79,16 +81,16 @@ def bounds_missing(view: View) -> Finding | None:
     return found(view.shown("TPU_SKIP_MDS_QUERY"), f"not set: {', '.join(missing)}")
 
 
-def type_unreadable(view: View) -> Finding | None:
-    """F46: a type that torch_xla's parser refuses."""
+def type_unreadable(view: MachineView) -> Finding | None:
+    """F46: an accelerator type that torch_xla cannot parse."""
     value = view.value("TPU_ACCELERATOR_TYPE")
     if not view.on_tpu or not view.has("torch-xla") or not value:
         return None
     return None if _TORCH_XLA_TYPE.match(value) else found(view.shown("TPU_ACCELERATOR_TYPE"))
 
 
-def hostnames_are_a_sentence(view: View) -> Finding | None:
-    """F47: a warning where names belong."""
+def hostnames_are_a_sentence(view: MachineView) -> Finding | None:
+    """F47: a warning text where host names should be."""
     for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS"):
         value = view.value(name)
         if "WARNING" in value or re.search(r"[^,]\s+[^,\s]", value):
@@ -96,59 +98,60 @@ def hostnames_are_a_sentence(view: View) -> Finding | None:
     return None
 
 
-def no_google_client(view: View) -> Finding | None:
-    """F48: the TPU has a name, and TensorFlow has no client to look it up."""
+def no_google_client(view: MachineView) -> Finding | None:
+    """F48: TPU_NAME is set, and TensorFlow has no client to look it up."""
     name = view.value("TPU_NAME")
-    if not view.found.frameworks.tensorflow or view.has("google-api-python-client"):
+    if not view.detected.frameworks.tensorflow or view.has("google-api-python-client"):
         return None
-    alone = view.on_tpu and view.found.topology.hosts == 1
+    # On a single TPU host the TPU is found without its name.
+    alone = view.on_tpu and view.detected.topology.hosts == 1
     if alone or not name or name == "local" or name.startswith("grpc://"):
         return None
-    if view.on_tpu and view.found.frameworks.tensorflow_build != "tpu":
+    if view.on_tpu and view.detected.frameworks.tensorflow_build != "tpu":
         return None
     return found(view.shown("TPU_NAME"), "google-api-python-client is not installed")
 
 
-def preempted(view: View) -> Finding | None:
-    """F49: the metadata server says that this TPU is being taken back."""
+def preempted(view: MachineView) -> Finding | None:
+    """F49: the metadata server says that this TPU is preempted."""
     if (view.machine.metadata("instance/preempted") or "").strip().upper() == "TRUE":
         return found("metadata instance/preempted is TRUE")
     return None
 
 
-def name_is_local(view: View) -> Finding | None:
-    """F50: TPU_NAME=local where no metadata server answers for zone and project."""
-    if view.value("TPU_NAME").lower() != "local" or not view.found.frameworks.tensorflow:
+def name_is_local(view: MachineView) -> Finding | None:
+    """F50: TPU_NAME=local without a metadata server for zone and project."""
+    if view.value("TPU_NAME").lower() != "local" or not view.detected.frameworks.tensorflow:
         return None
     if view.machine.metadata_answers:
         return None
     return found(view.shown("TPU_NAME"), "the metadata server does not answer")
 
 
-def too_few_addresses(view: View) -> Finding | None:
-    """F53: fewer addresses than torch_xla would start processes."""
-    if not stray_addresses(view) or not view.has("torch-xla"):
+def too_few_addresses(view: MachineView) -> Finding | None:
+    """F53: fewer addresses than processes that torch_xla would start."""
+    if not has_too_few_addresses(view) or not view.has("torch-xla"):
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"), f"{_processes(view)} processes by the bounds")
 
 
-def addresses_without_port(view: View) -> Finding | None:
-    """F54: the address `local`, which has no port for the metrics server."""
+def addresses_without_port(view: MachineView) -> Finding | None:
+    """F54: the address `local`, which lacks the port of the metrics server."""
     if not view.on_tpu or view.value("TPU_PROCESS_ADDRESSES") != "local":
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"))
 
 
-def several_hosts(view: View) -> Finding | None:
-    """F55: one host of several."""
-    place = view.found.topology
+def several_hosts(view: MachineView) -> Finding | None:
+    """F55: this is one host of several."""
+    place = view.detected.topology
     if not view.on_tpu or (place.hosts == 1 and place.slices == 1):
         return None
     slices = (f"{place.slices} slices",) if place.slices > 1 else ()
     return found(f"{place.hosts} hosts, this is worker {place.worker}", *place.because, *slices)
 
 
-def accelerate_told_otherwise(view: View) -> Finding | None:
+def accelerate_misdirected(view: MachineView) -> Finding | None:
     """F61: PJRT_DEVICE hides the TPU from accelerate."""
     device = view.value("PJRT_DEVICE")
     if not view.on_tpu or not view.has("accelerate") or not view.has("torch-xla"):
@@ -158,8 +161,8 @@ def accelerate_told_otherwise(view: View) -> Finding | None:
     return found(view.shown("PJRT_DEVICE"))
 
 
-def bucket_scope_missing(view: View) -> Finding | None:
-    """F64: the VM's scopes leave storage out."""
+def bucket_scope_missing(view: MachineView) -> Finding | None:
+    """F64: the VM's scopes do not include storage."""
     scopes = view.machine.metadata("instance/service-accounts/default/scopes")
     if not view.on_tpu or not scopes:
         return None
@@ -168,7 +171,7 @@ def bucket_scope_missing(view: View) -> Finding | None:
     return found("the VM's scopes contain neither cloud-platform nor devstorage")
 
 
-def precision_variables(view: View) -> Finding | None:
+def precision_variables(view: MachineView) -> Finding | None:
     """F69: variables that torch_xla no longer reads."""
     names = [name for name in _OLD_PRECISION if view.is_true(name)]
     if not names or not view.has("torch-xla"):
@@ -176,13 +179,13 @@ def precision_variables(view: View) -> Finding | None:
     return found(*(view.shown(name) for name in names))
 
 
-def stray_addresses(view: View) -> bool:
-    """Whether TPU_PROCESS_ADDRESSES names fewer processes than torch_xla would start."""
+def has_too_few_addresses(view: MachineView) -> bool:
+    """Whether TPU_PROCESS_ADDRESSES lists fewer processes than torch_xla would start."""
     addresses = [part for part in view.value("TPU_PROCESS_ADDRESSES").split(",") if part.strip()]
     return view.on_tpu and 0 < len(addresses) < _processes(view)
 
 
-def _processes(view: View) -> int:
+def _processes(view: MachineView) -> int:
     hosts = product(view.value("TPU_HOST_BOUNDS"))
     chips = product(view.value("TPU_CHIPS_PER_HOST_BOUNDS"))
-    return (hosts or 1) * (chips or view.found.chips.count)
+    return (hosts or 1) * (chips or view.detected.chips.count)

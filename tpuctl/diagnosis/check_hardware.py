@@ -1,8 +1,8 @@
-"""Failures that the chips, their drivers and their device nodes show."""
+"""Checks of the chips, their drivers and device nodes, and of the processes that hold them."""
 
-from tpuctl.diagnosis.finding import Finding, View, found
-from tpuctl.runtime.holders import Holder
-from tpuctl.runtime.machine import in_container, whole_number
+from tpuctl.diagnosis.report import Finding, MachineView, found
+from tpuctl.runtime.holders import BY_NODE, Holder
+from tpuctl.runtime.machine import LOCKFILE, in_container, parse_count
 from tpuctl.runtime.versions import minor, tables
 
 _IMAGES = {
@@ -10,27 +10,27 @@ _IMAGES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-_PROMISED = ("kaggle-tpu-vm", "colab-tpu-vm", "gke-tpu-pod", "cloud-tpu-vm")
+_TPU_RUNTIMES = ("kaggle-tpu-vm", "colab-tpu-vm", "gke-tpu-pod", "cloud-tpu-vm")
 
 
-def no_chip_to_open(view: View) -> Finding | None:
+def no_chip_to_open(view: MachineView) -> Finding | None:
     """F08: chips without nodes outside a container, or a TPU runtime without chips."""
-    chips = view.found.chips
+    chips = view.detected.chips
     if not chips.count:
-        if view.found.runtime in _PROMISED:
-            return found(*view.found.platform.because, *chips.because)
+        if view.detected.runtime in _TPU_RUNTIMES:
+            return found(*view.detected.platform.because, *chips.because)
         return None
     if chips.chips_with_node or _hidden_by_container(view):
         return None
     return Finding(chips.because, fix=_right_image(view))
 
 
-def v6e_without_driver(view: View) -> Finding | None:
+def v6e_without_driver(view: MachineView) -> Finding | None:
     """F09: v6e chips without a driver, or TPU_VISIBLE_CHIPS beyond the last chip."""
-    chips = view.found.chips
+    chips = view.detected.chips
     if chips.generation == "v6e" and not chips.driver_bound:
         return Finding(chips.because, fix=_right_image(view))
-    numbers = map(whole_number, view.value("TPU_VISIBLE_CHIPS").split(","))
+    numbers = map(parse_count, view.value("TPU_VISIBLE_CHIPS").split(","))
     beyond = [number for number in numbers if number is not None and number >= chips.count]
     if chips.count and beyond:
         return Finding(
@@ -41,24 +41,24 @@ def v6e_without_driver(view: View) -> Finding | None:
     return None
 
 
-def v5e_without_nodes(view: View) -> Finding | None:
-    """F10: v5e chips and no vfio group, which a container does not explain."""
-    chips = view.found.chips
+def v5e_without_nodes(view: MachineView) -> Finding | None:
+    """F10: v5e chips without device nodes, outside a container."""
+    chips = view.detected.chips
     if chips.generation != "v5e" or chips.chips_with_node or _hidden_by_container(view):
         return None
     return Finding(chips.because, fix=_right_image(view))
 
 
-def vbar_out_of_reach(view: View) -> Finding | None:
-    """F11: a container on v6e or newer whose VBAR service is unknown or silent."""
+def vbar_out_of_reach(view: MachineView) -> Finding | None:
+    """F11: a container on v6e or newer whose VBAR service is unknown or does not answer."""
     container = in_container(view.machine)
-    if not view.found.chips.needs("vbar") or not container:
+    if not view.detected.chips.needs("vbar") or not container:
         return None
-    if not view.found.chips.chips_with_node:
+    if not view.detected.chips.chips_with_node:
         return None
     address = view.value("VBAR_CONTROL_SERVICE_URL")
     if address.startswith("unix:"):
-        return None
+        return None  # a socket file, which cannot be tried like a port
     answers = view.machine.is_reachable(address or "[::]:8353")
     if answers or (address and answers is None):
         return None
@@ -66,38 +66,38 @@ def vbar_out_of_reach(view: View) -> Finding | None:
     return found(container, where, f"{address or '[::]:8353'} does not accept a connection")
 
 
-def chips_kept_from_container(view: View) -> Finding | None:
-    """F12: the host's chips are on the bus, and this container has no node for them."""
-    chips = view.found.chips
+def chips_kept_from_container(view: MachineView) -> Finding | None:
+    """F12: the host's chips are on the PCI bus, but this container has no nodes for them."""
+    chips = view.detected.chips
     if not chips.count or not _hidden_by_container(view):
         return None
     missing = chips.count - chips.chips_with_node
-    # A pod on a shared node rightly gets only some of the node's chips.
-    if missing == 0 or (chips.chips_with_node and view.found.runtime == "gke-tpu-pod"):
+    # A pod on a shared node is meant to get only some of the node's chips.
+    if missing == 0 or (chips.chips_with_node and view.detected.runtime == "gke-tpu-pod"):
         return None
     evidence = f"{missing} of {chips.count} chips have no device node here"
     return found(*chips.because, evidence, in_container(view.machine) or "")
 
 
-def hugepages_off(view: View) -> Finding | None:
-    """F13: JAX wants exactly `always` from v5e on."""
+def hugepages_off(view: MachineView) -> Finding | None:
+    """F13: transparent hugepages are not `always`, which JAX requires from v5e on."""
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     text = (view.machine.read(path) or "").strip()
-    if not view.found.chips.needs("hugepages") or not text or text.startswith("[always]"):
+    if not view.detected.chips.needs("hugepages") or not text or text.startswith("[always]"):
         return None
     return found(f"{path}: {text[:60]}", severity="note" if view.is_hosted else None)
 
 
-def mixed_chips(view: View) -> Finding | None:
-    """F14: more than one kind of TPU on the bus."""
-    kinds = view.found.chips.kinds
+def mixed_chips(view: MachineView) -> Finding | None:
+    """F14: more than one kind of TPU on the PCI bus."""
+    kinds = view.detected.chips.kinds
     return found(f"PCI devices {', '.join(kinds)}") if len(kinds) > 1 else None
 
 
-def p100_without_kernels(view: View) -> Finding | None:
-    """F72: a P100 with a PyTorch whose cuDNN left Pascal behind."""
+def p100_without_kernels(view: MachineView) -> Finding | None:
+    """F72: a P100 with a PyTorch whose cuDNN no longer supports Pascal."""
     torch = view.version("torch")
-    pascal = [name for name in view.found.gpus.names if "P100" in name]
+    pascal = [name for name in view.detected.gpus.names if "P100" in name]
     if not pascal or not torch or "+cpu" in torch:
         return None
     if minor(torch) < minor(tables()["torch_without_pascal"]):
@@ -105,61 +105,60 @@ def p100_without_kernels(view: View) -> Finding | None:
     return found(f"GPU: {pascal[0]}", f"torch {torch}")
 
 
-def _hidden_by_container(view: View) -> bool:
-    return bool(in_container(view.machine)) and view.found.chips.driver_bound
-
-
-def _right_image(view: View) -> str | None:
-    image = _IMAGES.get(view.found.chips.generation or "")
-    if image is None:
-        return None
-    return f"Wrong runtime version: recreate the VM with {image}."
-
-
-def lock_held(view: View) -> Finding | None:
-    """F01: another process holds libtpu's lock, and it can be seen with the device open."""
-    visible = {holder.pid for holder in _others(view) if "open device node" in holder.seen_by}
-    held = [h for h in _others(view) if h.pid in view.found.state.lock_pids and h.pid in visible]
+def lock_held(view: MachineView) -> Finding | None:
+    """F01: another process holds libtpu's lock and visibly has the device open."""
+    visible = {holder.pid for holder in _others(view) if holder.seen_by == BY_NODE}
+    held = [h for h in _others(view) if h.pid in view.detected.state.lock_pids and h.pid in visible]
     if not held or _foreign_lockfile(view):
         return None
-    return _by(held, "libtpu's lock, by /proc/locks")
+    return _held_by(held, "libtpu's lock, by /proc/locks")
 
 
-def foreign_lockfile(view: View) -> Finding | None:
-    """F02: the lock file is another user's, so that libtpu cannot even open it."""
-    state = view.found.state
+def foreign_lockfile(view: MachineView) -> Finding | None:
+    """F02: the lock file belongs to another user, so libtpu cannot open it."""
+    state = view.detected.state
     if not view.on_tpu or not _foreign_lockfile(view):
         return None
     held = ", ".join(str(pid) for pid in state.lock_pids)
-    holder = f"held by pid {held}" if held else "nobody seems to hold it: it is left over"
-    return found(f"/tmp/libtpu_lockfile belongs to uid {state.lockfile_uid}", holder)
+    holder = f"held by pid {held}" if held else "no process seems to hold it: it is left over"
+    return found(f"{LOCKFILE} belongs to uid {state.lockfile_uid}", holder)
 
 
-def unseen_lock(view: View) -> Finding | None:
-    """F03: somebody holds the lock whose open files cannot be seen."""
-    visible = {h.pid for h in view.found.state.holders if "open device node" in h.seen_by}
-    ours = {h.pid for h in view.found.state.holders if h.is_ours}
-    unseen = [pid for pid in view.found.state.lock_pids if pid not in visible | ours]
+def unseen_lock(view: MachineView) -> Finding | None:
+    """F03: the lock is held by a process whose open files are not visible."""
+    visible = {h.pid for h in view.detected.state.holders if h.seen_by == BY_NODE}
+    ours = {h.pid for h in view.detected.state.holders if h.is_ours}
+    unseen = [pid for pid in view.detected.state.lock_pids if pid not in visible | ours]
     if not unseen or _foreign_lockfile(view):
         return None
-    return found(f"/proc/locks: pid {', '.join(map(str, unseen))}", "no open device node of theirs")
+    return found(
+        f"/proc/locks: pid {', '.join(map(str, unseen))}",
+        "no device node of it is visible",
+    )
 
 
-def accel_owned(view: View) -> Finding | None:
+def accel_owned(view: MachineView) -> Finding | None:
     """F04: another process owns a chip of v2 to v4."""
     owners = [holder for holder in _nodes_of_others(view) if "/dev/accel" in holder.device]
-    return _by(owners, "the chips") if owners else _sick(view)
+    if owners:
+        return _held_by(owners, "the chips")
+    sick = view.detected.state.sick
+    fix = "The driver reports a fault: restart or recreate the VM."
+    return Finding(sick, fix=fix) if sick else None
 
 
-def vfio_busy(view: View) -> Finding | None:
+def vfio_busy(view: MachineView) -> Finding | None:
     """F05: another process has a chip of v5e or newer open."""
     holders = [holder for holder in _nodes_of_others(view) if "/dev/vfio" in holder.device]
-    return _by(holders, "the chips") if holders else None
+    return _held_by(holders, "the chips") if holders else None
 
 
-def own_notebook(view: View) -> Finding | None:
-    """F07: the TPU is with this notebook's kernel, or another process above this one."""
-    ours = [h for h in view.found.state.holders if h.is_ours and not _is_plain_self(view, h)]
+def own_notebook(view: MachineView) -> Finding | None:
+    """F07: this notebook's kernel, or another parent of this process, holds the TPU."""
+    # A script that uses the TPU itself is not a conflict; a kernel that runs this command is.
+    me = view.machine.self_process.pid
+    holders = view.detected.state.holders
+    ours = [h for h in holders if h.is_ours and (h.pid != me or h.is_this_notebook)]
     if not ours:
         return None
     name = "this notebook's kernel" if ours[0].is_this_notebook else "a parent of this process"
@@ -167,9 +166,9 @@ def own_notebook(view: View) -> Finding | None:
     return found(evidence, f"{ours[0].device}, by {ours[0].seen_by}")
 
 
-def busy_and_unseen(view: View) -> Finding | None:
-    """F74: a TPU program answers, and nobody can be seen to have the TPU."""
-    state = view.found.state
+def busy_and_unseen(view: MachineView) -> Finding | None:
+    """F74: a TPU program answers, but no process is visible that holds the TPU."""
+    state = view.detected.state
     if not state.metrics_port_open or state.holders or not state.uninspected:
         return None
     return found(
@@ -178,42 +177,43 @@ def busy_and_unseen(view: View) -> Finding | None:
     )
 
 
-def _others(view: View) -> list[Holder]:
-    return [holder for holder in view.found.state.holders if not holder.is_ours]
+def _others(view: MachineView) -> list[Holder]:
+    return [holder for holder in view.detected.state.holders if not holder.is_ours]
 
 
-def _nodes_of_others(view: View) -> list[Holder]:
-    """Holders by device node; one that also has the lock is refused earlier, as F01."""
-    locked = view.found.state.lock_pids
+def _nodes_of_others(view: MachineView) -> list[Holder]:
+    """Return other processes with a device node open; F01 reports those with the lock."""
+    locked = view.detected.state.lock_pids
     return [h for h in _others(view) if h.pid not in locked or _foreign_lockfile(view)]
 
 
-def _is_plain_self(view: View, holder: Holder) -> bool:
-    return holder.pid == view.machine.self_process.pid and not holder.is_this_notebook
-
-
-def _foreign_lockfile(view: View) -> bool:
-    mine, owner = view.machine.self_process.uid, view.found.state.lockfile_uid
-    # Root opens any file, whoever owns it.
+def _foreign_lockfile(view: MachineView) -> bool:
+    mine, owner = view.machine.self_process.uid, view.detected.state.lockfile_uid
+    # Root can open a file of any owner.
     return owner is not None and mine not in (None, 0, owner)
 
 
-def _by(holders: list[Holder], what: str) -> Finding:
+def _held_by(holders: list[Holder], what: str) -> Finding:
     lines = [
-        f"pid {h.pid} ({h.command or 'cannot be seen from here'}"
+        f"pid {h.pid} ({h.command or 'not visible from here'}"
         f"{', user ' + h.user if h.user else ''}): {h.device}, by {h.seen_by}"
         for h in holders
     ]
     evidence = (f"held: {what}", *lines)
     if any(holder.is_a_notebook for holder in holders):
-        fix = "Another notebook's kernel has the TPU: shut that kernel down, then run this again."
+        fix = "Another notebook's kernel holds the TPU: shut it down, then run this again."
         return Finding(evidence, fix=fix)
     pids = " ".join(str(pid) for pid in sorted({holder.pid for holder in holders}))
     return Finding(evidence, fix_command=f"kill {pids}")
 
 
-def _sick(view: View) -> Finding | None:
-    sick = view.found.state.sick
-    if not sick:
+def _hidden_by_container(view: MachineView) -> bool:
+    # Without a driver on the host there are no nodes that a container could lack.
+    return bool(in_container(view.machine)) and view.detected.chips.driver_bound
+
+
+def _right_image(view: MachineView) -> str | None:
+    image = _IMAGES.get(view.detected.chips.generation or "")
+    if image is None:
         return None
-    return Finding(sick, fix="The driver reports a fault: restart the VM, or make a new one.")
+    return f"Wrong runtime version: recreate the VM with {image}."

@@ -1,33 +1,35 @@
-"""Failures that the installed distributions show."""
+"""Checks of the installed distributions."""
 
-from tpuctl.diagnosis.finding import Finding, View, found
+from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
-from tpuctl.runtime.versions import minor, release, requirement_of, satisfies, tables
+from tpuctl.runtime.versions import minor, parse, requirement_of, satisfies, tables
+
+_LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
 
 
-def jax_without_libtpu(view: View) -> Finding | None:
+def jax_without_libtpu(view: MachineView) -> Finding | None:
     """F15: chips and JAX, but no libtpu."""
     if not view.on_tpu or not view.has("jax") or _libtpu_dists(view) or _library_path(view):
         return None
     return found(f"jax {view.version('jax')} is installed, libtpu is not")
 
 
-def tpu_demanded_without_libtpu(view: View) -> Finding | None:
-    """F17: as F15, and JAX_PLATFORMS forbids to fall back."""
+def tpu_demanded_without_libtpu(view: MachineView) -> Finding | None:
+    """F17: like F15, and JAX_PLATFORMS rules out the CPU."""
     if "tpu" in view.value("JAX_PLATFORMS").lower().split(",") and jax_without_libtpu(view):
         return found(view.shown("JAX_PLATFORMS"), "libtpu is not installed")
     return None
 
 
-def ancient_jaxlib(view: View) -> Finding | None:
-    """F18: a jaxlib from before 0.4 under another jax."""
+def ancient_jaxlib(view: MachineView) -> Finding | None:
+    """F18: a jaxlib older than 0.4 with another release of jax."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
-    if not jax or not jaxlib or release(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
+    if not jax or not jaxlib or minor(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
         return None
     return found(f"jax {jax} with jaxlib {jaxlib}")
 
 
-def jaxlib_mismatch(view: View) -> Finding | None:
+def jaxlib_mismatch(view: MachineView) -> Finding | None:
     """F19: jaxlib outside the range that the installed jax declares."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
     if not jax or not jaxlib or ancient_jaxlib(view):
@@ -36,38 +38,38 @@ def jaxlib_mismatch(view: View) -> Finding | None:
     if declared:
         fits, wanted = satisfies(jaxlib, declared), f"jax declares jaxlib{declared}"
     else:
-        newer = release(jaxlib) > release(jax)
-        # Since 0.5 every jax has asked for a jaxlib of its own minor version at least.
-        older = release(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
+        newer = parse(jaxlib) > parse(jax)
+        # Since 0.5 every jax has required at least the jaxlib of its own minor version.
+        older = minor(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
         fits, wanted = not newer and not older, "jaxlib must not be newer, nor a minor older"
     return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
 
 
-def libtpu_of_tensorflow(view: View) -> Finding | None:
-    """F20: a libtpu with TensorFlow's numbers beside JAX."""
+def libtpu_of_tensorflow(view: MachineView) -> Finding | None:
+    """F20: a libtpu with TensorFlow's version numbers beside JAX."""
     libtpu = view.version("libtpu")
     if view.has("jax") and libtpu.startswith(("1.", "2.")):
         return found(f"libtpu {libtpu} has TensorFlow's numbering", f"jax {view.version('jax')}")
     return None
 
 
-def empty_accelerator_type(view: View) -> Finding | None:
-    """F21: an old JAX and a metadata server that gives an empty type."""
+def empty_accelerator_type(view: MachineView) -> Finding | None:
+    """F21: an old JAX, and an empty accelerator type from the metadata server."""
     jax = view.version("jax")
     given = view.machine.metadata("instance/attributes/accelerator-type")
     if not jax or given is None or given.strip() or not view.on_tpu:
         return None
-    if release(jax) >= release(tables()["jax_with_empty_type_fixed"]):
+    if parse(jax) >= parse(tables()["jax_with_empty_type_fixed"]):
         return None
     return found(f"jax {jax}", "metadata accelerator-type is empty")
 
 
-def libtpu_nobody_asked_for(view: View) -> Finding | None:
-    """F22: libtpu fits no installed framework; images that suit one of them are fine."""
-    libtpu = view.found.frameworks.libtpu
+def libtpu_mismatch(view: MachineView) -> Finding | None:
+    """F22: libtpu does not match any installed framework; matching one is enough."""
+    libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
         return None
-    wants = {name: spec for name in _USERS if (spec := _wanted_libtpu(view, name))}
+    wants = _wanted_libtpus(view)
     if not wants or any(satisfies(libtpu, spec) for spec in wants.values()):
         return None
     declared = (
@@ -76,12 +78,12 @@ def libtpu_nobody_asked_for(view: View) -> Finding | None:
     return found(f"libtpu {libtpu}", *declared)
 
 
-def libtpu_differences(view: View) -> tuple[str, ...]:
-    """Declarations that the installed libtpu does not meet while it suits another framework."""
-    libtpu = view.found.frameworks.libtpu
+def libtpu_differences(view: MachineView) -> tuple[str, ...]:
+    """Describe requirements that the installed libtpu does not meet, if it meets another's."""
+    libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu:
         return ()
-    wants = {name: spec for name in _USERS if (spec := _wanted_libtpu(view, name))}
+    wants = _wanted_libtpus(view)
     suits = [name for name, spec in wants.items() if satisfies(libtpu, spec)]
     return tuple(
         f"libtpu {libtpu} suits {suits[0]}; {name} {view.version(name)} declares libtpu{spec}"
@@ -90,8 +92,8 @@ def libtpu_differences(view: View) -> tuple[str, ...]:
     )
 
 
-def torch_xla_mismatch(view: View) -> Finding | None:
-    """F24: torch and torch_xla of different releases."""
+def torch_xla_mismatch(view: MachineView) -> Finding | None:
+    """F24: different releases of torch and torch_xla."""
     torch, xla = view.version("torch"), view.version("torch-xla")
     if not torch or not xla or minor(torch) == minor(xla):
         return None
@@ -103,18 +105,19 @@ def torch_xla_mismatch(view: View) -> Finding | None:
     )
 
 
-def tensorflow_beside_torch_xla(view: View) -> Finding | None:
-    """F25: TensorFlow was installed beside torch_xla; images that came so are left alone."""
+def tensorflow_beside_torch_xla(view: MachineView) -> Finding | None:
+    """F25: TensorFlow was installed beside torch_xla, other than by the runtime's image."""
     if not view.on_tpu or not view.has("torch-xla") or not view.has("tensorflow"):
         return None
-    if any("came with this runtime" in why for why in view.found.frameworks.because):
+    if any("came with this runtime" in why for why in view.detected.frameworks.because):
         return None
     return found(f"tensorflow {view.version('tensorflow')} beside torch_xla")
 
 
-def two_libtpus(view: View) -> Finding | None:
-    """F26: two distributions with a libtpu each."""
+def two_libtpus(view: MachineView) -> Finding | None:
+    """F26: two distributions that each contain a libtpu."""
     dists = _libtpu_dists(view)
+    # tensorflow-tpu counts as a second copy if it does not accept the installed libtpu.
     tensorflow = view.version("tensorflow-tpu")
     if tensorflow and len(dists) == 1:
         declared = _wanted_libtpu(view, "tensorflow-tpu")
@@ -125,44 +128,45 @@ def two_libtpus(view: View) -> Finding | None:
     return found(*(f"{name} {view.version(name)}" for name in dists))
 
 
-def colab_without_tensorflow(view: View) -> Finding | None:
+def colab_without_tensorflow(view: MachineView) -> Finding | None:
     """F27: Colab's TPU image, which has no TensorFlow."""
-    if view.found.runtime != "colab-tpu-vm" or view.found.frameworks.tensorflow:
+    if view.detected.runtime != "colab-tpu-vm" or view.detected.frameworks.tensorflow:
         return None
     return found("no distribution of TensorFlow is installed")
 
 
-def tensorflow_without_tpu(view: View) -> Finding | None:
-    """F29: chips, and a TensorFlow that cannot see them."""
-    frameworks = view.found.frameworks
+def tensorflow_without_tpu(view: MachineView) -> Finding | None:
+    """F29: chips, and a TensorFlow without TPU support."""
+    frameworks = view.detected.frameworks
     if not view.on_tpu or frameworks.tensorflow_build in (None, "tpu"):
         return None
     return found(f"{frameworks.tensorflow_dist} {frameworks.tensorflow}", *frameworks.because)
 
 
-def pjrt_variables_missing(view: View) -> Finding | None:
+def pjrt_variables_missing(view: MachineView) -> Finding | None:
     """F30: TensorFlow's TPU build on v5e or newer without the PJRT variables."""
-    frameworks = view.found.frameworks
+    frameworks = view.detected.frameworks
     names = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
     missing = [name for name in names if not view.value(name)]
-    if frameworks.tensorflow_build != "tpu" or not view.found.chips.needs("pjrt") or not missing:
+    if frameworks.tensorflow_build != "tpu" or not view.detected.chips.needs("pjrt") or not missing:
         return None
+    # The TPU VM images whose names end in -pjrt set the variables themselves.
     if any("-pjrt" in why for why in frameworks.because):
         return None
-    return found(f"not set: {', '.join(missing)}", f"TPU {view.found.generation}")
+    return found(f"not set: {', '.join(missing)}", f"TPU {view.detected.generation}")
 
 
-def several_tensorflows(view: View) -> Finding | None:
-    """F32: several distributions that share one folder."""
+def several_tensorflows(view: MachineView) -> Finding | None:
+    """F32: several TensorFlow distributions, which share one folder."""
     dists = [name for name in TENSORFLOW_DISTS if view.has(name)]
     if len(dists) < 2:
         return None
     return found(*(f"{name} {view.version(name)}" for name in dists))
 
 
-def protobuf_out_of_range(view: View) -> Finding | None:
-    """F33: protobuf outside what TensorFlow declares."""
-    frameworks, protobuf = view.found.frameworks, view.version("protobuf")
+def protobuf_out_of_range(view: MachineView) -> Finding | None:
+    """F33: protobuf outside the range that TensorFlow declares."""
+    frameworks, protobuf = view.detected.frameworks, view.version("protobuf")
     if not frameworks.tensorflow or not protobuf or not frameworks.tensorflow_dist:
         return None
     lines = view.machine.requires(frameworks.tensorflow_dist)
@@ -175,9 +179,9 @@ def protobuf_out_of_range(view: View) -> Finding | None:
     )
 
 
-def keras_of_another_time(view: View) -> Finding | None:
+def keras_mismatch(view: MachineView) -> Finding | None:
     """F34: Keras 3 on a TensorFlow before 2.16, or legacy Keras without its package."""
-    tensorflow = view.found.frameworks.tensorflow
+    tensorflow = view.detected.frameworks.tensorflow
     if not tensorflow:
         return None
     if view.is_true("TF_USE_LEGACY_KERAS"):
@@ -188,48 +192,50 @@ def keras_of_another_time(view: View) -> Finding | None:
             (view.shown("TF_USE_LEGACY_KERAS"), f"tf_keras {legacy or 'is not installed'}"),
             fix_command="pip install 'tf_keras~={}.{}.0'".format(*minor(tensorflow)),
         )
-    if not view.found.frameworks.is_keras_3:
+    if not view.detected.frameworks.is_keras_3:
         return None
     if minor(tensorflow) >= minor(tables()["keras_3_needs_tensorflow"]):
         return None
     return found(f"keras {view.version('keras')} with TensorFlow {tensorflow}")
 
 
-def lightning_without_xla(view: View) -> Finding | None:
-    """F37: a Lightning whose XLA accelerator has moved to another package."""
+def lightning_without_xla(view: MachineView) -> Finding | None:
+    """F37: a Lightning release whose XLA accelerator moved to another package."""
     version = view.version("lightning") or view.version("pytorch-lightning")
     enterprise = view.has("pytorch-lightning-enterprise")
     if not view.on_tpu or not version or enterprise or not view.has("torch-xla"):
         return None
-    if release(version) < release(tables()["lightning_without_xla"]):
+    if parse(version) < parse(tables()["lightning_without_xla"]):
         return None
     return found(f"lightning {version}", "pytorch-lightning-enterprise is not installed")
 
 
-def libtpu_sdk_unusable(view: View) -> Finding | None:
+def libtpu_sdk_unusable(view: MachineView) -> Finding | None:
     """F38: Python 3.12 or newer with an old libtpu."""
     python, libtpu = view.machine.host.python or "", view.version("libtpu")
-    if not view.on_tpu or not libtpu or release(python) < (3, 12):
+    if not view.on_tpu or not libtpu or minor(python) < (3, 12):
         return None
-    if release(libtpu) > release(tables()["libtpu_before_python_3_12"]):
+    if parse(libtpu) > parse(tables()["libtpu_before_python_3_12"]):
         return None
     return found(f"Python {python} with libtpu {libtpu}")
 
 
-_USERS = ("jax", "torch-xla", "tensorflow-tpu")
-
-
-def _libtpu_dists(view: View) -> list[str]:
+def _libtpu_dists(view: MachineView) -> list[str]:
     return [name for name in LIBTPU_DISTS if view.has(name)]
 
 
-def _library_path(view: View) -> bool:
+def _library_path(view: MachineView) -> bool:
     path = view.value("TPU_LIBRARY_PATH")
     return bool(path) and view.machine.exists(path)
 
 
-def _wanted_libtpu(view: View, name: str) -> str | None:
-    """What a framework declares; its installed metadata wins over the dated table."""
+def _wanted_libtpus(view: MachineView) -> dict[str, str]:
+    wants = ((name, _wanted_libtpu(view, name)) for name in _LIBTPU_USERS)
+    return {name: specifier for name, specifier in wants if specifier}
+
+
+def _wanted_libtpu(view: MachineView, name: str) -> str | None:
+    """Return the libtpu that a framework declares; its metadata wins over the dated table."""
     version = view.version(name)
     if not version:
         return None

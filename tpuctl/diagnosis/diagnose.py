@@ -1,4 +1,4 @@
-"""Every check there is, by the code of the failure that it sees."""
+"""`tpuctl doctor`: run every check on a machine and report what it finds."""
 
 import json
 import shlex
@@ -7,18 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.diagnosis import check_environment as environment
-from tpuctl.diagnosis import check_hardware as devices
-from tpuctl.diagnosis import check_hardware as state
+from tpuctl.diagnosis import check_hardware as hardware
 from tpuctl.diagnosis import check_packages as packages
-from tpuctl.diagnosis.catalogue import failures
-from tpuctl.diagnosis.check_environment import stray_addresses
-from tpuctl.diagnosis.check_packages import libtpu_differences
-from tpuctl.diagnosis.finding import Finding, View
-from tpuctl.diagnosis.report import Answers, Diagnosis, HolderLine, Problem, Recommended
+from tpuctl.diagnosis.explain import failures
+from tpuctl.diagnosis.report import Answers, Diagnosis, Finding, MachineView, Problem
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.runtime.detect import detect
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
-from tpuctl.runtime.holders import Holder
 from tpuctl.runtime.live import LiveMachine, live_machine
 from tpuctl.runtime.machine import Machine, variable
 from tpuctl.runtime.redact import redact
@@ -32,20 +27,21 @@ from tpuctl.training.strategy import (
     choose_torch,
 )
 
-CHECKS: dict[str, Callable[[View], Finding | None]] = {
-    "F01": state.lock_held,
-    "F02": state.foreign_lockfile,
-    "F03": state.unseen_lock,
-    "F04": state.accel_owned,
-    "F05": state.vfio_busy,
-    "F07": state.own_notebook,
-    "F08": devices.no_chip_to_open,
-    "F09": devices.v6e_without_driver,
-    "F10": devices.v5e_without_nodes,
-    "F11": devices.vbar_out_of_reach,
-    "F12": devices.chips_kept_from_container,
-    "F13": devices.hugepages_off,
-    "F14": devices.mixed_chips,
+# By the code of the failure that each check detects; `failures.json` describes the failures.
+CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
+    "F01": hardware.lock_held,
+    "F02": hardware.foreign_lockfile,
+    "F03": hardware.unseen_lock,
+    "F04": hardware.accel_owned,
+    "F05": hardware.vfio_busy,
+    "F07": hardware.own_notebook,
+    "F08": hardware.no_chip_to_open,
+    "F09": hardware.v6e_without_driver,
+    "F10": hardware.v5e_without_nodes,
+    "F11": hardware.vbar_out_of_reach,
+    "F12": hardware.chips_kept_from_container,
+    "F13": hardware.hugepages_off,
+    "F14": hardware.mixed_chips,
     "F15": packages.jax_without_libtpu,
     "F16": environment.platforms_contradict,
     "F17": packages.tpu_demanded_without_libtpu,
@@ -53,7 +49,7 @@ CHECKS: dict[str, Callable[[View], Finding | None]] = {
     "F19": packages.jaxlib_mismatch,
     "F20": packages.libtpu_of_tensorflow,
     "F21": packages.empty_accelerator_type,
-    "F22": packages.libtpu_nobody_asked_for,
+    "F22": packages.libtpu_mismatch,
     "F24": packages.torch_xla_mismatch,
     "F25": packages.tensorflow_beside_torch_xla,
     "F26": packages.two_libtpus,
@@ -62,7 +58,7 @@ CHECKS: dict[str, Callable[[View], Finding | None]] = {
     "F30": packages.pjrt_variables_missing,
     "F32": packages.several_tensorflows,
     "F33": packages.protobuf_out_of_range,
-    "F34": packages.keras_of_another_time,
+    "F34": packages.keras_mismatch,
     "F35": environment.keras_on_cpu,
     "F36": environment.library_path_missing,
     "F37": packages.lightning_without_xla,
@@ -79,38 +75,25 @@ CHECKS: dict[str, Callable[[View], Finding | None]] = {
     "F53": environment.too_few_addresses,
     "F54": environment.addresses_without_port,
     "F55": environment.several_hosts,
-    "F61": environment.accelerate_told_otherwise,
+    "F61": environment.accelerate_misdirected,
     "F64": environment.bucket_scope_missing,
     "F69": environment.precision_variables,
-    "F72": devices.p100_without_kernels,
-    "F74": state.busy_and_unseen,
+    "F72": hardware.p100_without_kernels,
+    "F74": hardware.busy_and_unseen,
 }
-
-
-_ORDER = ("blocking", "warning", "note")
-_SHOWN = (
+_SEVERITIES = ("blocking", "warning", "note")
+_REPORTED_PACKAGES = (
     *TENSORFLOW_DISTS, *LIBTPU_DISTS, "jax", "jaxlib", "torch", "torch-xla", "keras", "tf-keras",
     "flax", "protobuf", "numpy", "tpu-info", "accelerate", "lightning",
 )  # fmt: skip
 
 
 def diagnose(machine: Machine) -> Diagnosis:
-    """Say where we are and what is wrong, without touching the accelerator."""
+    """Report where we run and what is wrong, without touching the accelerator."""
     found = detect(machine)
-    view = View(machine, found)
-    problems = find_problems(view)
+    view = MachineView(machine, found)
     now = situation(view)
     strategies = (choose_tensorflow(now), choose_jax(now), choose_torch(now), choose_keras(now))
-    return _report(view, problems, strategies, _recommended(choose(now)))
-
-
-def _report(
-    view: View,
-    problems: tuple[Problem, ...],
-    strategies: tuple[Choice, ...],
-    recommended: Recommended,
-) -> Diagnosis:
-    machine, found = view.machine, view.found
     answers = _answers(view, strategies)
     chips, place, state = found.chips, found.topology, found.state
     return Diagnosis(
@@ -133,29 +116,29 @@ def _report(
         evidence=(*answers.platform, *answers.hardware, *answers.frameworks, *answers.state),
         answers=answers,
         host=machine.host,
-        packages={n: machine.packages[n] for n in _SHOWN if n in machine.packages},
+        packages={n: machine.packages[n] for n in _REPORTED_PACKAGES if n in machine.packages},
         strategy_tf=strategies[0].strategy,
         strategy_jax=strategies[1].strategy,
         strategy_torch=strategies[2].strategy,
         strategy_keras=strategies[3].strategy,
         strategies=strategies,
-        recommended=recommended,
-        holders=tuple(map(_holder_line, state.holders)),
+        recommended=choose(now),
+        holders=state.holders,
         uninspected_processes=state.uninspected,
-        problems=problems,
+        problems=find_problems(view),
     )
 
 
-def find_problems(view: View) -> tuple[Problem, ...]:
-    """Run every check; the gravest problems come first."""
+def find_problems(view: MachineView) -> tuple[Problem, ...]:
+    """Run every check; the most severe problems come first."""
     findings = ((code, check(view)) for code, check in CHECKS.items())
     problems = [_problem(code, finding) for code, finding in findings if finding]
-    return tuple(sorted(problems, key=lambda problem: _ORDER.index(problem.severity)))
+    return tuple(sorted(problems, key=lambda problem: _SEVERITIES.index(problem.severity)))
 
 
-def situation(view: View) -> Situation:
-    """Reduce what was found to what the choice of a strategy depends on."""
-    found, frameworks = view.found, view.found.frameworks
+def situation(view: MachineView) -> Situation:
+    """Collect what the choice of a strategy depends on."""
+    found, frameworks = view.detected, view.detected.frameworks
     return Situation(
         accelerator=found.accelerator,
         runtime=found.runtime,
@@ -171,7 +154,7 @@ def situation(view: View) -> Situation:
         has_torch_xla=frameworks.torch_xla is not None,
         has_keras_3=frameworks.is_keras_3,
         tensorflow_workers=_tensorflow_workers(view.machine),
-        stray_process_addresses=stray_addresses(view),
+        stray_process_addresses=environment.has_too_few_addresses(view),
     )
 
 
@@ -187,54 +170,35 @@ def _problem(code: str, finding: Finding) -> Problem:
     )
 
 
-def _holder_line(holder: Holder) -> HolderLine:
-    return HolderLine(
-        pid=holder.pid,
-        user=holder.user,
-        command=holder.command,
-        device=holder.device,
-        is_this_notebook=holder.is_this_notebook,
-        seen_by=holder.seen_by,
-    )
-
-
-def _recommended(choice: Choice) -> Recommended:
-    return Recommended(choice.framework, choice.strategy, choice.because, choice.snippet)
-
-
-def _answers(view: View, strategies: tuple[Choice, ...]) -> Answers:
-    found = view.found
+def _answers(view: MachineView, strategies: tuple[Choice, ...]) -> Answers:
+    found = view.detected
     state = [
         f"held by pid {h.pid} ({h.command or 'unknown'}): {h.device}, by {h.seen_by}"
         for h in found.state.holders
     ]
     if found.chips.count and not state:
-        state.append("no holder of the TPU was seen")
+        state.append("no process was seen to hold the TPU")
     if found.state.uninspected:
         state.append(f"{found.state.uninspected} processes could not be inspected")
-    unsure = () if found.platform.sure else ("low confidence: nothing names the platform",)
-    container = (f"in a container: {found.container}",) if found.container else ()
-    hardware = (*found.chips.because, *found.gpus.because, *found.topology.because)
+    platform = list(found.platform.because)
+    if not found.platform.sure:
+        platform.append("low confidence: nothing names the platform")
+    if found.container:
+        platform.append(f"in a container: {found.container}")
+    frameworks = (*found.frameworks.because, *packages.libtpu_differences(view))
+    choices = (f"{choice.framework}: {choice.because}" for choice in strategies)
     return Answers(
-        platform=_clean((*found.platform.because, *unsure, *container)),
-        hardware=_clean(hardware),
-        frameworks=_clean(
-            (
-                *found.frameworks.because,
-                *libtpu_differences(view),
-                *(f"{c.framework}: {c.because}" for c in strategies),
-            )
+        platform=tuple(map(redact, platform)),
+        hardware=tuple(
+            map(redact, (*found.chips.because, *found.gpus.because, *found.topology.because))
         ),
-        state=_clean((*state, *found.state.sick)),
+        frameworks=tuple(map(redact, (*frameworks, *choices))),
+        state=tuple(map(redact, (*state, *found.state.sick))),
     )
 
 
-def _clean(lines: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(redact(line) for line in lines)
-
-
 def _tensorflow_workers(machine: Machine) -> int:
-    """How many workers TF_CONFIG names; 1 for anything that is not a cluster."""
+    """Count the workers that TF_CONFIG names; 1 if it does not describe a cluster."""
     try:
         cluster = json.loads(variable(machine, "TF_CONFIG") or "{}")["cluster"]
         return max(1, sum(len(cluster.get(job, [])) for job in ("chief", "worker")))
@@ -256,32 +220,27 @@ def examine(
 ) -> Diagnosis:
     """Diagnose this machine, or the recorded one in `replay`.
 
-    `approve` allows repairs: it is called with each one and stops the program on a no. `deep` and
-    `numerics` use the accelerator, in a child process. Raises UsageError for options that exclude
-    each other, WriteError for a record in a folder that does not exist, and what `open_recorded`
-    raises.
+    `approve` enables repairs: it is called before each one and raises to refuse it. `deep` and
+    `numerics` use the accelerator, in a child process. Raises UsageError for conflicting options,
+    WriteError for a record in a folder that does not exist, and what `open_recorded` raises.
     """
     if replay is not None:
         if record or deep or numerics or approve:
-            raise UsageError("--replay looks at another machine: it excludes the other options.")
-        return _replayed(replay)
+            raise UsageError(
+                "--replay diagnoses another machine and cannot be combined with other options."
+            )
+        from tpuctl.runtime.replay import open_recorded
+
+        return replace(diagnose(open_recorded(replay)), is_replay=True)
     live = machine or live_machine()
     diagnosis = _recorded(live, record) if record else diagnose(live)
     if approve:
         diagnosis = _repaired(live, diagnosis, approve)
-    if deep or numerics:
-        diagnosis = _tried(diagnosis, deep=deep, numerics=numerics)
-    return diagnosis
-
-
-def _replayed(path: Path) -> Diagnosis:
-    from tpuctl.runtime.replay import open_recorded
-
-    return replace(diagnose(open_recorded(path)), is_replay=True)
+    return _tried(diagnosis, deep=deep, numerics=numerics) if deep or numerics else diagnosis
 
 
 def _recorded(machine: Machine, path: Path) -> Diagnosis:
-    from tpuctl.runtime.record import RecordingMachine, to_json
+    from tpuctl.runtime.record import Recorder, to_json
     from tpuctl.storage.local import write_atomically
 
     if not path.parent.is_dir():
@@ -289,32 +248,30 @@ def _recorded(machine: Machine, path: Path) -> Diagnosis:
             f"Could not write {path}: the folder {path.parent} does not exist.",
             hint=f"mkdir -p {shlex.quote(str(path.parent))}",
         )
-    recording = RecordingMachine(machine)
-    diagnosis = diagnose(recording)
-    write_atomically(path, to_json(recording.document()))
+    recorder = Recorder(machine)
+    diagnosis = diagnose(recorder.machine)
+    write_atomically(path, to_json(recorder.document()))
     return replace(diagnosis, recorded_to=str(path))
 
 
 def _repaired(machine: LiveMachine, diagnosis: Diagnosis, approve: Approve) -> Diagnosis:
-    from tpuctl.diagnosis.repair import carry_out, plan_repairs, verify
+    from tpuctl.diagnosis.repair import apply_repair, plan_repairs, verify
 
-    view = View(machine, detect(machine))
-    plans = plan_repairs(view, find_problems(view), root=machine.root)
+    view = MachineView(machine, detect(machine))
     repairs = []
-    for plan in plans:
-        approve(f"{plan.repair.code}: {plan.repair.what}? (undo: {plan.repair.undo})")
-        repairs.append(carry_out(plan))
+    for repair in plan_repairs(view, diagnosis.problems, root=machine.root):
+        approve(f"{repair.code}: {repair.what}? (undo: {repair.undo})")
+        repairs.append(apply_repair(repair))
     if not repairs:
         return replace(diagnosis, repairs=())
-    after = diagnose(machine.again())
+    after = diagnose(machine.refreshed())
     return replace(
-        after, repairs=verify(tuple(repairs), after.problems), recorded_to=diagnosis.recorded_to
+        after, repairs=verify(repairs, after.problems), recorded_to=diagnosis.recorded_to
     )
 
 
 def _tried(diagnosis: Diagnosis, *, deep: bool, numerics: bool) -> Diagnosis:
-    from tpuctl.diagnosis.deep import try_devices
-    from tpuctl.diagnosis.numerics import try_numerics
+    from tpuctl.diagnosis.trials import try_devices, try_numerics
 
     if deep:
         diagnosis = replace(diagnosis, deep=try_devices(diagnosis))

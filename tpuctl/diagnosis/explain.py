@@ -1,26 +1,55 @@
-"""From the text of an error, or a whole log, to the failures that it shows."""
+"""The catalogue of known failures, and finding them in the text of an error or a log."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from tpuctl.diagnosis.catalogue import Failure, failures
 from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome, Status
 
+_FILE = Path(__file__).parent / "data" / "failures.json"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Quotes come and go with versions and shells: no message depends on them.
+# Quotes differ between versions and shells, so they never take part in a match.
 _QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
 _NAME_ENDS = re.compile(r"(?!\w|[.-]\w)")
+# How far apart the pieces of a pattern may be: a wrapped message, not two unrelated ones.
 _GAP = 400
+# The overlap is longer than any pattern with its gaps, so that no match is cut in two.
 _PIECE, _OVERLAP = 1 << 22, 1 << 13
 _LONGEST_CODE = 40
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A known failure; the texts of an `umbrella` only wrap the message with the cause."""
+
+    code: str
+    title: str
+    texts: tuple[str, ...]
+    cause: str
+    fix: str
+    fix_command: str | None
+    severity: str
+    source: str
+    confidence: str
+    umbrella: bool = False
+
+
+@cache
+def failures() -> dict[str, Failure]:
+    """Load every failure by its code, in the catalogue's order."""
+    entries = json.loads(_FILE.read_text(encoding="utf-8"))["failures"]
+    return {
+        entry["code"]: Failure(**{**entry, "texts": tuple(entry["texts"])}) for entry in entries
+    }
+
+
+@dataclass(frozen=True)
 class Match:
-    """A failure that a text shows, and the words that show it."""
+    """A failure that was found in a text, with the words that matched."""
 
     code: str
     title: str
@@ -35,36 +64,37 @@ class Match:
 
 @dataclass(frozen=True)
 class Explanation(Outcome):
-    """The failures that a text shows, best first."""
+    """The failures found in a text, best match first."""
 
     matches: tuple[Match, ...]
     characters: int
 
     @property
     def status(self) -> Status:
-        """Attention when nothing is known about the text."""
+        """`attention` if nothing matches."""
         return "ok" if self.matches else "attention"
 
     @property
     def exit_code(self) -> int:
-        """1 when nothing matches."""
+        """1 if nothing matches."""
         return 0 if self.matches else 1
 
 
 def explain(text: str) -> Explanation:
-    """Find every known failure in a text: the most telling words first, wrappers last.
+    """Find every known failure in a text: the longest match first, umbrellas last.
 
-    Raises InvalidInputError for a text without a word in it.
+    Raises InvalidInputError for an empty text.
     """
     if not text.strip():
         raise InvalidInputError(
-            "There is no text to explain.",
+            "The text to explain is empty.",
             hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
         )
-    if len(text) < _LONGEST_CODE and (known := _by_code(text.strip())):
+    code = text.strip() if len(text) < _LONGEST_CODE else ""
+    if known := failures().get(code.upper()) or failures().get(code.lower()):
         return Explanation((_match(known, known.code, 0),), len(text))
     best: dict[str, tuple[int, int, str]] = {}
-    # Piece by piece, with an overlap: a log of any length takes the memory of one piece.
+    # In pieces that overlap, so that a log of any length needs the memory of one piece.
     for start in range(0, len(text), _PIECE):
         for code, hit in _hits(text[start : start + _PIECE + _OVERLAP]):
             if code not in best or hit[0] > best[code][0]:
@@ -76,10 +106,6 @@ def explain(text: str) -> Explanation:
     return Explanation(
         tuple(_match(failure, words, at) for failure, (_, at, words) in ranked), len(text)
     )
-
-
-def _by_code(word: str) -> Failure | None:
-    return failures().get(word.upper()) or failures().get(word.lower())
 
 
 def _hits(text: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
@@ -105,7 +131,7 @@ def _match(failure: Failure, words: str, position: int) -> Match:
 
 
 def _plain(text: str) -> str:
-    """One line in small letters: logs are wrapped, coloured and quoted in many ways."""
+    """Normalize to one lower-case line: logs are wrapped, coloured and quoted in many ways."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     return " ".join(text.translate(_QUOTES).lower().split())
@@ -118,12 +144,12 @@ def _pieces(words: str) -> tuple[str, ...]:
 
 @cache
 def _ends_a_name(words: str) -> bool:
-    """Whether a pattern ends in a quoted name, of which a longer name is no example."""
+    """Whether a pattern ends in a quoted name, so that a longer name must not match."""
     return re.search(r"\w'$", words) is not None
 
 
 def _search(text: str, words: str) -> tuple[int, int, str] | None:
-    """Find the pieces of a pattern in order, not far from each other: weight, place, words."""
+    """Find the pieces of a pattern in order and close together: weight, position, words."""
     pieces = _pieces(words)
     weight = sum(map(len, pieces))
     rarest = max(pieces, key=len)
@@ -139,7 +165,7 @@ def _search(text: str, words: str) -> tuple[int, int, str] | None:
 
 
 def _follow(text: str, end: int, pieces: tuple[str, ...]) -> int | None:
-    """Where the last piece ends; None when one is missing."""
+    """Return where the last piece ends; None if one is missing."""
     for piece in pieces:
         at = text.find(piece, end, end + _GAP + len(piece))
         if at < 0:

@@ -1,13 +1,12 @@
-"""What can be mended safely: reversible, shown before, and checked again afterwards."""
+"""Repairs that are safe: reversible, shown beforehand, and checked afterwards."""
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tpuctl.diagnosis.finding import View
-from tpuctl.diagnosis.report import Problem
+from tpuctl.diagnosis.report import MachineView, Problem
 from tpuctl.errors import TpuctlError
 from tpuctl.runtime.machine import LOCKFILE
 from tpuctl.storage.local import write_atomically
@@ -17,47 +16,37 @@ HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 @dataclass(frozen=True)
 class Repair:
-    """One thing that tpuctl can mend: what it does, how to undo it, and how it went."""
+    """A repair: what it does, how to undo it, and how it went."""
 
     code: str
     what: str
     undo: str
+    act: Callable[[], None] = field(metadata={"internal": True})
     done: bool = False
     verified: bool | None = None
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A repair together with the act itself."""
-
-    repair: Repair
-    act: Callable[[], None]
-
-
 def plan_repairs(
-    view: View, problems: tuple[Problem, ...], *, root: Path = Path("/")
-) -> list[Plan]:
-    """List the repairs that this process may make; variables of its parent are not among them."""
-    plans = (
-        planner(view, root)
-        for problem in problems
-        if (planner := _PLANNERS.get(problem.code)) is not None
-    )
-    return [plan for plan in plans if plan is not None]
+    view: MachineView, problems: tuple[Problem, ...], *, root: Path = Path("/")
+) -> list[Repair]:
+    """List the repairs that this process can make; its parent's variables are not among them."""
+    planners = (_PLANNERS.get(problem.code) for problem in problems)
+    repairs = (planner(view, root) for planner in planners if planner)
+    return [repair for repair in repairs if repair]
 
 
-def carry_out(plan: Plan) -> Repair:
-    """Do one repair; what goes wrong is part of the answer."""
+def apply_repair(repair: Repair) -> Repair:
+    """Make one repair; an error becomes part of the result."""
     try:
-        plan.act()
+        repair.act()
     except (OSError, TpuctlError) as error:
-        return replace(plan.repair, error=str(error))
-    return replace(plan.repair, done=True)
+        return replace(repair, error=str(error))
+    return replace(repair, done=True)
 
 
-def verify(repairs: tuple[Repair, ...], problems: tuple[Problem, ...]) -> tuple[Repair, ...]:
-    """Say of each repair whether its problem is gone."""
+def verify(repairs: list[Repair], problems: tuple[Problem, ...]) -> tuple[Repair, ...]:
+    """Mark every repair that was made with whether its problem is gone."""
     left = {problem.code for problem in problems}
     return tuple(
         replace(repair, verified=repair.code not in left) if repair.done else repair
@@ -65,59 +54,63 @@ def verify(repairs: tuple[Repair, ...], problems: tuple[Problem, ...]) -> tuple[
     )
 
 
-def _free_lockfile(view: View, root: Path) -> Plan | None:
-    """F02: move a lock file aside that nobody holds."""
-    if view.found.state.lock_pids or view.found.state.holders or view.found.state.uninspected:
+def _free_lockfile(view: MachineView, root: Path) -> Repair | None:
+    """F02: move a lock file aside that no process holds."""
+    if (
+        view.detected.state.lock_pids
+        or view.detected.state.holders
+        or view.detected.state.uninspected
+    ):
         return None
     source, target = _below(root, LOCKFILE), _below(root, f"{LOCKFILE}.stale")
-    return Plan(
-        Repair("F02", f"move {LOCKFILE} to {target}", f"mv {target} {source}"),
+    return Repair(
+        "F02",
+        f"move {LOCKFILE} to {target}",
+        f"mv {target} {source}",
         lambda: os.replace(source, target),
     )
 
 
-def _hugepages(view: View, root: Path) -> Plan | None:
-    """F13: switch transparent hugepages on, until the next boot."""
+def _enable_hugepages(view: MachineView, root: Path) -> Repair | None:
+    """F13: enable transparent hugepages until the next boot."""
     path = _below(root, HUGEPAGES)
     before = re.search(r"\[(\w+)\]", view.machine.read(HUGEPAGES) or "")
     if view.is_hosted or before is None or not os.access(path, os.W_OK):
         return None
-    return Plan(
-        Repair("F13", f"write 'always' to {HUGEPAGES}", f"echo {before[1]} > {HUGEPAGES}"),
+    return Repair(
+        "F13",
+        f"write 'always' to {HUGEPAGES}",
+        f"echo {before[1]} > {HUGEPAGES}",
         lambda: _write_value(path, "always"),
     )
 
 
-def _keras_backend(view: View, root: Path) -> Plan | None:
-    """F35: let Keras' own configuration name JAX; the old file stays beside it."""
+def _set_keras_backend(view: MachineView, root: Path) -> Repair | None:
+    """F35: set the backend in Keras' configuration to JAX; the old file is kept beside it."""
     home = view.value("KERAS_HOME") or f"{view.value('HOME')}/.keras"
     path = _below(root, f"{home}/keras.json")
     if view.value("KERAS_BACKEND") or not view.has("jax"):
         return None
     backup = path.with_suffix(".json.before-tpuctl")
-    return Plan(
-        Repair("F35", f'set "backend": "jax" in {path}', f"mv {backup} {path}"),
-        lambda: _rewrite_backend(path, backup),
-    )
+
+    def rewrite() -> None:
+        text = path.read_text(encoding="utf-8")
+        write_atomically(backup, text)
+        write_atomically(path, re.sub(r'("backend"\s*:\s*)"\w+"', r'\1"jax"', text))
+
+    return Repair("F35", f'set "backend": "jax" in {path}', f"mv {backup} {path}", rewrite)
 
 
-_PLANNERS: dict[str, Callable[[View, Path], Plan | None]] = {
+_PLANNERS: dict[str, Callable[[MachineView, Path], Repair | None]] = {
     "F02": _free_lockfile,
-    "F13": _hugepages,
-    "F35": _keras_backend,
+    "F13": _enable_hugepages,
+    "F35": _set_keras_backend,
 }
 
 
-def _rewrite_backend(path: Path, backup: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    write_atomically(backup, text)
-    write_atomically(path, re.sub(r'("backend"\s*:\s*)"\w+"', r'\1"jax"', text))
-
-
 def _write_value(path: Path, value: str) -> None:
-    # A kernel attribute is written in place: there is no renaming in sysfs.
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(value)
+    # In place: sysfs has no rename, so this cannot be an atomic write.
+    path.write_text(value, encoding="utf-8")
 
 
 def _below(root: Path, path: str) -> Path:

@@ -1,21 +1,23 @@
-"""The whole answer of `tpuctl doctor`, as data."""
+"""The data of a diagnosis: what a check receives and returns, and the result of `doctor`."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpuctl.outcome import Outcome, Status
-from tpuctl.runtime.machine import HostFacts
+from tpuctl.runtime.detect import Detection
+from tpuctl.runtime.holders import Holder
+from tpuctl.runtime.machine import HostFacts, Machine, is_true, variable
+from tpuctl.runtime.redact import is_secret_name, redact
 from tpuctl.training.strategy import Choice
 
 if TYPE_CHECKING:
-    from tpuctl.diagnosis.deep import Deep
-    from tpuctl.diagnosis.numerics import Numerics
     from tpuctl.diagnosis.repair import Repair
+    from tpuctl.diagnosis.trials import DeviceTrial, Numerics
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is wrong, or worth knowing, with the evidence and what mends it."""
+    """Something that is wrong or worth knowing, with the evidence and how to fix it."""
 
     code: str
     severity: str
@@ -26,30 +28,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class HolderLine:
-    """A process that has the TPU."""
-
-    pid: int
-    user: str | None
-    command: str | None
-    device: str
-    is_this_notebook: bool
-    seen_by: str
-
-
-@dataclass(frozen=True)
-class Recommended:
-    """The framework and strategy to start with, and code that runs as pasted."""
-
-    framework: str
-    strategy: str
-    because: str
-    snippet: str
-
-
-@dataclass(frozen=True)
 class Answers:
-    """The four separate answers, each with its own evidence."""
+    """The evidence, for each of the four questions that `detect` answers."""
 
     platform: tuple[str, ...]
     hardware: tuple[str, ...]
@@ -59,7 +39,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Diagnosis(Outcome):
-    """Where we are, what is here, what is wrong and what to do."""
+    """The runtime, its hardware and frameworks, what is wrong, and what to use."""
 
     runtime: str
     accelerator: str
@@ -86,11 +66,11 @@ class Diagnosis(Outcome):
     strategy_torch: str
     strategy_keras: str
     strategies: tuple[Choice, ...]
-    recommended: Recommended
-    holders: tuple[HolderLine, ...]
+    recommended: Choice
+    holders: tuple[Holder, ...]
     uninspected_processes: int
     problems: tuple[Problem, ...]
-    deep: "Deep | None" = None
+    deep: "DeviceTrial | None" = None
     numerics: "Numerics | None" = None
     repairs: "tuple[Repair, ...] | None" = None
     recorded_to: str | None = None
@@ -98,22 +78,76 @@ class Diagnosis(Outcome):
 
     @property
     def blocking(self) -> tuple[Problem, ...]:
-        """The problems that keep the accelerator from working."""
+        """The problems that prevent the accelerator from working."""
         return tuple(problem for problem in self.problems if problem.severity == "blocking")
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Everything that was seen."""
+        """The evidence."""
         return self.evidence
 
     @property
     def status(self) -> Status:
-        """Attention where something blocks or deserves a warning."""
+        """`attention` if there is a blocking problem or a warning."""
         serious = any(problem.severity != "note" for problem in self.problems)
         return "attention" if serious or self.exit_code else "ok"
 
     @property
     def exit_code(self) -> int:
-        """1 when any problem is blocking, or a trial that was asked for has failed."""
+        """1 if a problem is blocking, or a requested trial failed."""
         failed = (self.deep and self.deep.error) or (self.numerics and self.numerics.error)
         return 1 if self.blocking or failed else 0
+
+
+@dataclass(frozen=True)
+class MachineView:
+    """A machine and what was detected on it."""
+
+    machine: Machine
+    detected: Detection
+
+    @property
+    def on_tpu(self) -> bool:
+        """Whether there are TPU chips in this machine."""
+        return self.detected.chips.count > 0
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether this is a notebook service, where the host cannot be changed."""
+        return self.detected.runtime.startswith(("colab", "kaggle"))
+
+    def has(self, distribution: str) -> bool:
+        """Whether a distribution is installed."""
+        return distribution in self.machine.packages
+
+    def version(self, distribution: str) -> str:
+        """Return the version of a distribution; empty if it is not installed."""
+        return self.machine.packages.get(distribution, "")
+
+    def value(self, name: str) -> str:
+        """Return an environment variable; set but empty is the same as unset."""
+        return variable(self.machine, name)
+
+    def is_true(self, name: str) -> bool:
+        """Whether an environment variable is set to something that means yes."""
+        return is_true(self.machine, name)
+
+    def shown(self, name: str) -> str:
+        """Return `NAME=value` as evidence, without secrets."""
+        value = redact(self.value(name))
+        return f"{name}={'<redacted>' if is_secret_name(name) else value[:120]}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Evidence of a failure; the other fields override the catalogue for this machine."""
+
+    evidence: tuple[str, ...]
+    severity: str | None = None
+    fix: str | None = None
+    fix_command: str | None = None
+
+
+def found(*evidence: str, severity: str | None = None) -> Finding:
+    """Make a finding that is described by the catalogue."""
+    return Finding(tuple(evidence), severity=severity)

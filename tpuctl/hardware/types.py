@@ -1,4 +1,4 @@
-"""The generations of TPU, as a running machine shows them."""
+"""TPU generations and accelerator types: sizes, topologies, zones and list prices."""
 
 import json
 import re
@@ -11,11 +11,14 @@ from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 
 _DATA = Path(__file__).parent / "data"
+# Their slices are 2D tori; those of the others are 3D.
+FLAT_GENERATIONS = ("v2", "v3", "v5e", "v6e")
+_NAME = re.compile(r"([a-z0-9]*[a-z][a-z0-9]*?)-(\d{1,6})")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation of TPU chip: how to recognise it and how it counts."""
+    """A generation of TPU chips: how to recognize it, and how to count its cores."""
 
     name: str
     pci_device: str
@@ -29,14 +32,14 @@ class Generation:
 
 @cache
 def load_data(name: str) -> dict[str, Any]:
-    """Read one of the dated data files of this package."""
+    """Load one of the dated data files of this package."""
     data: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
     return data
 
 
 @cache
 def generations() -> tuple[Generation, ...]:
-    """All generations whose chips can be recognised on a PCI bus, oldest first."""
+    """Return the generations that can be recognized on the PCI bus, oldest first."""
     return tuple(
         Generation(**{**entry, "needs": tuple(entry["needs"])})
         for entry in load_data("generations")["generations"]
@@ -45,29 +48,26 @@ def generations() -> tuple[Generation, ...]:
 
 @cache
 def known_chips() -> dict[str, int]:
-    """The PCI ids of TPU chips, and how many devices libtpu counts on each such chip."""
+    """Return the PCI ids of TPU chips with the number of devices that libtpu counts per chip."""
     return {item.pci_device: item.devices_per_chip for item in generations()}
 
 
 def generation(name: str) -> Generation | None:
-    """The generation with that name, if it is known."""
+    """Find a generation by name."""
     return next((item for item in generations() if item.name == name), None)
 
 
 def generation_of_type(accelerator_type: str) -> str | None:
-    """Read the generation out of an accelerator type such as `v5litepod-8`."""
+    """Return the generation of an accelerator type such as `v5litepod-8`; None if unknown."""
     family = accelerator_type.strip().lower().rpartition("-")[0]
     aliases = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x", "7x": "tpu7x"}
     name = aliases.get(family, family)
     return name if generation(name) else None
 
 
-_NAME = re.compile(r"([a-z0-9]*[a-z][a-z0-9]*?)-(\d{1,6})")
-
-
 @dataclass(frozen=True)
 class Price:
-    """What a whole TPU of one type costs per hour in a zone; None is not known."""
+    """The hourly price of a TPU in one zone, in US dollars; None is unknown."""
 
     on_demand: float | None
     spot: float | None
@@ -75,7 +75,7 @@ class Price:
 
 @dataclass(frozen=True)
 class AcceleratorType(Outcome):
-    """Everything that is known about one accelerator type; None is not known."""
+    """The facts about one accelerator type; None is unknown."""
 
     accelerator_type: str
     generation: str
@@ -107,7 +107,7 @@ class AcceleratorType(Outcome):
 
 @dataclass(frozen=True)
 class Family:
-    """One line of the table of types."""
+    """One row of the table of types."""
 
     generation: str
     types: str
@@ -123,7 +123,7 @@ class Family:
 
 @dataclass(frozen=True)
 class TypeTable(Outcome):
-    """All generations, history included."""
+    """All generations, including retired ones."""
 
     families: tuple[Family, ...]
     history: tuple[dict[str, Any], ...]
@@ -132,9 +132,9 @@ class TypeTable(Outcome):
 
 
 def parse_type(text: str) -> tuple[str, int]:
-    """Read any spelling of a type: its generation and its number of chips.
+    """Parse any spelling of an accelerator type into generation and number of chips.
 
-    Raises UsageError for a name that is no type, or a size that does not exist.
+    Raises UsageError for an unknown type or a size that does not exist.
     """
     match = _NAME.fullmatch(text.strip().lower())
     family = next((f for f in _families() if match and match[1] in f["spellings"]), None)
@@ -142,30 +142,30 @@ def parse_type(text: str) -> tuple[str, int]:
         _refuse_bare_family(text.strip().lower())
         known = ", ".join(f"{f['prefix']}-N" for f in _families())
         raise UsageError(
-            f"{text!r} is no accelerator type.", hint=f"Types are {known}; see: tpuctl types"
+            f"{text!r} is not a valid accelerator type.",
+            hint=f"Types are {known}; see: tpuctl types",
         )
-    number, chip = int(match[2]), _chip(family["generation"])
-    per_chip = chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1
-    chips = number // per_chip
-    if number % per_chip or not _exists(family, chips):
+    chips, rest = divmod(int(match[2]), _units_per_chip(family))
+    if rest or not _exists(family, chips):
         raise UsageError(
-            f"There is no {text.strip()}: {family['prefix']}-N counts {family['counts']}.",
-            hint=f"Sizes that exist: {_sizes(family)}.",
+            f"{text.strip()} does not exist: {family['prefix']}-N counts {family['counts']}.",
+            hint=f"Available sizes: {_sizes(family)}.",
         )
     return family["generation"], chips
 
 
 def describe(text: str) -> AcceleratorType:
-    """Describe one type, whatever its spelling; raises UsageError for an unknown one."""
+    """Look up a type in any spelling; raises UsageError if it is unknown."""
     generation, chips = parse_type(text)
     family = next(f for f in _families() if f["generation"] == generation)
     chip, prices = _chip(generation), load_data("prices")
     per_worker = chips if chips in family["host_chips"] else family["pod_host_chips"]
     host = family["hosts"][str(per_worker)]
-    number = chips * (chip["tensorcores_per_chip"] if family["counts"] == "cores" else 1)
+    number = chips * _units_per_chip(family)
     zones = _zones(family, chips)
     per_chip = {zone: _price(generation, zone, chips) for zone in zones}
     workers, devices = chips // per_worker, chips * chip["devices_per_chip"]
+    hosts = f"{workers} workers" if workers > 1 else "1 worker"
     return AcceleratorType(
         accelerator_type=f"{family['prefix']}-{number}",
         generation=generation,
@@ -190,14 +190,14 @@ def describe(text: str) -> AcceleratorType:
         usd_per_chip_hour=per_chip,
         prices_as_of=prices["as_of"],
         facts_as_of=load_data("families")["as_of"],
-        in_words=_in_words(workers, devices),
+        in_words=f"your program must start on {hosts}; `jax.device_count()` will be {devices}",
         counting=_counting(family, chip, number),
         note=family.get("note"),
     )
 
 
 def all_types() -> TypeTable:
-    """Every generation there is or was, oldest first."""
+    """Return every current and past generation, oldest first."""
     families = {family["generation"]: family for family in _families()}
     return TypeTable(
         families=tuple(
@@ -210,26 +210,25 @@ def all_types() -> TypeTable:
 
 
 def types_by_zone() -> dict[str, tuple[str, ...]]:
-    """Name every type that each zone has, as far as is known: whole hosts and powers of two."""
+    """List the known types of each zone: whole hosts and powers of two."""
     found: dict[str, list[str]] = {}
     for family in _families():
-        per_chip = _chip(family["generation"])["tensorcores_per_chip"]
-        factor = per_chip if family["counts"] == "cores" else 1
         for chips in (2**power for power in range(14)):
+            name = f"{family['prefix']}-{chips * _units_per_chip(family)}"
             for zone in _zones(family, chips) if _exists(family, chips) else ():
-                found.setdefault(zone, []).append(f"{family['prefix']}-{chips * factor}")
+                found.setdefault(zone, []).append(name)
     return {zone: tuple(names) for zone, names in sorted(found.items())}
 
 
 def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> float | None:
-    """The list price of a whole TPU in a zone, US dollars an hour; None is not known."""
+    """Return the hourly list price of a TPU in a zone, in US dollars; None if unknown."""
     generation, chips = parse_type(accelerator_type)
     price = _times(_price(generation, zone, chips), chips)
     return price.spot if spot else price.on_demand
 
 
 def zones_of(generation: str) -> tuple[str, ...]:
-    """Every zone that has TPUs of a generation, of whatever size."""
+    """Return every zone that has TPUs of a generation."""
     families = (family for family in _families() if family["generation"] == generation)
     return tuple(
         dict.fromkeys(zone for f in families for entry in f["zones"] for zone in entry["zones"])
@@ -237,13 +236,13 @@ def zones_of(generation: str) -> tuple[str, ...]:
 
 
 def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
-    """Why chips, cores and devices are different numbers."""
+    """Explain why the numbers of chips, cores and devices differ."""
     cores, devices = chip["tensorcores_per_chip"], chip["devices_per_chip"]
     suffix = f"the {number} counts {'TensorCores' if family['counts'] == 'cores' else 'chips'}"
     if cores == devices == 1:
         return f"{suffix}; a chip has one TensorCore, which is one device"
     if cores == devices:
-        return f"{suffix}; a chip has {cores}, and each is a device of its own"
+        return f"{suffix}; a chip has {cores}, and each is a device"
     return f"{suffix}; the {cores} of a chip work together as one device (megacore)"
 
 
@@ -251,17 +250,12 @@ def _refuse_bare_family(name: str) -> None:
     for family in _families():
         if name in family["spellings"]:
             raise UsageError(
-                f"{name} is a generation; a type says how large it is as well.",
-                hint=f"Sizes that exist: {_sizes(family)}.",
+                f"{name} is a generation; an accelerator type includes the size.",
+                hint=f"Available sizes: {_sizes(family)}.",
             )
     for chip in load_data("chips")["chips"]:
         if name == chip["name"] and chip["note"]:
             raise UsageError(f"{name} has no types. {chip['note']}", hint="tpuctl types")
-
-
-def _in_words(workers: int, devices: int) -> str:
-    times = f"on {workers} workers" if workers > 1 else "on 1 worker"
-    return f"your program must start {times}; `jax.device_count()` will be {devices}"
 
 
 def _line(chip: dict[str, Any], family: dict[str, Any] | None) -> Family:
@@ -290,23 +284,28 @@ def _chip(generation: str) -> dict[str, Any]:
     return next(chip for chip in chips if chip["name"] == generation)
 
 
+def _units_per_chip(family: dict[str, Any]) -> int:
+    """Return what the number in a type's name counts per chip: its TensorCores, or 1."""
+    cores: int = _chip(family["generation"])["tensorcores_per_chip"]
+    return cores if family["counts"] == "cores" else 1
+
+
 def _exists(family: dict[str, Any], chips: int) -> bool:
     if chips in family["host_chips"]:
         return True
     if not family["min_pod_chips"] <= chips <= family["max_chips"]:
         return False
-    # 2D slices come in powers of two; 3D ones in whole hosts.
-    is_power = chips & (chips - 1) == 0
-    flat = family["generation"] in ("v2", "v3", "v5e", "v6e")
-    return is_power if flat else chips % family["pod_host_chips"] == 0
+    # 2D slices exist in powers of two, 3D slices in whole hosts.
+    if family["generation"] in FLAT_GENERATIONS:
+        return chips & (chips - 1) == 0
+    return bool(chips % family["pod_host_chips"] == 0)
 
 
 def _sizes(family: dict[str, Any]) -> str:
-    per_chip = _chip(family["generation"])["tensorcores_per_chip"]
-    factor = per_chip if family["counts"] == "cores" else 1
-    several = [n for n in (1, 2, 4, 8, 16, 32, 64) if _exists(family, n)]
-    shown = [f"{family['prefix']}-{chips * factor}" for chips in several]
-    return ", ".join([*shown, "…", f"{family['prefix']}-{family['max_chips'] * factor}"])
+    prefix, units = family["prefix"], _units_per_chip(family)
+    small = [n for n in (1, 2, 4, 8, 16, 32, 64) if _exists(family, n)]
+    shown = [f"{prefix}-{chips * units}" for chips in small]
+    return ", ".join([*shown, "…", f"{prefix}-{family['max_chips'] * units}"])
 
 
 def _zones(family: dict[str, Any], chips: int) -> tuple[str, ...]:
@@ -317,7 +316,7 @@ def _zones(family: dict[str, Any], chips: int) -> tuple[str, ...]:
 
 
 def _price(generation: str, zone: str, chips: int) -> Price:
-    """The price of one chip: the longest place and the largest size that fit."""
+    """Return the price of one chip, from the most specific place and size that match."""
     fitting = [
         (entry["min_chips"], len(place), entry)
         for entry in load_data("prices")["prices"].get(generation, [])

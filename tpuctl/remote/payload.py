@@ -13,7 +13,7 @@ _PACKAGE = "tpuctl.remote.agent"
 _CHIPS = (
     "tpuctl.runtime.machine",
     "tpuctl.runtime.redact",
-    "tpuctl.runtime.here",
+    "tpuctl.runtime.local",
     "tpuctl.runtime.holders",
 )
 _PROTOBUF = ("tpuctl.protobuf_wire",)

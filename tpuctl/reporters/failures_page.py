@@ -1,7 +1,7 @@
 """The page of the documentation that lists every failure in the catalogue."""
 
-from tpuctl.diagnosis.catalogue import Failure, failures
 from tpuctl.diagnosis.diagnose import CHECKS
+from tpuctl.diagnosis.explain import Failure, failures
 
 _HEAD = """\
 # Failures

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tpuctl.compile.models import Comparison, Fit, Range, Try
+from tpuctl.compile.models import Comparison, Fit, Range, Suggestion
 from tpuctl.units import format_bytes, format_duration, format_fraction, format_usd
 
 
@@ -135,7 +135,7 @@ def _padding(fit: Fit) -> Table:
     return table
 
 
-def _advice(one: Try) -> RenderableType:
+def _advice(one: Suggestion) -> RenderableType:
     outcome = ""
     if one.fits is not None and one.hbm_needed_bytes is not None:
         verdict = "fits" if one.fits else "does not fit either"

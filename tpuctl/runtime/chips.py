@@ -1,29 +1,20 @@
-"""The text `tpu-env`: what Google tells a TPU host about its slice."""
+"""Find the TPU chips and GPUs of a machine, without opening them."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass
 
 from tpuctl.hardware.types import Generation, generation_of_type, generations, load_data
-from tpuctl.runtime.here import device_nodes
+from tpuctl.runtime.local import device_nodes
 from tpuctl.runtime.machine import Machine, PciDevice, variable
 
-FILE = "/etc/tpu/tpu-env"
-
-
-def tpu_env(machine: Machine) -> dict[str, str]:
-    """Read the lines `KEY: 'value'`, from the file first since that needs no network."""
-    text = machine.read(FILE) or machine.metadata("instance/attributes/tpu-env") or ""
-    pairs = (line.partition(":") for line in text.splitlines())
-    return {key.strip(): value.strip().strip("'\"") for key, colon, value in pairs if colon}
-
-
+TPU_ENV_FILE = "/etc/tpu/tpu-env"
 _NVIDIA = re.compile(r"nvidia[0-9]+")
 
 
 @dataclass(frozen=True)
 class Chips:
-    """The TPU chips of this machine, whether or not this process can open them."""
+    """The TPU chips of a machine, whether or not this process can open them."""
 
     generation: str | None = None
     kind: Generation | None = None
@@ -38,17 +29,17 @@ class Chips:
 
     @property
     def usable(self) -> bool | None:
-        """Whether the chips can be opened; None without chips."""
+        """Whether this process can open chips; None without chips."""
         return self.chips_with_node > 0 if self.count else None
 
     def needs(self, what: str) -> bool:
-        """Whether this generation needs something special of its machine."""
+        """Whether this generation needs `vbar`, `hugepages` or `pjrt`."""
         return self.kind is not None and what in self.kind.needs
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of this machine, with names where something tells them."""
+    """The GPUs of a machine, with their names if known."""
 
     count: int = 0
     names: tuple[str, ...] = ()
@@ -56,10 +47,14 @@ class Gpus:
 
 
 def find_chips(machine: Machine) -> Chips:
-    """Count the TPU chips by PCI slot: a TPU7x shows two functions for each chip."""
+    """Count the TPU chips by PCI slot, because a TPU7x has two functions per chip."""
     tpus = [device for device in machine.pci if _candidates(device)]
     if not tpus:
-        return Chips(because=_no_chip(machine))
+        known = load_data("generations")["not_a_tpu"]
+        others = {known.get(device.device) for device in machine.pci if device.vendor == "0x1ae0"}
+        names = ", ".join(sorted(filter(None, others)))
+        found = f"; other Google devices: {names}" if names else ""
+        return Chips(because=(f"no TPU on the PCI bus{found}",))
     slots: dict[str, list[PciDevice]] = {}
     for device in tpus:
         slots.setdefault(device.slot, []).append(device)
@@ -84,13 +79,13 @@ def find_chips(machine: Machine) -> Chips:
         because=(
             f"{shape}: TPU {doubt or kind.name}",
             f"driver {first.driver}" if bound else "no driver is bound to the chips",
-            f"device nodes: {', '.join(nodes)}" if nodes else "no device node of a chip in /dev",
+            f"device nodes: {', '.join(nodes)}" if nodes else "the chips have no device nodes",
         ),
     )
 
 
 def find_gpus(machine: Machine) -> Gpus:
-    """Count the GPUs by their device nodes; variables like CUDA_VERSION prove nothing."""
+    """Count the GPUs by their device nodes; variables such as CUDA_VERSION prove nothing."""
     nodes = sorted(
         name
         for name in machine.names("/dev")
@@ -99,11 +94,32 @@ def find_gpus(machine: Machine) -> Gpus:
     names = _gpu_names(machine)
     if nodes:
         return Gpus(len(nodes), names, (f"/dev/{', /dev/'.join(nodes)}", *names))
+    # WSL has no /dev/nvidia0; its GPUs are behind /dev/dxg.
     for path in ("/dev/nvidiactl", "/dev/dxg"):
         if machine.is_device(path):
             return Gpus(max(1, len(names)), names, (path, *names))
     amd = _amd_gpus(machine)
     return Gpus(amd, (), (f"{amd} AMD GPU(s) below /sys/class/kfd",)) if amd else Gpus()
+
+
+def tpu_env(machine: Machine) -> dict[str, str]:
+    """Read what Google tells a TPU host about its slice, lines of `KEY: 'value'`.
+
+    The file comes first, because it needs no network.
+    """
+    text = machine.read(TPU_ENV_FILE) or machine.metadata("instance/attributes/tpu-env") or ""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip().strip("'\"") for key, colon, value in pairs if colon}
+
+
+def type_name(machine: Machine) -> str:
+    """Return the accelerator type that the environment or the metadata names; else empty."""
+    return (
+        tpu_env(machine).get("ACCELERATOR_TYPE")
+        or variable(machine, "TPU_ACCELERATOR_TYPE")
+        or machine.metadata("instance/attributes/accelerator-type")
+        or ""
+    )
 
 
 def _candidates(device: PciDevice) -> list[Generation]:
@@ -113,10 +129,12 @@ def _candidates(device: PciDevice) -> list[Generation]:
 
 
 def _kind(machine: Machine, chips: list[PciDevice]) -> tuple[Generation, str | None]:
-    """Name the generation of most chips; the doubt is set where v2 and v3 look the same."""
+    """Return the generation of most chips, and `v2 or v3` where those cannot be told apart."""
     majority = Counter(chip.device for chip in chips).most_common(1)[0][0]
     chip = next(chip for chip in chips if chip.device == majority)
     candidates = _candidates(chip)
+    # v2 and v3 share a PCI device id; only the subsystem id, which containers may hide, the
+    # driver's name and the accelerator type tell them apart.
     for item in candidates:
         if len(candidates) == 1 or chip.subsystem_device == item.pci_subsystem:
             return item, None
@@ -130,17 +148,8 @@ def _kind(machine: Machine, chips: list[PciDevice]) -> tuple[Generation, str | N
     return candidates[-1], " or ".join(item.name for item in candidates)
 
 
-def type_name(machine: Machine) -> str:
-    """The accelerator type that this machine is told to be; empty when nobody says."""
-    return (
-        tpu_env(machine).get("ACCELERATOR_TYPE")
-        or variable(machine, "TPU_ACCELERATOR_TYPE")
-        or machine.metadata("instance/attributes/accelerator-type")
-        or ""
-    )
-
-
 def _chips_with_node(machine: Machine, slots: list[list[PciDevice]], nodes: tuple[str, ...]) -> int:
+    # Up to v4 a chip is /dev/accelN; from v5e on it is a vfio group, /dev/vfio/N.
     accel = sum(path.startswith("/dev/accel") for path in nodes)
     if accel:
         return min(accel, len(slots))
@@ -150,14 +159,6 @@ def _chips_with_node(machine: Machine, slots: list[list[PciDevice]], nodes: tupl
     if not any(function.driver for functions in slots for function in functions):
         return 0
     return min(len(nodes), len(slots))
-
-
-def _no_chip(machine: Machine) -> tuple[str, ...]:
-    others = load_data("generations")["not_a_tpu"]
-    named = (others.get(device.device) for device in machine.pci if device.vendor == "0x1ae0")
-    found = sorted({name for name in named if name})
-    extra = f"; Google's own there: {', '.join(found)}" if found else ""
-    return (f"no TPU on the PCI bus{extra}",)
 
 
 def _gpu_names(machine: Machine) -> tuple[str, ...]:

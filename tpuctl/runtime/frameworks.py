@@ -1,10 +1,10 @@
-"""Which frameworks are installed, and which of them were built to see the accelerator."""
+"""Find the installed frameworks, and which accelerators each of them was built for."""
 
 from dataclasses import dataclass
 
 from tpuctl.runtime.chips import tpu_env
 from tpuctl.runtime.machine import Machine
-from tpuctl.runtime.versions import image_tensorflow_is_for_tpu, release
+from tpuctl.runtime.versions import image_tensorflow_is_for_tpu, parse
 
 TENSORFLOW_DISTS = (
     "tensorflow-tpu",
@@ -28,7 +28,7 @@ _TF_LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 
 @dataclass(frozen=True)
 class Frameworks:
-    """What could run here. A build is what the framework can see: `tpu`, `gpu` or `cpu`."""
+    """The installed frameworks; a build is what a framework can use: `tpu`, `gpu` or `cpu`."""
 
     tensorflow: str | None = None
     tensorflow_build: str | None = None
@@ -44,12 +44,12 @@ class Frameworks:
 
     @property
     def is_keras_3(self) -> bool:
-        """Whether Keras runs on any of the frameworks."""
-        return self.keras is not None and release(self.keras) >= (3,)
+        """Whether Keras is version 3, which runs on any of the frameworks."""
+        return self.keras is not None and parse(self.keras).major >= 3
 
 
 def find_frameworks(machine: Machine, runtime: str, *, has_chips: bool) -> Frameworks:
-    """Read the installed distributions; nothing is imported."""
+    """Read the versions of the installed distributions, without importing any of them."""
     packages = machine.packages
     dist = next((name for name in TENSORFLOW_DISTS if name in packages), None)
     build, why = _tensorflow_build(machine, runtime, dist, has_chips=has_chips)
@@ -79,13 +79,13 @@ def _tensorflow_build(
         return "tpu", f"{dist} is built for TPUs"
     if dist in _CPU_BUILDS:
         return "cpu", f"{dist} is built for CPUs only"
-    if has_chips and (why := _came_for_tpu(machine, runtime, machine.packages[dist])):
+    if has_chips and (why := _tpu_build_evidence(machine, runtime, machine.packages[dist])):
         return "tpu", why
     return "gpu", f"{dist} from the package index has no TPU support"
 
 
-def _came_for_tpu(machine: Machine, runtime: str, version: str) -> str | None:
-    """What shows that a dist called plain `tensorflow` is a TPU build all the same."""
+def _tpu_build_evidence(machine: Machine, runtime: str, version: str) -> str | None:
+    """Return the evidence that a distribution called plain `tensorflow` is a TPU build."""
     image = tpu_env(machine).get("RUNTIME_VERSION", "")
     if image.startswith("tpu-vm-tf-"):
         return f"the image is {image}"

@@ -1,19 +1,19 @@
-"""This machine, as it is now."""
+"""The machine that this process runs on, with its packages, host facts and metadata server."""
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
-from tpuctl.runtime.here import Here, as_text, first_number
-from tpuctl.runtime.installed import installed, requirements
-from tpuctl.runtime.machine import HostFacts
+from tpuctl.runtime.local import LocalMachine, as_text, first_number
+from tpuctl.runtime.machine import HostFacts, normalized
 from tpuctl.runtime.metadata_server import MetadataServer
 
 
-class LiveMachine(Here):
-    """The machine that this process runs on; `root` lets a test stand in for its file system."""
+class LiveMachine(LocalMachine):
+    """The machine that this process runs on; tests replace its parts."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class LiveMachine(Here):
         self._path = sys.path if path is None else path
         self._server = server
 
-    def again(self) -> "LiveMachine":
-        """The same machine looked at afresh: what was cached may have changed."""
+    def refreshed(self) -> "LiveMachine":
+        """Return the same machine without cached answers."""
         return LiveMachine(root=self.root, env=self.env, path=self._path, server=self._server)
 
     @cached_property
@@ -43,7 +43,9 @@ class LiveMachine(Here):
     def host(self) -> HostFacts:
         """Processors, memory, disk and Python."""
         return HostFacts(
-            vcpus=_vcpus(),
+            vcpus=len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count(),
             memory_bytes=self._memory_bytes(),
             disk_free_bytes=_disk_free_bytes(),
             python=".".join(map(str, sys.version_info[:3])),
@@ -55,12 +57,12 @@ class LiveMachine(Here):
 
     @cached_property
     def metadata_server(self) -> MetadataServer:
-        """The metadata server that this machine would ask."""
+        """The metadata server to query."""
         return self._server or MetadataServer(self.env)
 
     @property
     def metadata_answers(self) -> bool:
-        """Whether a metadata server answers; asks it once, for half a second at most."""
+        """Whether a metadata server answers; queried once, for at most half a second."""
         return self._may_ask and self.metadata_server.answers
 
     def metadata(self, path: str) -> str | None:
@@ -69,7 +71,7 @@ class LiveMachine(Here):
 
     @cached_property
     def _may_ask(self) -> bool:
-        """Ask only where there is a server, or chips that libtpu would ask it about."""
+        """Query it only on Google's machines, or with chips, for which libtpu would query it."""
         if any(self.env.get(name) for name in ("KAGGLE_KERNEL_RUN_TYPE", "TBE_RUNTIME_ADDR")):
             return False
         if self.exists("/var/colab/hostname"):
@@ -83,7 +85,7 @@ class LiveMachine(Here):
         return named or chips or any("Google" in (text or "") for text in dmi)
 
     def requires(self, distribution: str) -> tuple[str, ...] | None:
-        """What an installed distribution declares to need."""
+        """Return the declared requirements of an installed distribution."""
         found = self._installed.get(distribution)
         return requirements(found[1]) if found else None
 
@@ -107,15 +109,8 @@ class LiveMachine(Here):
 
 
 def live_machine() -> LiveMachine:
-    """The machine that this process runs on."""
+    """Return the machine that this process runs on."""
     return LiveMachine()
-
-
-def _vcpus() -> int | None:
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return os.cpu_count()
 
 
 def _disk_free_bytes() -> int | None:
@@ -124,3 +119,39 @@ def _disk_free_bytes() -> int | None:
     except (AttributeError, OSError):
         return None
     return found.f_bavail * found.f_frsize
+
+
+def installed(path: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Find all distributions on `path`: normalized name to version and metadata folder.
+
+    Reads what `importlib.metadata` reads, which alone takes 60 ms to import. The first one found
+    wins, as it does on import.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for folder in dict.fromkeys(path):
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in entries:
+            stem, suffix = os.path.splitext(entry)
+            if suffix not in (".dist-info", ".egg-info") or "-" not in stem:
+                continue
+            name, version = stem.split("-")[:2]
+            found.setdefault(normalized(name), (version, os.path.join(folder or ".", entry)))
+    return found
+
+
+def requirements(folder: str) -> tuple[str, ...] | None:
+    """Read the `Requires-Dist` lines of a distribution; None if its metadata is unreadable."""
+    found = []
+    try:
+        with open(os.path.join(folder, "METADATA"), encoding="utf-8", errors="replace") as file:
+            # The headers end at the first empty line; the rest is the description.
+            for line in takewhile(str.strip, file):
+                key, _, value = line.partition(":")
+                if key.lower() == "requires-dist":
+                    found.append(value.strip())
+    except OSError:
+        return None
+    return tuple(found)

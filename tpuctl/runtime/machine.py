@@ -1,6 +1,6 @@
-"""What a probe may look at on a machine. Nothing here opens a device or a lock file.
+"""What detection and checks can ask about a machine; no answer opens a device or a lock file.
 
-Travels to workers, so it needs nothing but Python 3.8.
+This module is sent to workers, so it must run on Python 3.8 with nothing else installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Process:
-    """One process, as far as anybody may see it."""
+    """A process, as far as it is visible."""
 
     pid: int
     ppid: int | None = None
@@ -45,7 +45,7 @@ class Process:
 
 @dataclass(frozen=True)
 class FdScan:
-    """Which processes have which files open, and how many refused to say."""
+    """Which processes have which files open, and which could not be inspected."""
 
     open_files: Mapping[int, tuple[str, ...]]
     refused: tuple[int, ...]
@@ -61,16 +61,16 @@ class LockFile:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The part of a machine that every notebook shares with its neighbours."""
+    """Processors, memory, disk and Python; None is unknown."""
 
-    vcpus: int | None
-    memory_bytes: int | None
-    disk_free_bytes: int | None
-    python: str | None
+    vcpus: int | None = None
+    memory_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    python: str | None = None
 
 
-class Seen(Protocol):
-    """The files, devices and processes of a machine: all it takes to tell who has its chips."""
+class HostView(Protocol):
+    """The files, devices and processes of a machine: enough to find out who holds its chips."""
 
     @property
     def pci(self) -> tuple[PciDevice, ...]:
@@ -78,7 +78,7 @@ class Seen(Protocol):
 
     @property
     def self_process(self) -> Process:
-        """The process that asks."""
+        """The current process."""
 
     @property
     def locks(self) -> tuple[str, ...]:
@@ -86,28 +86,28 @@ class Seen(Protocol):
 
     @property
     def lockfile(self) -> LockFile | None:
-        """libtpu's lock file, if there is one."""
+        """libtpu's lock file, if it exists."""
 
     def read(self, path: str) -> str | None:
-        """Read a small text file; None where that is impossible."""
+        """Read a small text file; None if that is not possible."""
 
     def is_device(self, path: str) -> bool:
-        """Whether that path is a character device."""
+        """Whether the path is a character device."""
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder; none where it cannot be listed."""
+        """List the names in a folder; empty if it cannot be listed."""
 
     def process(self, pid: int) -> Process | None:
-        """Look at one process."""
+        """Look up a process."""
 
     def scan_open_files(self, wanted: Callable[[str], bool]) -> FdScan:
         """List the processes that have a wanted file open."""
 
     def is_listening(self, port: int) -> bool | None:
-        """Whether something listens on a local TCP port; None when nobody knows."""
+        """Whether something listens on a local TCP port; None if unknown."""
 
 
-class Machine(Seen, Protocol):
+class Machine(HostView, Protocol):
     """A machine to diagnose: the real one, a recorded one or one made for a test."""
 
     @property
@@ -124,47 +124,47 @@ class Machine(Seen, Protocol):
 
     @property
     def metadata_answers(self) -> bool:
-        """Whether a metadata server may be asked and answers."""
+        """Whether a metadata server may be queried, and answers."""
 
     def metadata(self, path: str) -> str | None:
         """Read a value below `/computeMetadata/v1/`; None for a 404 or no server."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything at that path."""
+        """Whether the path exists."""
 
     def is_dir(self, path: str) -> bool:
-        """Whether that path is a folder."""
+        """Whether the path is a folder."""
 
     def requires(self, distribution: str) -> tuple[str, ...] | None:
-        """What an installed distribution declares to need; None when nobody knows."""
+        """Return the declared requirements of a distribution; None if unknown."""
 
     def is_reachable(self, address: str) -> bool | None:
-        """Whether `host:port` accepts a connection; None when it was not tried."""
+        """Whether `host:port` accepts a connection; None if it was not tried."""
 
 
-def whole_number(text: str | None) -> int | None:
-    """Read a number as the kernel prints it; None for anything else, and for what is absurd."""
+def parse_count(text: str | None) -> int | None:
+    """Parse a number as the kernel prints it; None for anything else, or over 18 digits."""
     clean = (text or "").strip()
     return int(clean) if clean.isascii() and clean.isdigit() and len(clean) <= 18 else None
 
 
 def normalized(distribution: str) -> str:
-    """The name of a distribution as packaging tools compare it (PEP 503)."""
+    """Normalize the name of a distribution as packaging tools do (PEP 503)."""
     return distribution.lower().replace("_", "-").replace(".", "-")
 
 
 def variable(machine: Machine, name: str) -> str:
-    """A variable's value without surrounding blanks; set but empty is the same as unset."""
+    """Return an environment variable without surrounding blanks; empty is the same as unset."""
     return machine.env.get(name, "").strip()
 
 
 def is_true(machine: Machine, name: str) -> bool:
-    """Whether a variable is set to something that means yes."""
+    """Whether an environment variable is set to something that means yes."""
     return variable(machine, name).lower() not in ("", "0", "false", "no", "none", "off")
 
 
 def in_container(machine: Machine) -> str | None:
-    """What shows that this is a container, or None."""
+    """Return the evidence that this is a container, or None."""
     for path in ("/.dockerenv", "/run/.containerenv"):
         if machine.exists(path):
             return f"{path} exists"

@@ -1,15 +1,24 @@
-"""What a platform's probe gets to see, and what it answers."""
+"""Recognize the platform: one function per runtime, which returns its evidence."""
 
 from dataclasses import dataclass
 
-from tpuctl.runtime.chips import FILE, Chips, Gpus
+from tpuctl.runtime.chips import TPU_ENV_FILE, Chips, Gpus
 from tpuctl.runtime.machine import Machine, in_container, is_true, variable
 from tpuctl.runtime.topology import Topology, worker_from_host_name
 
+_NOTEBOOKS = (
+    ("sagemaker", ("SM_TRAINING_ENV", "SM_CURRENT_HOST")),
+    ("databricks", ("DATABRICKS_RUNTIME_VERSION",)),
+    ("cloud-shell", ("CLOUD_SHELL", "DEVSHELL_PROJECT_ID")),
+)
+_PAPERSPACE = ("PAPERSPACE_NOTEBOOK_REPO_ID", "PAPERSPACE_NOTEBOOK_ID", "PAPERSPACE_CLUSTER_ID")
+_REMOTE = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
+_VERTEX = {"COLAB_ENTERPRISE": "colab-enterprise", "WORKBENCH_INSTANCE": "vertex-workbench"}
+
 
 @dataclass(frozen=True)
-class Scene:
-    """A machine together with the accelerators that were found in it."""
+class ProbeInput:
+    """What a probe can use: the machine and the accelerators found in it."""
 
     machine: Machine
     chips: Chips
@@ -19,7 +28,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Platform:
-    """A runtime, and what shows that it is this one."""
+    """A runtime and its evidence; `remote` is the address of a TPU on another machine."""
 
     runtime: str
     because: tuple[str, ...]
@@ -27,64 +36,67 @@ class Platform:
     sure: bool = True
 
 
-def probe_cloud_tpu(scene: Scene) -> Platform | None:
-    """Recognise a TPU VM: chips and Google's word for it, or chips alone with less certainty."""
-    marks = _marks(scene)
-    if scene.chips.count == 0:
-        # A host whose chips have fallen off the bus is still told that it is a TPU worker.
-        told = [mark for mark in marks if mark.startswith("metadata")]
-        return Platform("cloud-tpu-vm", (*told, "but there is no chip")) if told else None
-    because = marks or ("TPU chips, and nothing that names the platform",)
-    if container := in_container(scene.machine):
-        return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))
-    several = scene.topology.hosts > 1
-    name = "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
-    return Platform(name, because, sure=bool(marks))
+def find_platform(given: ProbeInput) -> Platform:
+    """Return the platform of the first probe that recognizes it."""
+    # The order matters: Kaggle's images are built from Colab's and share its variables.
+    probes = (
+        probe_kaggle,
+        probe_enterprise,
+        probe_colab,
+        probe_gke,
+        probe_notebooks,
+        probe_cloud_tpu,
+        probe_legacy_node,
+        probe_gce,
+    )
+    found = (probe(given) for probe in probes)
+    return next((platform for platform in found if platform), None) or workstation(given)
 
 
-def _marks(scene: Scene) -> tuple[str, ...]:
-    machine = scene.machine
-    marks = [
-        f"metadata has {key}"
-        for key in ("agent-worker-number", "tpu-env")
-        if machine.metadata(f"instance/attributes/{key}") is not None
-    ]
-    if machine.read(FILE):
-        marks.append(f"{FILE} exists")
-    if worker_from_host_name(machine) is not None:
-        marks.append("the host name is a TPU worker's")
-    return tuple(marks)
+def probe_kaggle(given: ProbeInput) -> Platform | None:
+    """Recognize Kaggle by two variables, because other tools set the first one too."""
+    machine = given.machine
+    kind = variable(machine, "KAGGLE_KERNEL_RUN_TYPE")
+    proxy = variable(machine, "KAGGLE_DATA_PROXY_URL")
+    if not kind or not (proxy or machine.is_dir("/kaggle/working")):
+        return None
+    second = "KAGGLE_DATA_PROXY_URL is set" if proxy else "/kaggle/working exists"
+    because = (f"KAGGLE_KERNEL_RUN_TYPE={kind}", second)
+    if given.chips.count:
+        return Platform("kaggle-tpu-vm", because)
+    if is_true(machine, "ISTPUVM"):
+        return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but it has no chip"))
+    if address := remote_address(machine):
+        return Platform("legacy-tpu-node", because, remote=address)
+    return Platform("kaggle-gpu" if given.gpus.count else "kaggle-cpu", because)
 
 
-_VERTEX = {"COLAB_ENTERPRISE": "colab-enterprise", "WORKBENCH_INSTANCE": "vertex-workbench"}
-
-
-def probe_enterprise(scene: Scene) -> Platform | None:
-    """Recognise Colab Enterprise and Vertex Workbench."""
-    product = variable(scene.machine, "VERTEX_PRODUCT")
+def probe_enterprise(given: ProbeInput) -> Platform | None:
+    """Recognize Colab Enterprise and Vertex Workbench."""
+    product = variable(given.machine, "VERTEX_PRODUCT")
     runtime = _VERTEX.get(product.upper())
     return Platform(runtime, (f"VERTEX_PRODUCT={product}",)) if runtime else None
 
 
-def probe_colab(scene: Scene) -> Platform | None:
-    """Recognise hosted Colab and which of its runtimes this is."""
-    machine = scene.machine
-    mark = _hosted(scene)
+def probe_colab(given: ProbeInput) -> Platform | None:
+    """Recognize the runtimes of hosted Colab."""
+    machine = given.machine
+    mark = _colab_evidence(given)
     if mark is None:
         return None
-    if scene.chips.count:
+    if given.chips.count:
         return Platform("colab-tpu-vm", (mark,))
     if address := variable(machine, "COLAB_TPU_ADDR"):
         return Platform(
             "colab-legacy-tpu-node", (mark, f"COLAB_TPU_ADDR={address}"), remote=address
         )
     if variable(machine, "COLAB_TPU_1VM") == "1":
-        return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but there is no chip"))
-    return Platform("colab-gpu" if scene.gpus.count else "colab-cpu", (mark,))
+        return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but it has no chip"))
+    return Platform("colab-gpu" if given.gpus.count else "colab-cpu", (mark,))
 
 
-def _hosted(scene: Scene) -> str | None:
-    machine = scene.machine
+def _colab_evidence(given: ProbeInput) -> str | None:
+    machine = given.machine
     if machine.exists("/var/colab/hostname"):
         return "/var/colab/hostname exists"
     if variable(machine, "TBE_RUNTIME_ADDR"):
@@ -94,71 +106,75 @@ def _hosted(scene: Scene) -> str | None:
     return None
 
 
-def probe_gke(scene: Scene) -> Platform | None:
-    """Recognise a pod, and whether a TPU slice belongs to it."""
-    machine = scene.machine
+def probe_gke(given: ProbeInput) -> Platform | None:
+    """Recognize a Kubernetes pod, with or without a TPU slice."""
+    machine = given.machine
     if not variable(machine, "KUBERNETES_SERVICE_HOST"):
         return None
     because = ("KUBERNETES_SERVICE_HOST is set",)
     marks = ("TPU_WORKER_HOSTNAMES", "TPU_TOPOLOGY")
-    if scene.chips.count:
+    if given.chips.count:
         return Platform("gke-tpu-pod", because)
     if named := [name for name in marks if variable(machine, name)]:
-        return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but there is no chip"))
+        return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but it has no chip"))
     endpoint = variable(machine, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
     return Platform("gke-pod", because, remote=endpoint or None)
 
 
-def probe_kaggle(scene: Scene) -> Platform | None:
-    """Recognise Kaggle by two marks: other tools set the first one elsewhere too."""
-    machine = scene.machine
-    kind = variable(machine, "KAGGLE_KERNEL_RUN_TYPE")
-    proxy = variable(machine, "KAGGLE_DATA_PROXY_URL")
-    if not kind or not (proxy or machine.is_dir("/kaggle/working")):
-        return None
-    second = "KAGGLE_DATA_PROXY_URL is set" if proxy else "/kaggle/working is there"
-    because = (f"KAGGLE_KERNEL_RUN_TYPE={kind}", second)
-    if scene.chips.count:
-        return Platform("kaggle-tpu-vm", because)
-    if is_true(machine, "ISTPUVM"):
-        return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but there is no chip"))
-    if address := remote_address(machine):
-        return Platform("legacy-tpu-node", because, remote=address)
-    return Platform("kaggle-gpu" if scene.gpus.count else "kaggle-cpu", because)
-
-
-_NOTEBOOKS = (
-    ("sagemaker", ("SM_TRAINING_ENV", "SM_CURRENT_HOST")),
-    ("databricks", ("DATABRICKS_RUNTIME_VERSION",)),
-    ("cloud-shell", ("CLOUD_SHELL", "DEVSHELL_PROJECT_ID")),
-)
-_PAPERSPACE = ("PAPERSPACE_NOTEBOOK_REPO_ID", "PAPERSPACE_NOTEBOOK_ID", "PAPERSPACE_CLUSTER_ID")
-_REMOTE = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
-
-
-def probe_notebooks(scene: Scene) -> Platform | None:
-    """Recognise the platforms that never have a Google TPU."""
-    if scene.chips.count:
+def probe_notebooks(given: ProbeInput) -> Platform | None:
+    """Recognize notebook services without TPUs."""
+    if given.chips.count:
         return None
     for runtime, names in _NOTEBOOKS:
         for name in names:
-            if variable(scene.machine, name).lower() not in ("", "0", "false"):
+            if variable(given.machine, name).lower() not in ("", "0", "false"):
                 return Platform(runtime, (f"{name} is set",))
     return None
 
 
-def probe_legacy_node(scene: Scene) -> Platform | None:
-    """Recognise a machine that names a TPU elsewhere and has none itself."""
-    address = remote_address(scene.machine)
-    if scene.chips.count or address is None:
+def probe_cloud_tpu(given: ProbeInput) -> Platform | None:
+    """Recognize a TPU VM by its chips; without other evidence it is not sure."""
+    marks = _tpu_vm_evidence(given)
+    if given.chips.count == 0:
+        # A host whose chips failed still has the metadata of a TPU worker.
+        named = [mark for mark in marks if mark.startswith("metadata")]
+        return Platform("cloud-tpu-vm", (*named, "but it has no chip")) if named else None
+    because = marks or ("TPU chips, but nothing names the platform",)
+    if container := in_container(given.machine):
+        return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))
+    several = given.topology.hosts > 1
+    name = "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
+    return Platform(name, because, sure=bool(marks))
+
+
+def _tpu_vm_evidence(given: ProbeInput) -> tuple[str, ...]:
+    machine = given.machine
+    marks = [
+        f"metadata has {key}"
+        for key in ("agent-worker-number", "tpu-env")
+        if machine.metadata(f"instance/attributes/{key}") is not None
+    ]
+    if machine.read(TPU_ENV_FILE):
+        marks.append(f"{TPU_ENV_FILE} exists")
+    if worker_from_host_name(machine) is not None:
+        marks.append("the host name is a TPU worker's")
+    return tuple(marks)
+
+
+def probe_legacy_node(given: ProbeInput) -> Platform | None:
+    """Recognize a machine without chips that names a remote TPU."""
+    address = remote_address(given.machine)
+    if given.chips.count or address is None:
         return None
-    name = next(name for name in _REMOTE if _names_a_tpu(scene.machine, name))
-    return Platform("legacy-tpu-node", (f"{name}={address}", "no chip here"), remote=address)
+    name = next(name for name in _REMOTE if _names_a_tpu(given.machine, name))
+    return Platform(
+        "legacy-tpu-node", (f"{name}={address}", "no chip on this machine"), remote=address
+    )
 
 
-def probe_gce(scene: Scene) -> Platform | None:
-    """Recognise a virtual machine of Google: a Chromebook's maker is Google as well."""
-    machine = scene.machine
+def probe_gce(given: ProbeInput) -> Platform | None:
+    """Recognize a Compute Engine VM; Chromebooks also have Google as vendor."""
+    machine = given.machine
     product = (machine.read("/sys/class/dmi/id/product_name") or "").strip()
     vendor = (machine.read("/sys/class/dmi/id/sys_vendor") or "").strip()
     if "Google" in product:
@@ -168,42 +184,21 @@ def probe_gce(scene: Scene) -> Platform | None:
     return None
 
 
-def workstation(scene: Scene) -> Platform:
-    """What is left: somebody's own machine."""
-    machine = scene.machine
+def workstation(given: ProbeInput) -> Platform:
+    """Return the fallback: a machine without evidence of a platform."""
+    machine = given.machine
     if named := [name for name in _PAPERSPACE if variable(machine, name)]:
         return Platform("workstation", (f"{named[0]} is set: Paperspace",))
     if variable(machine, "COLAB_RELEASE_TAG"):
         return Platform("workstation", ("Colab's public image, run outside Colab",))
-    return Platform("workstation", ("no mark of a hosted runtime",))
+    return Platform("workstation", ("no evidence of a hosted runtime",))
 
 
 def remote_address(machine: Machine) -> str | None:
-    """The TPU that the environment names; `local` is none."""
+    """Return the remote TPU that the environment names; `local` does not count."""
     found = (variable(machine, name) for name in _REMOTE if _names_a_tpu(machine, name))
     return next(found, None)
 
 
 def _names_a_tpu(machine: Machine, name: str) -> bool:
     return variable(machine, name).lower() not in ("", "local")
-
-
-# The order matters: Kaggle's images are built from Colab's, so that Colab's marks are there too.
-_PROBES = (
-    probe_kaggle,
-    probe_enterprise,
-    probe_colab,
-    probe_gke,
-    probe_notebooks,
-    probe_cloud_tpu,
-    probe_legacy_node,
-    probe_gce,
-)
-
-
-def find_platform(scene: Scene) -> Platform:
-    """Name the runtime: the first probe that recognises it."""
-    for probe in _PROBES:
-        if platform := probe(scene):
-            return platform
-    return workstation(scene)

@@ -1,23 +1,32 @@
-"""Everything of a machine that may be shown to strangers: the shape stays, the names go."""
+"""Record a machine for others to replay: secrets and names are removed, the structure is kept."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
-from tpuctl.runtime.machine import FdScan, HostFacts, LockFile, Machine, PciDevice, Process
+from tpuctl.codec import to_plain
+from tpuctl.runtime.machine import FdScan, Machine, Process
 from tpuctl.runtime.redact import REDACTED, is_secret_name, redact, safe_command
 
 _TPU_HOST = re.compile(r"t1v-n-[0-9a-f]+-w-(\d+)")
 _HOME = re.compile(r"(/(?:home|Users)/)[^/\s:'\"]+")
 _NAME_LISTS = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS", "HOSTNAME")
 _SAFE_LIST_WORDS = ("localhost", "local")
+_PUBLIC = re.compile(
+    r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
+    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-tensorflow$"
+    r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
+)
+# The only requirements that any check reads.
+_CHECKED_REQUIREMENT = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
 
 
 class Scrubber:
-    """Removes one machine's secrets, user names and host names from whatever it is given.
+    """Removes a machine's secrets, user names and host names.
 
-    What the diagnosis needs keeps its shape: the number of hosts, a worker's number, a scheme.
+    What the diagnosis needs is kept: the number of hosts, a worker's number, a URL's scheme.
     """
 
     def __init__(self, env: Mapping[str, str], files: Mapping[str, str | None]) -> None:
@@ -45,10 +54,6 @@ class Scrubber:
                 continue
             clean = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", substitute, clean)
         return clean
-
-    def path(self, path: str) -> str:
-        """Scrub a path."""
-        return self.text(path)
 
     def variable(self, name: str, value: str) -> str:
         """Scrub a variable's value; set but empty stays that way."""
@@ -87,7 +92,7 @@ class Scrubber:
 
 
 def _host_list(value: str) -> str:
-    """Keep how many hosts there are, a TPU worker's number, and a sentence that is no name."""
+    """Keep the number of hosts, a TPU worker's number, and a sentence where names should be."""
     if "WARNING" in value or " " in value.strip():
         return redact(value)
     names = [name for name in value.split(",") if name]
@@ -108,23 +113,16 @@ def _remote(value: str) -> str:
     return "10.0.0.1:8470" if re.fullmatch(r"[\d.]+:\d+", value) else "tpu-name"
 
 
-_PUBLIC = re.compile(
-    r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
-    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-tensorflow$"
-    r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
-)
-
-
-class _Asked(Mapping[str, str]):
-    """An environment that remembers which of its variables somebody looked at."""
+class _ObservedEnv(Mapping[str, str]):
+    """An environment that remembers which of its variables were read."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self.asked: dict[str, str] = {}
+        self.read: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
         value = self._env[name]
-        self.asked[name] = value
+        self.read[name] = value
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -134,209 +132,110 @@ class _Asked(Mapping[str, str]):
         return len(self._env)
 
 
-class RecordingMachine:
-    """A machine that passes questions on and keeps the answers."""
+class Recorder:
+    """Passes every question about a machine on, and keeps the answers.
+
+    Whatever a check asks for is in the recording, so a replay gives the same diagnosis.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.env = _Asked(machine.env)
-        self._files: dict[str, str | None] = {}
-        self._metadata: dict[str, str] = {}
-        self._requires: dict[str, list[str]] = {}
-        self._processes: dict[int, Process] = {}
-        self._scan = FdScan({}, ())
-        self._ports: dict[int, bool] = {}
-        self._reachable: dict[str, bool] = {}
+        self.env = _ObservedEnv(machine.env)
+        packages = machine.packages.items()
+        self.packages = {name: version for name, version in packages if _PUBLIC.match(name)}
+        self._answers: dict[str, dict[Any, Any]] = defaultdict(dict)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._machine, name)
+        if not callable(found):
+            return found
+
+        def ask(question: Any) -> Any:
+            answer = found(question)
+            self._answers[name][question] = answer
+            return answer
+
+        return ask
 
     @property
-    def pci(self) -> tuple[PciDevice, ...]:
-        """The devices of the machine behind."""
-        return self._machine.pci
-
-    @property
-    def packages(self) -> Mapping[str, str]:
-        """The distributions of the machine behind that everybody may know of."""
-        packages = self._machine.packages.items()
-        return {name: version for name, version in packages if _PUBLIC.match(name)}
-
-    @property
-    def host(self) -> HostFacts:
-        """The host facts of the machine behind."""
-        return self._machine.host
-
-    @property
-    def self_process(self) -> Process:
-        """The process that asks."""
-        return self._machine.self_process
-
-    @property
-    def locks(self) -> tuple[str, ...]:
-        """The locks of the machine behind."""
-        return self._machine.locks
-
-    @property
-    def lockfile(self) -> LockFile | None:
-        """The lock file of the machine behind."""
-        return self._machine.lockfile
-
-    @property
-    def metadata_answers(self) -> bool:
-        """Whether the machine behind has a metadata server."""
-        return self._machine.metadata_answers
-
-    def metadata(self, path: str) -> str | None:
-        """Pass on, and keep the answer."""
-        value = self._machine.metadata(path)
-        if value is not None:
-            self._metadata[path] = value
-        return value
-
-    def read(self, path: str) -> str | None:
-        """Pass on, and keep the text."""
-        text = self._machine.read(path)
-        # User names are only looked up for the report on this very machine.
-        if text is not None and path != "/etc/passwd":
-            self._files[path] = text
-        return text
-
-    def exists(self, path: str) -> bool:
-        """Pass on, and keep a yes."""
-        there = self._machine.exists(path)
-        if there:
-            self._keep(path)
-        return there
-
-    def is_dir(self, path: str) -> bool:
-        """Pass on, and keep a yes."""
-        there = self._machine.is_dir(path)
-        if there:
-            self._keep(path.rstrip("/") + "/")
-        return there
-
-    def is_device(self, path: str) -> bool:
-        """Pass on, and keep a yes."""
-        there = self._machine.is_device(path)
-        if there:
-            self._keep(path)
-        return there
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """Pass on; the files in it are kept when they are asked for."""
-        return self._machine.names(folder)
-
-    def requires(self, distribution: str) -> tuple[str, ...] | None:
-        """Pass on, and keep the requirements that the checks can use."""
-        lines = self._machine.requires(distribution)
-        if lines is not None:
-            wanted = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
-            self._requires[distribution] = [line for line in lines if wanted.match(line)]
-        return lines
-
-    def process(self, pid: int) -> Process | None:
-        """Pass on, and keep the process."""
-        process = self._machine.process(pid)
-        if process:
-            self._processes[pid] = process
-        return process
-
-    def scan_open_files(self, wanted: Callable[[str], bool]) -> FdScan:
-        """Pass on, and keep who was found and who refused."""
-        self._scan = self._machine.scan_open_files(wanted)
-        return self._scan
-
-    def is_listening(self, port: int) -> bool | None:
-        """Pass on, and keep the answer."""
-        answer = self._machine.is_listening(port)
-        if answer is not None:
-            self._ports[port] = answer
-        return answer
-
-    def is_reachable(self, address: str) -> bool | None:
-        """Pass on, and keep the answer."""
-        answer = self._machine.is_reachable(address)
-        if answer is not None:
-            self._reachable[address] = answer
-        return answer
+    def machine(self) -> Machine:
+        """The machine to diagnose while recording."""
+        return cast("Machine", self)
 
     def document(self) -> dict[str, Any]:
-        """Everything that was asked for, scrubbed, in the format of recorded machines."""
-        scrub = Scrubber(self._machine.env, self._files)
-        host = self.host
-        metadata = {path: scrub.metadata(path, text) for path, text in self._metadata.items()}
+        """Return everything that was asked for, scrubbed, in the format that `replay` reads."""
+        files = self._files()
+        scrub = Scrubber(self._machine.env, files)
+        metadata = {path: scrub.metadata(path, text) for path, text in self._known("metadata")}
+        host = to_plain(self._machine.host)
+        devices = [to_plain(device) for device in self._machine.pci]
         return {
             "name": "recorded",
-            "env": {name: scrub.variable(name, text) for name, text in self.env.asked.items()},
+            "env": {name: scrub.variable(name, text) for name, text in self.env.read.items()},
             "files": {
-                scrub.path(path): None if text is None else scrub.file(path, text)
-                for path, text in sorted(self._files.items())
+                scrub.text(path): None if text is None else scrub.file(path, text)
+                for path, text in sorted(files.items())
             },
             "absent": [],
-            "pci": [_pci(device) for device in self.pci],
-            "metadata": metadata if self.metadata_answers else None,
+            "pci": [{**device, "class": device.pop("pci_class")} for device in devices],
+            "metadata": metadata if self._machine.metadata_answers else None,
             "packages": dict(sorted(self.packages.items())),
-            "requires": self._requires,
-            "python": host.python,
-            "host": {
-                "vcpus": host.vcpus,
-                "memory_bytes": host.memory_bytes,
-                "disk_free_bytes": host.disk_free_bytes,
+            "requires": {
+                distribution: [line for line in lines if _CHECKED_REQUIREMENT.match(line)]
+                for distribution, lines in self._known("requires")
             },
+            "python": host.pop("python"),
+            "host": host,
             "proc": self._proc(scrub),
             "source": "tpuctl doctor --record",
         }
 
-    def _keep(self, path: str) -> None:
-        if path.rstrip("/") not in self._files:
-            self._files.setdefault(path, None)
+    def _known(self, question: str) -> list[tuple[Any, Any]]:
+        return [pair for pair in self._answers[question].items() if pair[1] is not None]
+
+    def _files(self) -> dict[str, str | None]:
+        """Return the text of every file that was read, and None for what merely exists."""
+        # User names are only looked up for the report on this machine.
+        files = {path: text for path, text in self._known("read") if path != "/etc/passwd"}
+        exist = [*self._known("exists"), *self._known("is_device")]
+        exist += [(f"{path.rstrip('/')}/", is_dir) for path, is_dir in self._known("is_dir")]
+        for path, is_there in exist:
+            if is_there and path.rstrip("/") not in files:
+                files.setdefault(path, None)
+        return files
 
     def _proc(self, scrub: Scrubber) -> dict[str, Any]:
-        me, lockfile = self.self_process, self.lockfile
-        refused = {pid: Process(pid) for pid in self._scan.refused}
-        scanned = {pid: Process(pid) for pid in self._scan.open_files}
-        processes = {**refused, **scanned, **self._processes}
-        inode = str(lockfile.inode) if lockfile else "-"
-        return {
+        me, lockfile = self._machine.self_process, self._machine.lockfile
+        inode = lockfile.inode if lockfile else None
+        # The other locks of the machine say nothing about the TPU.
+        locks = [line for line in self._machine.locks if inode is not None and f":{inode} " in line]
+        scan = next((scan for _, scan in self._known("scan_open_files")), FdScan({}, ()))
+        seen = {pid: Process(pid) for pid in (*scan.refused, *scan.open_files)}
+        seen |= dict(self._known("process"))
+        proc = {
             "self": {"pid": me.pid, "ppid": me.ppid, "uid": me.uid},
             "processes": {
-                str(pid): self._process(process, scrub) for pid, process in processes.items()
+                str(pid): {
+                    "comm": scrub.text(process.comm) if process.comm else None,
+                    "cmdline": scrub.text(safe_command(process.cmdline or "")) or None,
+                    "ppid": process.ppid,
+                    "uid": process.uid,
+                    "fds": "unreadable"
+                    if pid in scan.refused
+                    else list(scan.open_files.get(pid, ())),
+                }
+                for pid, process in seen.items()
             },
-            "locks": [line for line in self.locks if f":{inode} " in line],
-            "lockfile_inode": lockfile.inode if lockfile else None,
+            "locks": locks,
+            "lockfile_inode": inode,
             "lockfile_uid": lockfile.uid if lockfile else None,
-            "reachable_ports": {scrub.text(k): v for k, v in self._reachable.items()},
-            **(
-                {"listening_ports": [p for p, on in self._ports.items() if on]}
-                if self._ports
-                else {}
-            ),
+            "reachable_ports": {scrub.text(k): v for k, v in self._known("is_reachable")},
         }
-
-    def _process(self, process: Process, scrub: Scrubber) -> dict[str, Any]:
-        words = process.cmdline or ""
-        fds: Any = list(self._scan.open_files.get(process.pid, ()))
-        if process.pid in self._scan.refused:
-            fds = "unreadable"
-        return {
-            "comm": scrub.text(process.comm) if process.comm else None,
-            "cmdline": scrub.text(safe_command(words)) if words else None,
-            "ppid": process.ppid,
-            "uid": process.uid,
-            "fds": fds,
-        }
+        if ports := self._known("is_listening"):
+            proc["listening_ports"] = [port for port, is_open in ports if is_open]
+        return proc
 
 
 def to_json(document: dict[str, Any]) -> str:
-    """The document as the text of a file."""
-    return json.dumps(document, indent=1, ensure_ascii=False, sort_keys=False) + "\n"
-
-
-def _pci(device: PciDevice) -> dict[str, Any]:
-    return {
-        "addr": device.addr,
-        "vendor": device.vendor,
-        "device": device.device,
-        "subsystem_device": device.subsystem_device,
-        "class": device.pci_class,
-        "driver": device.driver,
-        "iommu_group": device.iommu_group,
-    }
+    """Write the document as the text of a file."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

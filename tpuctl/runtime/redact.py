@@ -1,4 +1,7 @@
-"""Keep secrets out of everything that leaves the machine."""
+"""Keep secrets out of reports and recordings.
+
+This module is sent to workers, so it must run on Python 3.8 with nothing else installed.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,40}")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of that name may hold something that is nobody else's business."""
+    """Whether a variable of that name may hold a secret or personal data."""
     return bool(_SECRET_NAME.search(name))
 
 
 def redact(text: str) -> str:
-    """Replace whatever looks like a token, a key or a password in a text."""
+    """Replace everything in a text that looks like a token, key or password."""
     return _SECRET_VALUE.sub(REDACTED, text)
 
 
 def safe_command(command: str) -> str:
-    """Shorten a command line to program, module and script: arguments may carry secrets."""
+    """Shorten a command line to program, module and script; arguments may contain secrets."""
     words = command.split()
     if not words:
         return ""

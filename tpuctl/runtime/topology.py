@@ -1,4 +1,4 @@
-"""How many hosts and slices work together, and which of them this one is."""
+"""Find the number of hosts and slices, and which of the hosts this one is."""
 
 import math
 import re
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from tpuctl.hardware.types import generation_of_type
 from tpuctl.runtime.chips import Chips, tpu_env, type_name
-from tpuctl.runtime.machine import Machine, variable, whole_number
+from tpuctl.runtime.machine import Machine, parse_count, variable
 
 _HOST_NAME = re.compile(r"t1v-n-[0-9a-f]+-w-([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The place of this host in its slice."""
+    """The position of this host in its slice."""
 
     hosts: int = 1
     worker: int | None = None
@@ -22,26 +22,27 @@ class Topology:
 
 
 def find_topology(machine: Machine, chips: Chips) -> Topology:
-    """Count the hosts from the names of the workers first; bounds and type are fallbacks."""
-    hosts, because = _hosts(machine, chips)
+    """Count the hosts by the list of workers; bounds and accelerator type are fallbacks."""
+    hosts, because = _listed_hosts(machine) or _hosts_by_type(machine, chips) or (1, None)
     worker = _worker(machine)
+    slices = "MEGASCALE_NUM_SLICES"
     return Topology(
         hosts=hosts,
         worker=worker if worker is None or worker < hosts else None,
-        slices=max(1, whole_number(_tpu_value(machine, "MEGASCALE_NUM_SLICES")) or 1),
+        slices=parse_count(variable(machine, slices) or tpu_env(machine).get(slices)) or 1,
         because=(because,) if because else (),
     )
 
 
 def host_names(machine: Machine) -> list[str]:
-    """The workers that the environment lists; a sentence there is no list of names."""
+    """Return the workers that TPU_WORKER_HOSTNAMES lists; none if it holds a sentence."""
     value = variable(machine, "TPU_WORKER_HOSTNAMES")
     names = [name.strip() for name in value.split(",") if name.strip()]
     return [] if any(" " in name for name in names) else names
 
 
 def worker_from_host_name(machine: Machine) -> int | None:
-    """The worker number in a TPU VM's host name `t1v-n-<hex>-w-<n>`."""
+    """Read the worker number from a TPU VM's host name, `t1v-n-<hex>-w-<n>`."""
     name = (
         variable(machine, "HOSTNAME")
         or machine.read("/proc/sys/kernel/hostname")
@@ -53,14 +54,10 @@ def worker_from_host_name(machine: Machine) -> int | None:
 
 
 def product(bounds: str) -> int | None:
-    """Multiply bounds such as `2,2,1`; None for anything that is not bounds."""
-    numbers = [whole_number(part) for part in bounds.split(",")]
+    """Multiply bounds such as `2,2,1`; None if the text is not bounds."""
+    numbers = [parse_count(part) for part in bounds.split(",")]
     known = [number for number in numbers if number]
     return math.prod(known) if known and len(known) == len(numbers) else None
-
-
-def _hosts(machine: Machine, chips: Chips) -> tuple[int, str | None]:
-    return _listed_hosts(machine) or _hosts_by_type(machine, chips) or (1, None)
 
 
 def _listed_hosts(machine: Machine) -> tuple[int, str | None] | None:
@@ -83,14 +80,15 @@ def _listed_hosts(machine: Machine) -> tuple[int, str | None] | None:
 
 
 def _hosts_by_type(machine: Machine, chips: Chips) -> tuple[int, str | None] | None:
-    """Divide the chips that the type promises by those that are here."""
+    """Divide the chips of the accelerator type by those of this host."""
     name = type_name(machine)
-    number = whole_number(name.rpartition("-")[2])
+    number = parse_count(name.rpartition("-")[2])
     if chips.kind and number and generation_of_type(name) == chips.kind.name:
-        # The suffix counts TensorCores, of which v5e and v6e have one in each chip.
+        # The suffix counts TensorCores; v5e and v6e have one per chip.
         hosts, rest = divmod(number // chips.kind.tensorcores_per_chip, chips.count)
         if hosts > 1 and rest == 0:
             return hosts, f"{name} has {hosts} times the chips of this host"
+    # The last resort is a lower bound: worker 3 has at least three others before it.
     worker = worker_from_host_name(machine)
     return (worker + 1, f"host name ends in w-{worker}") if worker else None
 
@@ -102,9 +100,5 @@ def _worker(machine: Machine) -> int | None:
         variable(machine, "TPU_WORKER_ID"),
         variable(machine, "JOB_COMPLETION_INDEX"),
     )
-    numbers = (whole_number(text) for text in candidates)
+    numbers = (parse_count(text) for text in candidates)
     return next((n for n in numbers if n is not None), worker_from_host_name(machine))
-
-
-def _tpu_value(machine: Machine, name: str) -> str | None:
-    return variable(machine, name) or tpu_env(machine).get(name)

@@ -13,8 +13,8 @@ from dataclasses import asdict
 
 from tpuctl.remote.agent.process import free_bytes, start_ticks
 from tpuctl.remote.agent.wire import note, send
-from tpuctl.runtime.here import Here, nodes_of_chips, number_of
 from tpuctl.runtime.holders import BY_DRIVER, find_state
+from tpuctl.runtime.local import LocalMachine, nodes_of_chips, number_of
 from tpuctl.runtime.machine import LOCKFILE
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from tpuctl.runtime.holders import Holder, State
-    from tpuctl.runtime.machine import LockFile, Seen
+    from tpuctl.runtime.machine import HostView, LockFile
 
 DEVICES = "TPUCTL_EMULATED_DEVICES"
 """Environment variable with the folder that replaces /dev on an emulated worker."""
@@ -53,7 +53,7 @@ print(json.dumps({"python": platform.python_version(), "packages": found, "libtp
 """
 
 
-class Emulated(Here):
+class Emulated(LocalMachine):
     """An emulated worker: the driver and lock file of the machine below are not its own."""
 
     lockfile: LockFile | None = None
@@ -71,10 +71,10 @@ class Chips:
         folder = os.environ.get(DEVICES)
         self.devices_per_chip: int | None = None
         if folder is not None:
-            self.machine: Seen = Emulated()
+            self.machine: HostView = Emulated()
             self.nodes = _emulated_nodes(folder)
             return
-        self.machine = Here()
+        self.machine = LocalMachine()
         found = [one for one in self.machine.pci if one.vendor == _GOOGLE and one.device in known]
         self.nodes = nodes_of_chips(self.machine, found)
         if found:

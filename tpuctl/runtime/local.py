@@ -1,6 +1,6 @@
-"""The device nodes of TPU chips: which they are, and which chip each belongs to.
+"""The files, devices and processes of the machine that this process runs on.
 
-Travels to workers, so it needs nothing but Python 3.8.
+This module is sent to workers, so it must run on Python 3.8 with nothing else installed.
 """
 
 from __future__ import annotations
@@ -10,64 +10,24 @@ import re
 import stat
 from functools import cached_property
 
-from tpuctl.runtime.machine import LOCKFILE, FdScan, LockFile, PciDevice, Process, whole_number
+from tpuctl.runtime.machine import LOCKFILE, FdScan, LockFile, PciDevice, Process, parse_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from tpuctl.runtime.machine import PciDevice, Seen
+    from tpuctl.runtime.machine import HostView
 
+_MAX_FILE_BYTES = 1 << 16
+# Google, NVIDIA and AMD.
+_VENDORS = ("0x1ae0", "0x10de", "0x1002")
 _ACCEL = re.compile(r"accel[0-9]+")
 _VFIO = re.compile(r"[0-9]{1,9}")
 _NUMBER = re.compile(r"[0-9]+$")
 
 
-def device_nodes(machine: Seen, tpus: Sequence[PciDevice]) -> tuple[str, ...]:
-    """The device nodes of chips: never the control node, a folder or another device's group."""
-    accel = [f"/dev/{name}" for name in machine.names("/dev") if _ACCEL.fullmatch(name)]
-    groups = {device.iommu_group for device in tpus}
-    vfio = [
-        f"/dev/vfio/{name}"
-        for name in machine.names("/dev/vfio")
-        if _VFIO.fullmatch(name) and (None in groups or int(name) in groups)
-    ]
-    return tuple(sorted(path for path in accel + vfio if machine.is_device(path)))
-
-
-def nodes_of_chips(machine: Seen, tpus: Sequence[PciDevice]) -> list[tuple[str, ...]]:
-    """The device nodes of each chip that has any, in the order in which libtpu counts chips.
-
-    `tpus` are the functions of the chips on the PCI bus; a TPU7x has two, with a node each.
-    """
-    nodes = sorted(device_nodes(machine, tpus), key=number_of)
-    groups: dict[str, set[int | None]] = {}
-    for device in tpus:
-        groups.setdefault(device.slot, set()).add(device.iommu_group)
-    if any(node.startswith("/dev/accel") for node in nodes):
-        return [(node,) for node in nodes if node.startswith("/dev/accel")]
-    if any(None in known for known in groups.values()):
-        each = max(1, len(nodes) // max(1, len(groups)))
-        return [tuple(nodes[at : at + each]) for at in range(0, len(nodes), each)]
-    chips = (tuple(n for n in nodes if number_of(n) in known) for known in groups.values())
-    return sorted(filter(None, chips), key=lambda chip: number_of(chip[0]))
-
-
-def number_of(node: str) -> int:
-    """The number at the end of a device node's name."""
-    match = _NUMBER.search(node)
-    return int(match[0]) if match else 0
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_LARGEST_FILE = 1 << 16
-_VENDORS = ("0x1ae0", "0x10de", "0x1002")
-
-
-class Here:
-    """The machine that this process runs on; `root` lets something stand in for its files."""
+class LocalMachine:
+    """The machine that this process runs on; `root` replaces its file system in tests."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
@@ -80,7 +40,7 @@ class Here:
 
     @cached_property
     def self_process(self) -> Process:
-        """This very process."""
+        """This process."""
         return Process(pid=os.getpid(), ppid=os.getppid(), uid=os.geteuid())
 
     @cached_property
@@ -90,7 +50,8 @@ class Here:
 
     @cached_property
     def lockfile(self) -> LockFile | None:
-        """libtpu's lock file; looked at, never opened, since closing it would drop its lock."""
+        """The identity of libtpu's lock file."""
+        # Only stat: POSIX locks of this process would be dropped when it closes the file.
         try:
             found = os.stat(self._root + LOCKFILE)
         except OSError:
@@ -98,36 +59,36 @@ class Here:
         return LockFile(found.st_ino, found.st_uid)
 
     def read(self, path: str) -> str | None:
-        """Read a small regular file; anything else, devices above all, stays closed."""
+        """Read a small regular file; nothing else is opened, least of all a device."""
         try:
             if not stat.S_ISREG(os.stat(self._root + path).st_mode):
                 return None
             with open(self._root + path, "rb") as file:
-                return file.read(_LARGEST_FILE).decode(errors="replace")
+                return file.read(_MAX_FILE_BYTES).decode(errors="replace")
         except (OSError, ValueError):
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything at that path."""
+        """Whether the path exists."""
         return self._mode(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        """Whether that path is a folder."""
+        """Whether the path is a folder."""
         return stat.S_ISDIR(self._mode(path) or 0)
 
     def is_device(self, path: str) -> bool:
-        """Whether that path is a character device."""
+        """Whether the path is a character device."""
         return stat.S_ISCHR(self._mode(path) or 0)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder."""
+        """List the names in a folder."""
         try:
             return tuple(map(as_text, os.listdir(self._root + folder)))
         except (OSError, ValueError):
             return ()
 
     def process(self, pid: int) -> Process | None:
-        """Look at one process."""
+        """Look up a process."""
         status = self.read(f"/proc/{pid}/status")
         if status is None:
             return None
@@ -146,7 +107,7 @@ class Here:
         found: dict[int, tuple[str, ...]] = {}
         refused = []
         for name in self.names("/proc"):
-            pid = whole_number(name)
+            pid = parse_count(name)
             if pid is None:
                 continue
             try:
@@ -179,6 +140,7 @@ class Here:
         if tables == [None, None]:
             return None
         rows = (line.split() for table in tables if table for line in table.splitlines()[1:])
+        # State 0A is LISTEN.
         return any(
             len(row) > 3 and row[3] == "0A" and row[1].endswith(f":{port:04X}") for row in rows
         )
@@ -203,7 +165,7 @@ class Here:
             subsystem_device=self._word(f"{folder}/subsystem_device"),
             pci_class=self._word(f"{folder}/class"),
             driver=self._link(f"{folder}/driver"),
-            iommu_group=whole_number(group),
+            iommu_group=parse_count(group),
         )
 
     def _word(self, path: str) -> str | None:
@@ -216,12 +178,50 @@ class Here:
             return None
 
 
+def device_nodes(machine: HostView, tpus: Sequence[PciDevice]) -> tuple[str, ...]:
+    """Return the device nodes of chips, without control nodes and other devices' groups."""
+    accel = [f"/dev/{name}" for name in machine.names("/dev") if _ACCEL.fullmatch(name)]
+    groups = {device.iommu_group for device in tpus}
+    vfio = [
+        f"/dev/vfio/{name}"
+        for name in machine.names("/dev/vfio")
+        if _VFIO.fullmatch(name) and (None in groups or int(name) in groups)
+    ]
+    return tuple(sorted(path for path in accel + vfio if machine.is_device(path)))
+
+
+def nodes_of_chips(machine: HostView, tpus: Sequence[PciDevice]) -> list[tuple[str, ...]]:
+    """Group device nodes by chip, in the order in which libtpu counts chips.
+
+    `tpus` are the PCI functions of the chips; a TPU7x has two, with a node each. Chips without a
+    node are left out.
+    """
+    nodes = sorted(device_nodes(machine, tpus), key=number_of)
+    groups: dict[str, set[int | None]] = {}
+    for device in tpus:
+        groups.setdefault(device.slot, set()).add(device.iommu_group)
+    if any(node.startswith("/dev/accel") for node in nodes):
+        return [(node,) for node in nodes if node.startswith("/dev/accel")]
+    if any(None in known for known in groups.values()):
+        # Some containers hide the iommu groups: assume that every chip has as many nodes.
+        each = max(1, len(nodes) // max(1, len(groups)))
+        return [tuple(nodes[at : at + each]) for at in range(0, len(nodes), each)]
+    chips = (tuple(n for n in nodes if number_of(n) in known) for known in groups.values())
+    return sorted(filter(None, chips), key=lambda chip: number_of(chip[0]))
+
+
+def number_of(node: str) -> int:
+    """Return the number at the end of a device node's name."""
+    match = _NUMBER.search(node)
+    return int(match[0]) if match else 0
+
+
 def as_text(value: str) -> str:
-    """Bytes that are no text come from the system as lone surrogates, which nobody can print."""
+    """Replace lone surrogates, which stand for bytes that are not UTF-8 and cannot be printed."""
     return value if value.isascii() else value.encode(errors="replace").decode()
 
 
 def first_number(text: str | None) -> int | None:
-    """The number at the beginning of a text."""
+    """Return the number at the start of a text."""
     words = (text or "").split()
-    return whole_number(words[0]) if words else None
+    return parse_count(words[0]) if words else None
