@@ -14,7 +14,8 @@ from tpuctl.cli import app as program
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
 
-SOME_NEED = {"pydantic", "rich.console", "tpuctl.cloud.connect"}
+SOME_NEED = {"rich.console", "tpuctl.cloud.connect"}
+COMPLETION = {"_TPUCTL_COMPLETE": "complete_bash"}
 HEAVY = ("tensorflow", "google.cloud", "grpc", "jax", "torch", "keras", "numpy", "cv2", "PIL")
 
 
@@ -53,20 +54,26 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.rpartition("loaded")[2].split())
 
 
-def test_a_short_command_loads_no_validator_no_layout_and_no_cloud(tmp_path: Path) -> None:
+def test_a_short_command_loads_no_layout_and_no_cloud(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch()
     words = ["--host", "me@127.0.0.1", "--key", str(key), str(tmp_path / "nothing"), ":there"]
     assert loaded_by("cp", *words) == set()
-    words = ["--workers", "2", "--quality=90", "--dry-run", str(tmp_path), str(tmp_path / "small")]
-    assert "pydantic" not in loaded_by("data", "presize", *words)
-    words = ["--seconds", "0.5", "--steps", "3", str(tmp_path / "nothing")]
-    assert "pydantic" not in loaded_by("profile", "run", *words)
 
 
 def test_what_a_command_does_need_is_loaded_and_seen() -> None:
-    for tail in ("many", "-1"):
-        assert loaded_by("logs", "--tail", tail, "--host", "me@127.0.0.1") >= {"pydantic"}
+    assert loaded_by("show", "--help") == SOME_NEED
+
+
+def test_completion_and_the_list_of_commands_import_no_command() -> None:
+    for environment in ({}, COMPLETION | {"COMP_WORDS": "tpuctl d", "COMP_CWORD": "1"}):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "tpuctl", "--help"],
+            env=os.environ | environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert "doctor" in done.stdout
+        assert "tpuctl.cli.app" in done.stderr
+        assert "tpuctl.cli.doctor" not in done.stderr
 
 
 @pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
