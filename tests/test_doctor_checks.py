@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tpuctl.reporters.doctor_html import card
 
 from tests.machines import chips, codes, diagnosed
 from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.reporters import doctor as report
-from tpuctl.reporters.doctor_html import card
 
 JAX = {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.23"}
 XLA = {"torch": "2.9.0", "torch_xla": "2.9.0", "libtpu": "0.0.21"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tpuctl.reporters.doctor_html import card
 
 import tpuctl
 from tests.conftest import Tpuctl
@@ -15,7 +16,6 @@ from tests.machines import chips, diagnosed
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.reporters import doctor as report
-from tpuctl.reporters.doctor_html import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tpuctl.reporters.failures_page import page
 
 from tests.machines import shared
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.diagnosis.explain import explain
 from tpuctl.errors import InvalidInputError
-from tpuctl.reporters.failures_page import page
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "failures.md"
 

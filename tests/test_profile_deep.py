@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tpuctl.reporters.profile_deep import inside, taken
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
-from tpuctl.errors import TargetError
+from tpuctl.errors import ProfilerError, TargetError
 from tpuctl.profiling import Profile, profile_target
 from tpuctl.profiling.attribution import TRACED
 from tpuctl.profiling.deep.capture import (
     MOST_BYTES,
     MOST_S,
-    ProfilerError,
     Running,
     Window,
     capture,
@@ -28,7 +28,6 @@ from tpuctl.profiling.deep.models import Deep, TracedNode
 from tpuctl.profiling.models import Measurement, NodeCost
 from tpuctl.profiling.trace.stages import InputPipeline, StageWork
 from tpuctl.reporters.profile import csv
-from tpuctl.reporters.profile_deep import inside, taken
 from tpuctl.reporters.profile_html import page
 
 READ = ("Root", "Map")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tpuctl.reporters.profile_whatif import SCALE
 
 from tests.browser import Page, chromium
 from tests.pipeline_cases import measurement, profile, starving
@@ -13,7 +14,6 @@ from tests.test_pipeline_verdicts import CASES
 from tests.test_profile_files import hostile_page
 from tpuctl.profiling.whatif import what_if
 from tpuctl.reporters import profile_html
-from tpuctl.reporters.profile_whatif import SCALE
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

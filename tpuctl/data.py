@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
+    from tpuctl.api.data import cache as cache
+    from tpuctl.api.data import presize as presize
+    from tpuctl.api.data import serve as serve
+    from tpuctl.api.data import show as show
     from tpuctl.datasets.batches import open_batches as open_batches
-    from tpuctl.datasets.cache import cache as cache
     from tpuctl.datasets.cache_models import CacheOptions as CacheOptions
     from tpuctl.datasets.cache_models import CacheResult as CacheResult
     from tpuctl.datasets.cache_models import CopyResult as CopyResult
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from tpuctl.datasets.models import PresizeOptions as PresizeOptions
     from tpuctl.datasets.models import PresizeResult as PresizeResult
     from tpuctl.datasets.models import VerifyResult as VerifyResult
-    from tpuctl.datasets.presize import presize as presize
     from tpuctl.datasets.readers import open_tf_dataset as open_tf_dataset
     from tpuctl.datasets.readers import open_torch_dataset as open_torch_dataset
     from tpuctl.datasets.reading import Record as Record
@@ -33,27 +35,29 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "open_batches": "batches",
-        "cache": "cache",
-        "CacheOptions": "cache_models",
-        "CacheResult": "cache_models",
-        "CopyResult": "cache_models",
-        "open_cache": "cache_reader",
-        "contact_sheet": "describe",
-        "describe": "describe",
-        "write_sheet": "describe",
-        "yuv420_to_rgb": "images.geometry",
-        "copy_data_set": "local_copies",
-        "Description": "models",
-        "PresizeOptions": "models",
-        "PresizeResult": "models",
-        "VerifyResult": "models",
-        "presize": "presize",
-        "Record": "reading",
-        "read_records": "reading",
-        "open_tf_dataset": "readers",
-        "open_torch_dataset": "readers",
-        "verify": "verify",
+        "open_batches": "datasets.batches",
+        "cache": "api.data",
+        "CacheOptions": "datasets.cache_models",
+        "CacheResult": "datasets.cache_models",
+        "CopyResult": "datasets.cache_models",
+        "open_cache": "datasets.cache_reader",
+        "contact_sheet": "datasets.describe",
+        "describe": "datasets.describe",
+        "write_sheet": "datasets.describe",
+        "yuv420_to_rgb": "datasets.images.geometry",
+        "copy_data_set": "datasets.local_copies",
+        "Description": "datasets.models",
+        "PresizeOptions": "datasets.models",
+        "PresizeResult": "datasets.models",
+        "VerifyResult": "datasets.models",
+        "presize": "api.data",
+        "serve": "api.data",
+        "show": "api.data",
+        "Record": "datasets.reading",
+        "read_records": "datasets.reading",
+        "open_tf_dataset": "datasets.readers",
+        "open_torch_dataset": "datasets.readers",
+        "verify": "datasets.verify",
     },
-    package="tpuctl.datasets",
+    package="tpuctl",
 )

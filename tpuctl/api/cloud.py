@@ -5,26 +5,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tpuctl.cloud.connect import chosen_zone, open_cloud
+from tpuctl.api.workers import python_warning
+from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud
 from tpuctl.cloud.create import Created, NotCreated
 from tpuctl.cloud.create import create as create_planned
-from tpuctl.cloud.delete import Deletion, plan_deletion
+from tpuctl.cloud.delete import TIMEOUT_S, Deletion, plan_deletion
 from tpuctl.cloud.delete import delete as delete_planned
 from tpuctl.cloud.gc import Leftovers, find_leftovers, remove_leftovers
-from tpuctl.cloud.list import TpuList, list_tpus, show_tpu
+from tpuctl.cloud.list import TpuList, list_tpus
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.quotas import QuotaTable, read_quotas
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.cloud.wait import Waited, wait_until_gone, wait_until_ready
 from tpuctl.cloud.zones import plan_with_service, zones_to_try
+from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import split_user
+from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.remote.results import Sink
 from tpuctl.supervise.act import Edge, Login
 from tpuctl.supervise.loop import watch as watch_planned
 from tpuctl.supervise.memory import Store
 from tpuctl.supervise.messages import Watched
 from tpuctl.supervise.plan import Wishes, plan_order, plan_watch
+
+OnWarning = Callable[[str], None]
 
 
 def create(
@@ -63,16 +68,26 @@ def create(
 
 
 def list(
-    *, zone: str | None = None, all_zones: bool = False, project: str | None = None
+    *,
+    zone: str | None = None,
+    all_zones: bool = False,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
 ) -> TpuList:
-    """List TPUs and queued resources in the zone given or set, or in all zones."""
+    """List TPUs and queued resources in the given zone or the one set, or in all zones."""
     zone = chosen_zone(zone, all_zones=all_zones)
-    return list_tpus(open_cloud(project).api, zone=zone)
+    return list_tpus(_open(project, on_warning).api, zone=zone)
 
 
-def show(name: str, *, zone: str | None = None, project: str | None = None) -> Tpu | QueuedTpu:
-    """Show one TPU, or the queued resource that waits for it."""
-    return show_tpu(open_cloud(project).api, name, zone=chosen_zone(zone))
+def show(
+    name: str,
+    *,
+    zone: str | None = None,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> Tpu | QueuedTpu:
+    """Show one TPU with its jobs, or the queued resource that waits for it."""
+    return show_with_jobs(_open(project, on_warning).api, name, zone=chosen_zone(zone))
 
 
 def wait(
@@ -83,11 +98,14 @@ def wait(
     timeout_s: float | None = None,
     project: str | None = None,
     on_progress: OnProgress = silent,
+    on_warning: OnWarning = python_warning,
 ) -> Waited:
-    """Wait until a TPU is ready on all workers, or until it is gone; for ever without a timeout."""
-    wait_until = wait_until_ready if until == "ready" else wait_until_gone
-    return wait_until(
-        open_cloud(project).api,
+    """Wait until a TPU is ready on all workers, or gone; forever without a timeout."""
+    goals = {"ready": wait_until_ready, "gone": wait_until_gone}
+    if until not in goals:
+        raise UsageError(f"Cannot wait for {until!r}.", hint="Wait for ready or for gone.")
+    return goals[until](
+        _open(project, on_warning).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -95,23 +113,70 @@ def wait(
     )
 
 
-def delete(*names: str, zone: str | None = None, project: str | None = None) -> Deletion:
-    """Delete TPUs and wait until they are gone; asks nothing. Failures are in the result."""
-    cloud = open_cloud(project)
-    plan = plan_deletion(cloud.api, names, zone=chosen_zone(zone), journal=cloud.journal)
-    return delete_planned(cloud.api, plan, journal=cloud.journal)
+def delete(
+    *names: str,
+    everything: bool = False,
+    zone: str | None = None,
+    timeout_s: float | None = None,
+    project: str | None = None,
+    dry_run: bool = False,
+    confirm: Callable[[Deletion], None] = lambda plan: None,
+    on_progress: OnProgress = silent,
+    on_warning: OnWarning = python_warning,
+) -> Deletion:
+    """Delete TPUs and wait until they are gone; failures are in the result.
+
+    `everything` deletes all TPUs of the zone, or of all zones where none is given or set. `confirm`
+    is called with the plan before anything is deleted; it raises an exception to stop.
+    """
+    if everything == bool(names):
+        raise UsageError("Which TPUs? Give their names, or --all.", hint="tpuctl list")
+    cloud = _open(project, on_warning)
+    chosen = None if everything else names
+    plan = plan_deletion(cloud.api, chosen, zone=chosen_zone(zone), journal=cloud.journal)
+    if dry_run:
+        return plan
+    if plan.tpus:
+        confirm(plan)
+    return delete_planned(
+        cloud.api,
+        plan,
+        journal=cloud.journal,
+        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
+        on_progress=on_progress,
+    )
 
 
-def gc(*, yes: bool = False, zone: str | None = None, project: str | None = None) -> Leftovers:
-    """Find what is of no use any more in the zone given, or in all; delete it with `yes`."""
+def gc(
+    *,
+    yes: bool = False,
+    zone: str | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+) -> Leftovers:
+    """Find dead, expired and abandoned TPUs in a zone, or in all; delete them with `yes`."""
     cloud = open_cloud(project)
     found = find_leftovers(cloud.api, journal=cloud.journal, zone=zone)
-    return remove_leftovers(cloud.api, found, journal=cloud.journal) if yes else found
+    if not yes:
+        return found
+    return remove_leftovers(cloud.api, found, journal=cloud.journal, on_progress=on_progress)
 
 
-def quota(accelerator_type: str | None = None, *, project: str | None = None) -> QuotaTable:
-    """Tell how many chips the project may have, where."""
-    return read_quotas(open_cloud(project).api, accelerator_type)
+def quota(
+    accelerator_type: str | None = None,
+    *,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> QuotaTable:
+    """Read how many chips the project may have in each zone, of one type or of all."""
+    return read_quotas(_open(project, on_warning).api, accelerator_type)
+
+
+def _open(project: str | None, on_warning: OnWarning) -> Cloud:
+    cloud = open_cloud(project)
+    for warning in cloud.warnings:
+        on_warning(warning)
+    return cloud
 
 
 def watch(

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
-from tpuctl.cli.options import add_common_options, common_options
+from tpuctl.cli.options import add_common_options, command, common_options
 from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -48,13 +48,13 @@ class Contents(TyperGroup):
         self.params.extend(common_options())
         run = super().main
         code = _guarded(lambda: run(arguments, prog_name="tpuctl", standalone_mode=False))
-        # Python would look for garbage in all that was imported once more before it leaves.
+        # Without this, Python looks once more for garbage in all that was imported.
         gc.freeze()
         sys.exit(code)
 
 
 def _guarded(run: Callable[[], Any]) -> int:
-    """Run a command; whatever it raises becomes one message and an exit code."""
+    """Run a command; an exception becomes one message and an exit code."""
     try:
         code = run()
     except TpuctlError as error:
@@ -86,10 +86,14 @@ def _interrupted() -> int:
 
 
 def _load(entry: Entry) -> Any:
-    command = typer.main.get_command(importlib.import_module(entry.module).app)
-    command.name = entry.name
-    add_common_options(command)
-    return command
+    found = getattr(importlib.import_module(entry.module), entry.attribute)
+    app = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
+    if app is not found:
+        command(app, entry.name)(found)
+    loaded = typer.main.get_command(app)
+    loaded.name = entry.name
+    add_common_options(loaded)
+    return loaded
 
 
 def _print_version(wanted: bool) -> None:
@@ -114,7 +118,7 @@ def root(
 
 def main() -> None:
     """Run `tpuctl` with the arguments of the process."""
-    # What a command imports is no garbage; to look through it is a tenth of a short one's time.
+    # Imported objects are not garbage, and looking through them takes a tenth of a short command.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -123,5 +127,5 @@ def main() -> None:
 
 
 def _leave(number: int, _: Any) -> NoReturn:
-    """End by a signal the way Ctrl-C ends: what we started is stopped, what we wrote is whole."""
+    """End by a signal as by Ctrl-C, so that child processes are stopped and files are complete."""
     sys.exit(128 + number)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output
-from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
-from tpuctl.cloud.connect import Cloud
+from tpuctl.cloud.connect import Cloud, open_cloud
 from tpuctl.cloud.create import Choice, Created, NotCreated
 from tpuctl.cloud.create import create as create_planned
+from tpuctl.cloud.follow import Attempt
 from tpuctl.cloud.placement import read_disk
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.ttl import MOST_BYTES
@@ -23,17 +23,15 @@ from tpuctl.compile.conclude import warn_before_create
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.hosts import split_user
 from tpuctl.remote.keys import first_key
-from tpuctl.reporters import create as report
+from tpuctl.reporters import changes as report
 from tpuctl.settings import state_dir
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
-app = typer.Typer(add_completion=False)
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")]
 Type = Annotated[
     str,
-    typer.Option("--type", help="Such as v5e-8 or v4-32."),
+    typer.Option("--accelerator-type", "--type", help="Type such as v5e-8 or v4-32."),
 ]
 Zone = Annotated[str | None, typer.Option(help="Where; auto tries every zone that has the type.")]
 Zones = Annotated[str | None, typer.Option(help="Zones to try in this order: A,B.")]
@@ -59,7 +57,6 @@ Wait = Annotated[bool, typer.Option(help="Until all workers are ready.")]
 Timeout = Annotated[str | None, typer.Option(help="Longest wait in each zone.")]
 
 
-@app.command()
 def create(
     name: Name,
     kind: Type,
@@ -86,7 +83,13 @@ def create(
     dry_run: DryRun = False,
     project: Project = None,
 ) -> None:
-    """Create a TPU in the first zone that has one, and wait until every worker is ready."""
+    """Create a TPU, and wait until every worker is ready.
+
+    Examples:
+        tpuctl create my-tpu --accelerator-type v5e-8 --zone us-central1-a --ttl 4h
+        tpuctl create my-tpu --accelerator-type v5e-8 --zone auto --spot --max-usd 20
+        tpuctl create my-tpu --accelerator-type v4-32 --dry-run
+    """
     options = CreateOptions(
         name=name,
         accelerator_type=kind,
@@ -108,25 +111,27 @@ def create(
     )
     timeout_s = parse_duration_s(timeout) if timeout else None
     plan_create(options)
-    cloud = opened(project)
+    cloud = open_cloud(project)
+    for warning in cloud.warnings:
+        output.warn(warning)
     plan = with_traffic(cloud.api, plan_with_service(cloud.api, options), bucket=bucket)
     plan = plan.warned(*warn_before_create(plan.accelerator_type))
     if dry_run:
-        output.show(plan, report.plan)
+        output.show(plan, report.render_create_plan)
     else:
         _announce(plan, yes=yes)
         metadata = first_key(state_dir(), split_user(name)[0])
         plan = replace(plan, options=replace(plan.options, metadata=metadata))
-        output.show(_create(cloud, plan, wait=wait, timeout_s=timeout_s), report.created)
+        output.show(_create(cloud, plan, wait=wait, timeout_s=timeout_s), report.render_created)
 
 
 def _announce(plan: CreatePlan, *, yes: bool) -> None:
     """Say what it costs and what to beware of, and ask for leave to spend that."""
     for warning in plan.warnings:
-        output.note(f"Warning: {warning}")
+        output.warn(warning)
     if plan.to_try:
-        output.note(report.price(plan))
-        output.confirm(report.question(plan), yes=yes)
+        output.note(report.create_price(plan))
+        output.confirm(report.create_question(plan), yes=yes)
 
 
 def _create(
@@ -142,8 +147,12 @@ def _create(
             timeout_s=timeout_s,
             on_interrupt=lambda: _leave_or_cancel(display),
             on_progress=display.enter_context(states()),
-            on_attempt=lambda attempt: output.note(report.attempt(attempt)) if several else None,
+            on_attempt=lambda attempt: _note_attempt(attempt) if several else None,
         )
+
+
+def _note_attempt(attempt: Attempt) -> None:
+    output.note(report.attempt_line(attempt))
 
 
 def _leave_or_cancel(display: ExitStack) -> Choice:

@@ -1,16 +1,27 @@
-"""Options that every command has, and those that the commands for Cloud TPUs share."""
+"""Options that every command has, options that several share, and how a command is registered."""
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a TPU.")]
-Project = Annotated[str | None, typer.Option(help="Google Cloud project, if not the one set.")]
-Zone = Annotated[str | None, typer.Option(help="Zone, if not the one set; - for all of them.")]
-Timeout = Annotated[str | None, typer.Option(help="Longest wait, such as 90s or 1h30m.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, do nothing.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TPU.")]
+Project = Annotated[
+    str | None, typer.Option(help="Google Cloud project.  Default: the project setting.")
+]
+Zone = Annotated[
+    str | None,
+    typer.Option(help="Zone such as us-central1-a; - for all zones.  Default: the zone setting."),
+]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Maximum wait, such as 90s or 1h30m.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
+]
 
 _common = typer.Typer(add_completion=False)
 
@@ -18,12 +29,11 @@ _common = typer.Typer(add_completion=False)
 @_common.command()
 def _every_command(
     as_json: bool = typer.Option(
-        False,
-        "--json",
-        help="Print one JSON document on stdout and nothing else.",
-        expose_value=False,
+        False, "--json", help="Print the result as one JSON document.", expose_value=False
     ),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show why.", expose_value=False),
+    verbose: bool = typer.Option(
+        False, "--verbose", "-v", help="Show the reasons for the result.", expose_value=False
+    ),
     debug: bool = typer.Option(
         False, "--debug", help="Show the traceback of an error.", expose_value=False
     ),
@@ -46,3 +56,18 @@ def add_common_options(command: Any) -> None:
         for below in command.commands.values():
             add_common_options(below)
     command.params.extend(common_options())
+
+
+def command(
+    app: typer.Typer, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command; the examples in its docstring end its help."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+        # Escaped, for rich takes [tpu] for markup.
+        lines = [line.strip().replace("[", r"\[") for line in examples.splitlines()]
+        app.command(name, help=text, epilog="\n".join(["Examples:", *lines]))(function)
+        return function
+
+    return register

@@ -6,23 +6,20 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli import output, workers
-from tpuctl.cli.opening import opened
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
-from tpuctl.cli.run import Chdir, Env
-from tpuctl.cloud.connect import chosen_zone
+from tpuctl.cli.workers import Chdir, Env, split_name
+from tpuctl.cloud.connect import chosen_zone, open_cloud
 from tpuctl.cloud.zones import AUTO
 from tpuctl.errors import UsageError
 from tpuctl.remote.hosts import parse_hosts, split_user
-from tpuctl.reporters import watch as report
+from tpuctl.reporters import changes as report
 from tpuctl.supervise.act import Edge, Login
 from tpuctl.supervise.loop import watch as watch_planned
 from tpuctl.supervise.memory import Store
 from tpuctl.supervise.messages import Watched
 from tpuctl.supervise.plan import WatchPlan, Wishes, plan_order, plan_watch
 from tpuctl.units import parse_duration_s
-
-app = typer.Typer(add_completion=False)
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
@@ -41,7 +38,10 @@ HangAfter = Annotated[
 BadHostAfter = Annotated[
     str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
 ]
-Type = Annotated[str | None, typer.Option("--type", help="To make it where it is not.")]
+Type = Annotated[
+    str | None,
+    typer.Option("--accelerator-type", "--type", help="Type to create if needed."),
+]
 Zone = Annotated[str | None, typer.Option(help="Where it is, and is made again; auto is anywhere.")]
 Zones = Annotated[str | None, typer.Option(help="Where it may be made again: A,B.")]
 Spot = Annotated[bool | None, typer.Option("--spot/--no-spot", help="Like the one that there is.")]
@@ -59,7 +59,6 @@ Fresh = Annotated[
 ]
 
 
-@app.command()
 def watch(
     words: Words = None,
     code: Code = None,
@@ -85,8 +84,13 @@ def watch(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a job and keep it alive: on another TPU when this one is taken away."""
-    name, *argv = words or [""]
+    """Run a job and keep it alive, also when its TPU is preempted.
+
+    Examples:
+        tpuctl watch my-tpu -- python3 train.py
+        tpuctl watch my-tpu --accelerator-type v5e-8 --spot --code . -- python3 train.py
+    """
+    name, argv = split_name(words)
     if not name:
         raise UsageError("Which TPU? There is no NAME.", hint="tpuctl watch NAME -- CMD...")
     is_given = "@" in name
@@ -104,18 +108,20 @@ def watch(
     ttl_s = parse_duration_s(ttl) if ttl else None
     wishes = Wishes(look_in, made_in, kind, spot, queued, ttl_s, max_usd, runtime_version)
     login = Login(user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given)
-    cloud = opened(project)
+    cloud = open_cloud(project)
+    for warning in cloud.warnings:
+        output.warn(warning)
     store = Store(cloud.api, name)
     if dry_run:
         plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
-        output.show(plan, report.plan)
+        output.show(plan, report.render_watch_plan)
         return
     with store.alone():
         plan = plan_watch(cloud, name, wishes, order, store=store, fresh=fresh)
         _announce(plan, yes=yes)
-        edge = Edge(cloud, login, sink=workers.sink(), note=output.note, progress=states)
+        edge = Edge(cloud, login, sink=output.worker_sink(), note=output.note, progress=states)
         result = _watch(edge, plan, store, delete_at_end=delete)
-    output.show(result, report.watched)
+    output.show(result, report.render_watched)
 
 
 def _watch(edge: Edge, plan: WatchPlan, store: Store, *, delete_at_end: bool) -> Watched:
@@ -127,11 +133,11 @@ def _watch(edge: Edge, plan: WatchPlan, store: Store, *, delete_at_end: bool) ->
 def _announce(plan: WatchPlan, *, yes: bool) -> None:
     """Say what it may cost; ask where something is to be made right now."""
     for warning in plan.warnings:
-        output.note(f"Warning: {warning}")
-    promise = report.promise(plan)
+        output.warn(warning)
+    promise = report.watch_promise(plan)
     output.note(promise[0].upper() + promise[1:])
     if plan.state is None and not plan.memory.attempts:
-        output.confirm(report.question(plan), yes=yes)
+        output.confirm(report.watch_question(plan), yes=yes)
 
 
 def _zones(zone: str | None, zones: str | None) -> tuple[str | None, tuple[str, ...] | None]:

@@ -26,15 +26,9 @@ from tpuctl.compile.hlo import parse
 from tpuctl.compile.models import Compilation, Program, Tensor, Work
 from tpuctl.compile.program import name_layers, read_out_of_memory, read_report, summarise
 from tpuctl.compile.slices import Slice, load_facts
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import CompilerError
 
 Options = dict[str, str]
-
-
-class CompilerError(TpuctlError):
-    """The TPU's compiler refused a program."""
-
-    code = "compile_failed"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from tpuctl.datasets.results import (
 from tpuctl.datasets.reuse import refuse_another_plan, usable
 from tpuctl.datasets.state import Finished, Work, quarantine_text
 from tpuctl.errors import MissingExtraError, UsageError, WriteError
-from tpuctl.progress import OnProgress, told
+from tpuctl.progress import OnProgress, message
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder, free_bytes, locked, write_atomically
 from tpuctl.storage.port import Storage, open_storage
@@ -116,7 +116,7 @@ def presize_into_storage(
         return summed([_result(share, {}) for share in shares])
     missing = [] if all(share.is_complete for share in shares) else _missing(shares)
     if missing and (traffic := plan_traffic(runs[0], missing)):
-        on_progress(told(describe_traffic(runs[0], traffic)))
+        on_progress(message(describe_traffic(runs[0], traffic)))
     if options.engine == "beam":
         _build_on_beam(runs, missing)
         built: dict[str, Finished] = {}
@@ -173,7 +173,7 @@ def _build_all(
                 return built
             if not is_waiting:
                 left = f"Other machines are at {len(missing)} of the shards"
-                on_progress(told(f"{left}; what they leave is taken over."))
+                on_progress(message(f"{left}; what they leave is taken over."))
             is_waiting = True
             clock.sleep(POLL_S)
             leases.look()

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from tpuctl.datasets.images.geometry import Fidelity, Mode
 from tpuctl.datasets.quarantine import Quarantined
-from tpuctl.errors import InvalidInputError, TpuctlError, UsageError
+from tpuctl.errors import DamagedError, InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.units import MIB, parse_bytes
 
@@ -188,12 +188,6 @@ class Damage:
     path: str
     kind: str
     detail: str
-
-
-class DamagedError(InvalidInputError):
-    """A data set is not what its manifest says."""
-
-    code = "damaged"
 
 
 @dataclass(frozen=True)

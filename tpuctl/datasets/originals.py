@@ -10,7 +10,7 @@ from typing import Protocol
 from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import Entry
 from tpuctl.datasets.quarantine import BadImageError, readable
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Patience, Storage, open_storage
 
@@ -21,12 +21,6 @@ _AHEAD_BYTES = 64 << 20
 _CONNECTIONS = 8
 # Less than a worker may be silent about one picture.
 _PATIENCE = Patience(total_s=120.0)
-
-
-class SourceChangedError(InvalidInputError):
-    """A picture is not the one any more that the plan was made for."""
-
-    code = "source_changed"
 
 
 class Originals(Protocol):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import tpuctl
-from tpuctl.datasets.originals import SourceChangedError
 from tpuctl.datasets.plan import ShardJob
 from tpuctl.datasets.state import Finished
 from tpuctl.errors import (
@@ -26,6 +25,7 @@ from tpuctl.errors import (
     NotLoggedInError,
     PermissionDeniedError,
     RateLimitedError,
+    SourceChangedError,
     TpuctlError,
     UnavailableError,
     WriteError,

@@ -23,7 +23,7 @@ from tpuctl.datasets.results import (
 from tpuctl.datasets.reuse import refuse_another_plan, reusable
 from tpuctl.datasets.state import QUARANTINE, Finished, Work
 from tpuctl.errors import WriteError
-from tpuctl.progress import OnProgress, silent, told
+from tpuctl.progress import OnProgress, message, silent
 from tpuctl.storage.local import free_bytes, locked, write_atomically
 from tpuctl.units import format_bytes
 
@@ -162,7 +162,7 @@ def _make(run: _Run, on_progress: OnProgress) -> PresizeResult:
         missing = [job for job in run.plan.jobs if job.id not in done]
         _check_space(run, missing)
         if traffic := plan_traffic(run.prepared, missing):
-            on_progress(told(describe_traffic(run.prepared, traffic)))
+            on_progress(message(describe_traffic(run.prepared, traffic)))
         resumed = bool(kept) or any(run.work.part(job.id).exists() for job in missing)
         fresh = build_missing(run.prepared, run.work, missing, lock, on_progress)
         result = _conclude(run, kept, {shard.job: shard for shard in fresh})

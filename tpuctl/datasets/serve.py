@@ -23,11 +23,10 @@ from tpuctl.datasets.serve_models import (
     PORT,
     Server,
     Service,
-    ServiceFailedError,
     line_of,
     plan_servers,
 )
-from tpuctl.errors import MissingExtraError, UsageError
+from tpuctl.errors import MissingExtraError, ServiceFailedError, UsageError
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.run import STDOUT, Command, run_each

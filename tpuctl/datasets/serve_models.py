@@ -3,16 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tpuctl.errors import TpuctlError
 from tpuctl.outcome import Outcome
 
 PORT = 5050
-
-
-class ServiceFailedError(TpuctlError):
-    """A server of the tf.data service ended, and again each time it was started anew."""
-
-    code = "service_failed"
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,7 @@ from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World
-from tpuctl.errors import InvalidInputError, MissingExtraError
-
-
-class PortTakenError(InvalidInputError):
-    """Somebody else listens there."""
+from tpuctl.errors import MissingExtraError, PortTakenError
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""tpuctl inside a notebook: functions that display themselves, and magics."""
+"""tpuctl as an IPython extension."""

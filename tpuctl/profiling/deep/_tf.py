@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tpuctl.profiling.deep.capture import ProfilerError
+from tpuctl.errors import ProfilerError
 
 # Operations and iterators, without the runtime's inner workings.
 HOST_LEVEL = 2

@@ -71,12 +71,6 @@ class Profiler(Protocol):
         """End, and name the file; raises ProfilerError where there is none."""
 
 
-class ProfilerError(TpuctlError):
-    """There is no profiler, or it may not be used."""
-
-    code = "profiler"
-
-
 @dataclass(frozen=True)
 class Window:
     """What a pipeline did for a while: its process's CPU seconds, and how far its nodes came.
