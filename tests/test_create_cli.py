@@ -47,7 +47,7 @@ def test_the_plan_is_shown_and_nothing_is_asked_for(
 def test_a_search_says_what_became_of_every_zone(here: CloudWorld, tpuctl: Tpuctl) -> None:
     result = tpuctl(*CREATE, "--zone", "auto", "--yes", "--ttl", "1h")
     assert result.exit_code == 0
-    assert "v5litepod-8: $9.60 an hour, for 1h 00m, $9.60 at most." in result.stderr
+    assert "v5litepod-8: $9.60 per hour, for 1h 00m, $9.60 at most." in result.stderr
     assert f"{C}: not tried: quota 0 chips" in result.stderr
     assert f"{B}: no capacity after " in result.stderr
     assert 'There is no more capacity in the zone "us-central1-a"' in result.stderr
@@ -76,7 +76,7 @@ def test_a_failure_has_its_attempts_in_the_same_envelope(here: CloudWorld, tpuct
 @pytest.mark.parametrize(
     ("words", "exit_code", "message"),
     [
-        (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 an hour, until you delete it?"),
+        (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 per hour, until you delete it?"),
         ([], 2, "Where? There is no --zone"),
         (["--zone", A, "--zones", B], 2, "exclude each other"),
         (["--zones", f"{A},,{B}"], 1, "'' is no zone"),

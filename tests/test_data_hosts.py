@@ -29,7 +29,7 @@ from tpuctl.datasets.preparing import prepare
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.reporters.data import presize as report
+from tpuctl.reporters.data import render_presized as report
 from tpuctl.storage.port import Storage, open_storage
 
 pytestmark = pytest.mark.slow

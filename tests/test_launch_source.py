@@ -4,10 +4,10 @@ import ast
 from pathlib import Path
 
 import pytest
-from tpuctl.reporters.launch import command_line
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
+from tpuctl.reporters.training import command_line
 from tpuctl.training.catalog import list_templates
 from tpuctl.training.source import Source, read_source
 from tpuctl.training.strategies import plan_training

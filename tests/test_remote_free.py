@@ -23,7 +23,7 @@ from tpuctl.remote.connection import Connection, ask
 from tpuctl.remote.fleet import drive, open_fleet
 from tpuctl.remote.free import Held, HeldWorker, find_holders, free_chips
 from tpuctl.remote.payload import COMMAND, opening
-from tpuctl.reporters import chips as report
+from tpuctl.reporters import workers as report
 from tpuctl.runtime.here import Here, nodes_of_chips
 from tpuctl.runtime.machine import PciDevice
 
@@ -305,5 +305,5 @@ def test_whose_chips_must_be_said(tpuctl) -> None:
 
 
 def test_the_report_of_nothing_to_do(own: Slice) -> None:
-    text = report.held(find_holders(own.hosts, own.access))
+    text = report.render_held(find_holders(own.hosts, own.access))
     assert text == "worker 0-1: all chips are free, as far as can be seen"

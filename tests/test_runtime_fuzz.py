@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.machines import environments
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.errors import InvalidInputError
-from tpuctl.reporters import doctor, doctor_html, envelope
+from tpuctl.reporters import envelope
+from tpuctl.reporters import machine as report
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
@@ -124,8 +125,8 @@ FIELDS = ("env", "files", "pci", "metadata", "packages", "requires", "python", "
 def check(document: dict[str, Any]) -> None:
     diagnosis = diagnose(RecordedMachine(document))
     json.loads(envelope.success("doctor", diagnosis))
-    assert "<script" not in doctor_html.card(diagnosis).lower()
-    assert doctor.state_line(diagnosis)
+    assert "<script" not in report.diagnosis_card(diagnosis).lower()
+    assert report.render_diagnosis(diagnosis)
     assert diagnosis.exit_code == (1 if diagnosis.blocking else 0)
 
 

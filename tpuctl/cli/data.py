@@ -8,7 +8,7 @@ import typer
 import tpuctl
 from tpuctl.api.workers import Workers
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Zone, command
+from tpuctl.cli.options import DryRun, Project, Zone, command, examples
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.models import parse_shard_bytes, parse_size_of, parse_sizes
 from tpuctl.reporters import data as report
@@ -17,6 +17,11 @@ data = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Turn photographs into shards once; verify, cache and serve them.",
+    epilog=examples(
+        "tpuctl data presize photos photos-224 --size 224",
+        "tpuctl data verify photos-224",
+        "tpuctl data cache pipeline.py:make_dataset cached",
+    ),
 )
 
 Dst = Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for the shards.")]

@@ -58,16 +58,21 @@ def add_common_options(command: Any) -> None:
     command.params.extend(common_options())
 
 
+def examples(*lines: str) -> str:
+    """Write the end of a help screen: command lines that run as they are."""
+    # Escaped, because rich takes [tpu] for markup.
+    return "\n".join(["Examples:", *(line.replace("[", r"\[") for line in lines)])
+
+
 def command(
     app: typer.Typer, name: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command; the examples in its docstring end its help."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
-        # Escaped, for rich takes [tpu] for markup.
-        lines = [line.strip().replace("[", r"\[") for line in examples.splitlines()]
-        app.command(name, help=text, epilog="\n".join(["Examples:", *lines]))(function)
+        text, _, lines = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+        epilog = examples(*map(str.strip, lines.splitlines()))
+        app.command(name, help=text, epilog=epilog)(function)
         return function
 
     return register

@@ -7,7 +7,7 @@ import typer
 
 import tpuctl
 from tpuctl.cli import output
-from tpuctl.cli.options import command
+from tpuctl.cli.options import command, examples
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import practice as report
 
@@ -15,6 +15,11 @@ emulator = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Run a local emulator of the Cloud TPU API: no account, no bill.",
+    epilog=examples(
+        'eval "$(tpuctl emulator start --detach)"',
+        "tpuctl emulator status",
+        "tpuctl emulator stop",
+    ),
 )
 
 

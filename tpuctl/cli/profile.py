@@ -7,7 +7,7 @@ import typer
 
 import tpuctl
 from tpuctl.cli import output
-from tpuctl.cli.options import command
+from tpuctl.cli.options import command, examples
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import profile as report
 
@@ -15,6 +15,11 @@ profile = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Find what keeps the device waiting for input, and what helps.",
+    epilog=examples(
+        "tpuctl profile run photos --device-step-ms 60",
+        "tpuctl profile run --out after.tpuprof -- python train.py",
+        "tpuctl profile diff before.tpuprof after.tpuprof",
+    ),
 )
 
 Target = Annotated[

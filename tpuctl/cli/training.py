@@ -9,7 +9,7 @@ import typer
 import tpuctl
 from tpuctl.api.workers import Workers
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Zone, command
+from tpuctl.cli.options import DryRun, Project, Zone, command, examples
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import training as report
 from tpuctl.reporters.fit import render_fit
@@ -18,11 +18,17 @@ templates = typer.Typer(
     add_completion=False,
     invoke_without_command=True,
     help="List, show and copy training scripts to start from.",
+    epilog=examples("tpuctl templates", "tpuctl templates new mnist-cnn my-project"),
 )
 bench = typer.Typer(
     add_completion=False,
     invoke_without_command=True,
     help="Measure how fast this machine trains, and compare two machines.",
+    epilog=examples(
+        "tpuctl bench --batch 256,512 --epochs 3",
+        "tpuctl bench --json > tpu.json",
+        "tpuctl bench compare cpu.json tpu.json",
+    ),
 )
 
 TemplateName = Annotated[str, typer.Argument(help="Name of a template.")]

@@ -206,7 +206,7 @@ def diagnosis_card(diagnosis: Diagnosis) -> str:
 def _verdict(diagnosis: Diagnosis) -> str:
     warnings = sum(problem.severity == "warning" for problem in diagnosis.problems)
     if diagnosis.blocking:
-        colour, words = "blocking", "✗ the accelerator cannot be used"
+        colour, words = "blocking", "✗ a problem blocks the accelerator"
     elif warnings:
         colour, words = "warning", f"! {warnings} warning(s)"
     elif not _has_framework(diagnosis):

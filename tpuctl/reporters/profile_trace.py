@@ -54,8 +54,8 @@ def figures(profile: Profile, trace: TraceDetail) -> Iterator[tuple[str, str]]:
 def idle_table(trace: TraceDetail) -> Table:
     """Show what the host did while the devices were idle."""
     title = f"idle {format_duration(trace.idle_s)}"
-    right = ("share", "time", "overlapping")
-    table = layout.table(title, "share", "", "time", "overlapping", right=right)
+    right = ("share", "time", "active")
+    table = layout.table(title, "share", "", "time", "active", right=right)
     for column in table.columns[1:]:
         column.no_wrap = True
     for each in trace.idle:
