@@ -61,7 +61,7 @@ def test_the_table_has_a_line_for_each_row_and_the_first_epoch_apart() -> None:
         "GPU", "tensorflow", "default", "256", "18.00", "6.00", "25.60", "100.0", "10,000",
     ]  # fmt: skip
     assert "mnist-cnn on gpu, 2026-11-22: 60,000 examples per epoch" in text
-    assert "the first of which compiles" in text
+    assert "the first one compiles" in text
 
 
 def test_a_sweeps_document_names_the_command_whatever_its_options(tpuctl) -> None:

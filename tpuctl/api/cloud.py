@@ -13,11 +13,12 @@ from tpuctl.cloud.delete import TIMEOUT_S, Deletion, plan_deletion
 from tpuctl.cloud.delete import delete as delete_planned
 from tpuctl.cloud.gc import Leftovers, find_leftovers, remove_leftovers
 from tpuctl.cloud.list import TpuList, list_tpus
-from tpuctl.cloud.plan import CreateOptions
+from tpuctl.cloud.plan import CreateOptions, CreatePlan
 from tpuctl.cloud.quotas import QuotaTable, read_quotas
 from tpuctl.cloud.tpu import QueuedTpu, Tpu
 from tpuctl.cloud.wait import Waited, wait_until_gone, wait_until_ready
-from tpuctl.cloud.zones import plan_with_service, zones_to_try
+from tpuctl.cloud.zones import plan_with_service, with_traffic, zones_to_try
+from tpuctl.compile.conclude import warn_before_create
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import split_user
@@ -27,7 +28,7 @@ from tpuctl.supervise.act import Edge, Login
 from tpuctl.supervise.loop import watch as watch_planned
 from tpuctl.supervise.memory import Store
 from tpuctl.supervise.messages import Watched
-from tpuctl.supervise.plan import Wishes, plan_order, plan_watch
+from tpuctl.supervise.plan import WatchPlan, Wishes, plan_order, plan_watch
 
 OnWarning = Callable[[str], None]
 
@@ -40,9 +41,11 @@ def create(
     wait: bool = True,
     timeout_s: float | None = None,
     project: str | None = None,
+    dry_run: bool = False,
+    check: bool = True,
     on_progress: OnProgress = silent,
     **options: Any,
-) -> Created:
+) -> Created | NotCreated | CreatePlan:
     """Create a TPU, which costs money, and wait until every worker of it can be reached.
 
     `zone` is one, several in the order of trying, or "auto"; further options are those of
@@ -54,6 +57,9 @@ def create(
     wanted = CreateOptions(name, accelerator_type, zones, **options)
     cloud = open_cloud(project)
     plan = plan_with_service(cloud.api, wanted)
+    plan = with_traffic(cloud.api, plan, bucket=None).warned(*warn_before_create(plan.accelerator_type))
+    if dry_run:
+        return plan
     result = create_planned(
         cloud.api,
         plan,
@@ -62,7 +68,7 @@ def create(
         timeout_s=timeout_s,
         on_progress=on_progress,
     )
-    if isinstance(result, NotCreated):
+    if check and isinstance(result, NotCreated):
         raise result.error
     return result
 
@@ -190,10 +196,11 @@ def watch(
     fresh: bool = False,
     delete_at_end: bool = False,
     wishes: Wishes | None = None,
+    dry_run: bool = False,
     sink: Sink | None = None,
     note: Callable[[str], None] = lambda _: None,
     **patience: Any,
-) -> Watched:
+) -> Watched | WatchPlan:
     """Run a job and keep it alive, on one TPU after the other; this costs money, and asks nothing.
 
     `wishes` say what to make where there is no TPU yet; `patience` are the further options of
@@ -205,8 +212,10 @@ def watch(
     order = plan_order(command, env=env, code=code, **patience)
     cloud = open_cloud(project)
     store = Store(cloud.api, plain)
+    asked = wishes or Wishes(chosen_zone(zone))
+    if dry_run:
+        return plan_watch(cloud, plain, asked, order, store=store, fresh=fresh)
     with store.alone():
-        asked = wishes or Wishes(chosen_zone(zone))
         plan = plan_watch(cloud, plain, asked, order, store=store, fresh=fresh)
         login = Login(user, is_given=plain != name)
         edge = Edge(cloud, login, sink=sink or _show, note=note)

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.compile.models import Fit
-    from tpuctl.remote.results import Ends, Sink
+    from tpuctl.remote.copy_plan import Copied
+    from tpuctl.remote.jobs import StartedJob
+    from tpuctl.remote.logs import Logs
+    from tpuctl.remote.results import Sink
     from tpuctl.training.bench import Bench, Comparison
     from tpuctl.training.catalog import Catalog, Template, Written
     from tpuctl.training.plan import LaunchPlan
+    from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
 
 
@@ -82,7 +86,7 @@ def launch(
     log: int | None = None,
     sink: Sink = print_output,
     on_progress: OnProgress = silent,
-) -> LaunchPlan | Training | Ends:
+) -> LaunchPlan | RemotePlan | Training | Copied | StartedJob | Logs:
     """Train a template or a script with the right strategy, here or on every worker of a TPU.
 
     Args:

@@ -1,1 +1,1 @@
-"""tpuctl as an IPython extension."""
+"""The IPython extension: `%tpuctl` and `%%tpuprofile`."""
