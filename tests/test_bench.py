@@ -13,7 +13,7 @@ from tests import contract
 from tests.machines import diagnosed, environment
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.progress import silent
-from tpuctl.reporters import bench as report
+from tpuctl.reporters import training as report
 from tpuctl.training.bench import (
     Bench,
     Row,
@@ -55,13 +55,13 @@ def test_two_machines_give_the_speed_ups_of_every_batch_and_of_their_best() -> N
 
 def test_the_table_has_a_line_for_each_row_and_the_first_epoch_apart() -> None:
     console = Console(width=120, file=io.StringIO())
-    console.print(report.bench(sweep("gpu", {256: 6.0})))
+    console.print(report.render_bench(sweep("gpu", {256: 6.0})))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.splitlines()[-1].split() == [
         "GPU", "tensorflow", "default", "256", "18.00", "6.00", "25.60", "100.0", "10,000",
     ]  # fmt: skip
-    assert "mnist-cnn on gpu, 2026-11-22: 60,000 examples an epoch" in text
-    assert "the first of which compiles" in text
+    assert "mnist-cnn on gpu, 2026-11-22: 60,000 examples per epoch" in text
+    assert "the first one compiles" in text
 
 
 def test_a_sweeps_document_names_the_command_whatever_its_options(tpuctl) -> None:

@@ -1,10 +1,12 @@
-import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -14,7 +16,8 @@ from tpuctl.cli import app as program
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
 
-SOME_NEED = {"pydantic", "rich.console", "tpuctl.cloud.connect"}
+SOME_NEED = {"rich.console", "tpuctl.cloud.connect"}
+COMPLETION = {"_TPUCTL_COMPLETE": "complete_bash"}
 HEAVY = ("tensorflow", "google.cloud", "grpc", "jax", "torch", "keras", "numpy", "cv2", "PIL")
 
 
@@ -34,7 +37,7 @@ def heavy_after(modules: list[str]) -> dict[str, list[str]]:
 
 
 def test_no_command_loads_anything_heavy_before_it_runs() -> None:
-    assert heavy_after(["tpuctl.cli.app", *(entry.module for entry in CONTENTS)]) == {}
+    assert heavy_after(["tpuctl", "tpuctl.cli.app", *(entry.module for entry in CONTENTS)]) == {}
 
 
 def test_the_probe_would_notice() -> None:
@@ -53,26 +56,34 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.rpartition("loaded")[2].split())
 
 
-def test_a_short_command_loads_no_validator_no_layout_and_no_cloud(tmp_path: Path) -> None:
+def test_a_short_command_loads_no_layout_and_no_cloud(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch()
     words = ["--host", "me@127.0.0.1", "--key", str(key), str(tmp_path / "nothing"), ":there"]
     assert loaded_by("cp", *words) == set()
-    words = ["--workers", "2", "--quality=90", "--dry-run", str(tmp_path), str(tmp_path / "small")]
-    assert "pydantic" not in loaded_by("data", "presize", *words)
-    words = ["--seconds", "0.5", "--steps", "3", str(tmp_path / "nothing")]
-    assert "pydantic" not in loaded_by("profile", "run", *words)
 
 
 def test_what_a_command_does_need_is_loaded_and_seen() -> None:
-    for tail in ("many", "-1"):
-        assert loaded_by("logs", "--tail", tail, "--host", "me@127.0.0.1") >= {"pydantic"}
+    assert loaded_by("show", "--help") == {"rich.console"}
+    assert loaded_by("list", "--project", "p") == {"tpuctl.cloud.connect"}
+
+
+def test_completion_and_the_list_of_commands_import_no_command() -> None:
+    for environment in ({}, COMPLETION | {"COMP_WORDS": "tpuctl d", "COMP_CWORD": "1"}):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "tpuctl", "--help"],
+            env=os.environ | environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert "doctor" in done.stdout
+        assert "tpuctl.cli.app" in done.stderr
+        assert "tpuctl.cli.machine" not in done.stderr
 
 
 @pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
 def test_the_table_of_contents_says_what_the_command_says(entry: Entry) -> None:
-    command = typer.main.get_command(importlib.import_module(entry.module).app)
-    assert (command.help or "").splitlines()[0] == entry.help
+    assert (program._load(entry).help or "").splitlines()[0] == entry.help
+    # One line of the help screen in 80 columns.
+    assert len(entry.help) <= 65
 
 
 @pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
@@ -84,6 +95,46 @@ def test_every_command_has_the_common_options_and_no_foreign_ones(tpuctl, entry:
     for screen in screens if len(screens) == 1 else screens[1:]:
         assert all(option in screen for option in ("--json", "--verbose", "--debug"))
         assert "--install-completion" not in screen
+
+
+def examples_of(words: tuple[str, ...], command: Any) -> Iterator[tuple[str, str]]:
+    """Every example in the help of a command and of those below it."""
+    below = getattr(command, "commands", {})
+    for name, child in below.items():
+        yield from examples_of((*words, name), child)
+    title, *lines = (command.epilog or "").splitlines()
+    assert title == "Examples:"
+    yield from ((" ".join(words), line.replace("\\[", "[")) for line in lines)
+
+
+EXAMPLES = [pair for entry in CONTENTS for pair in examples_of((entry.name,), program._load(entry))]
+
+
+@pytest.mark.parametrize(("command", "line"), EXAMPLES, ids=lambda text: text)
+def test_every_example_in_a_help_screen_parses(command: str, line: str) -> None:
+    if match := re.fullmatch(r'eval "\$\((.*)\)"', line):
+        line = match[1]
+    program_name, *arguments = shlex.split(line.partition(" > ")[0])
+    assert program_name == "tpuctl"
+    assert f"{' '.join(arguments)} ".startswith(f"{command} ")
+    parse(arguments)
+
+
+def parse(arguments: list[str]) -> None:
+    """Read arguments with the parser that the command line has, and run nothing."""
+    group: Any = typer.main.get_command(program.app)
+    context = group.make_context("tpuctl", list(arguments))
+    while rest := context._protected_args + context.args:
+        if not hasattr(group, "resolve_command"):
+            break
+        name, group, rest = group.resolve_command(context, rest)
+        context = group.make_context(name, rest, parent=context)
+
+
+def test_an_example_with_a_wrong_option_would_not_parse() -> None:
+    for words in (["doctor", "--nonsense"], ["bench", "compare", "one.json"], ["types", "a", "b"]):
+        with pytest.raises(typer.TyperException):
+            parse(words)
 
 
 def test_help_lists_every_command(tpuctl) -> None:

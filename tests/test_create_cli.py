@@ -14,6 +14,7 @@ from tests.conftest import Tpuctl
 from tests.fit_cases import too_large
 from tpuctl.api.cloud import create
 from tpuctl.cloud.create import Created, NotCreated
+from tpuctl.codec import to_plain
 from tpuctl.compile.cache import open_cache
 from tpuctl.compile.models import CompileRequest, Target
 from tpuctl.compile.slices import find_slice
@@ -54,7 +55,7 @@ def test_the_plan_is_shown_and_nothing_is_asked_for(
 def test_a_search_says_what_became_of_every_zone(here: CloudWorld, tpuctl: Tpuctl) -> None:
     result = tpuctl(*CREATE, "--zone", "auto", "--yes", "--ttl", "1h")
     assert result.exit_code == 0
-    assert "v5litepod-8: $9.60 an hour, for 1h 00m, $9.60 at most." in result.stderr
+    assert "v5litepod-8: $9.60 per hour, for 1h 00m, $9.60 at most." in result.stderr
     assert f"{C}: not tried: quota 0 chips" in result.stderr
     assert f"{B}: no capacity after " in result.stderr
     assert 'There is no more capacity in the zone "us-central1-a"' in result.stderr
@@ -83,7 +84,7 @@ def test_a_failure_has_its_attempts_in_the_same_envelope(here: CloudWorld, tpuct
 @pytest.mark.parametrize(
     ("words", "exit_code", "message"),
     [
-        (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 an hour, until you delete it?"),
+        (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 per hour, until you delete it?"),
         ([], 2, "there is no --zone, and none is set"),
         (["--zone", A, "--zones", B], 2, "exclude each other"),
         (["--zones", f"{A},,{B}"], 1, "'' is not a valid zone"),
@@ -146,7 +147,7 @@ def remember_that_it_does_not_fit(monkeypatch: pytest.MonkeyPatch, folder: Path)
         target, find_slice("v5e-8"), batch_size=4096, dtype=None, training=True
     )
     cache = open_cache()
-    cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
+    cache.save(question, to_plain(too_large(examples=4096, needed_bytes=32 * GIB)), files=())
     cache.remember(question)
 
 
@@ -210,7 +211,7 @@ def test_a_program_that_cannot_fit_is_spoken_of_before_anybody_pays(
     cache, slice_ = open_cache(), find_slice("v5e-8")
     target = Target("function", "train.py:make", function=Function("train.py", "make"))
     question = CompileRequest(target, slice_, batch_size=4096, dtype=None, training=True)
-    cache.save(question, too_large(examples=4096, needed_bytes=32 * GIB), files=())
+    cache.save(question, to_plain(too_large(examples=4096, needed_bytes=32 * GIB)), files=())
     assert "train.py:make" not in tpuctl(*CREATE, "--zone", A, "--dry-run").stderr
     cache.remember(question)
     result = tpuctl(*CREATE, "--zone", A, "--dry-run", "--json")

@@ -19,7 +19,7 @@ from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.errors import InvalidInputError, PermissionDeniedError, QuotaExceededError, WriteError
 from tpuctl.progress import Progress
-from tpuctl.reporters import create as report
+from tpuctl.reporters import changes as report
 
 A, B, C = "us-west4-a", "us-central1-a", "us-central1-b"
 ZONE = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
@@ -458,8 +458,8 @@ def test_without_waiting_the_accepted_request_is_shown_and_journalled(
     late = ask(here.api, journal, "t3", queued=True, how={"wait": False})
     assert isinstance(late, Created)
     assert late.usd_so_far == 0.0
-    assert "in line it costs nothing" in str(report.created(late))
-    assert "to give it up: tpuctl delete t3" in str(report.created(late))
+    assert "queueing is free" in str(report.render_created(late))
+    assert "to cancel it: tpuctl delete t3" in str(report.render_created(late))
     assert phases(here, journal) == ["accepted"] * 5
 
 

@@ -28,7 +28,7 @@ from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.readers import open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.reporters.data import presize as report
+from tpuctl.reporters.data import render_presized as report
 from tpuctl.storage.port import Storage, open_storage
 
 pytestmark = pytest.mark.slow

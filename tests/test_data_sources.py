@@ -18,7 +18,7 @@ from tpuctl.datasets.reading import read_records
 from tpuctl.datasets.shards.originals import BucketOriginals
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import NotFoundError, PermissionDeniedError, SourceChangedError
-from tpuctl.progress import TOLD, Progress
+from tpuctl.progress import MESSAGE, Progress
 from tpuctl.storage.port import Location, Storage, open_storage, warning_of
 
 pytestmark = pytest.mark.slow
@@ -116,9 +116,9 @@ def test_a_picture_that_changes_under_the_run_is_noticed(
     victim = storage.stat("class-1/004.jpg")
 
     def disturb(progress: Progress) -> None:
-        if progress.task == TOLD and change == "deleted":
+        if progress.task == MESSAGE and change == "deleted":
             storage.delete(victim)
-        elif progress.task == TOLD:
+        elif progress.task == MESSAGE:
             storage.replace(victim, storage.read("class-0/000.jpg"))
 
     with pytest.raises(SourceChangedError, match=r"class-1/004\.jpg changed while"):

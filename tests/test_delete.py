@@ -18,7 +18,7 @@ from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.lookup import ResourceGroup
 from tpuctl.cloud.models import DataDisk
 from tpuctl.errors import NotFoundError, PermissionDeniedError, UsageError
-from tpuctl.reporters import deletions as report
+from tpuctl.reporters import changes as report
 
 Worlds = Callable[..., CloudWorld]
 Tpuctl = Callable[..., Any]
@@ -57,7 +57,7 @@ def test_a_plan_says_what_would_go_and_changes_nothing(world: Worlds, journal: J
     plan = planned(here, journal, "t1", "t2", "t1")
     assert [removal.name for removal in plan.tpus] == ["t1", "t2"]
     assert (plan.saved_usd_per_hour, plan.freed_chips, plan.dry_run) == (19.2, 16, True)
-    assert report.question(plan).endswith("Delete these 2 TPUs? That stops $19.20 an hour.")
+    assert report.delete_question(plan).endswith("Delete these 2 TPUs? This saves $19.20 per hour.")
     assert sent(here, "delete_node") == []
 
 
@@ -190,7 +190,7 @@ def test_a_node_goes_with_its_queued_resource(world: Worlds, journal: Journal) -
     here.clock.sleep(300)
     plan = planned(here, journal, "q1")
     assert plan.tpus[0].queued_resource == "q1"
-    assert "with its queued resource q1" in report.question(plan)
+    assert "with its queued resource q1" in report.delete_question(plan)
     (removal,) = delete(here.api, plan, journal=journal).tpus
     assert removal.outcome == "deleted"
     world_now = here.emulator.advance()
@@ -239,7 +239,7 @@ def test_the_end_is_noted_in_the_journal_and_a_repeat_is_no_error(
     for zone in (None, HERE):
         again = planned(here, journal, "t1", zone=zone)
         assert (again.tpus, again.exit_code, again.status) == ((), 0, "ok")
-        assert report.deletion(again) == f"Was deleted already: t1 in {HERE}"
+        assert report.render_deletion(again) == f"Already deleted: t1 in {HERE}"
     with pytest.raises(NotFoundError, match=FAR):
         planned(here, journal, "t1", zone=FAR)
 
@@ -314,7 +314,7 @@ def test_a_dry_run_deletes_nothing_and_asks_nothing(world: Worlds, tpuctl: Tpuct
     result = tpuctl("delete", "t1", "--dry-run")
     assert result.exit_code == 0
     assert result.stdout.startswith(
-        f"Would delete t1 in {HERE} (v5litepod-8, READY, $9.60 an hour)"
+        f"Would delete t1 in {HERE} (v5litepod-8, READY, $9.60 per hour)"
     )
     assert sent(here, "delete_node") == []
 
@@ -353,7 +353,7 @@ def test_names_or_all_but_not_both_and_not_neither(
 def test_there_is_nothing_to_delete(world: Worlds, tpuctl: Tpuctl) -> None:
     world()
     result = tpuctl("delete", "--all", "--yes")
-    assert (result.exit_code, result.stdout) == (0, "There is nothing to delete.\n")
+    assert (result.exit_code, result.stdout) == (0, "Nothing to delete.\n")
 
 
 @pytest.mark.slow

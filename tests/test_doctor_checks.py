@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tests.machines import chips, codes, diagnosed
 from tpuctl.diagnosis.diagnose import CHECKS
-from tpuctl.reporters import doctor as report
-from tpuctl.reporters.doctor_html import card
+from tpuctl.reporters import machine as report
+from tpuctl.reporters.machine import diagnosis_card as card
 
 JAX = {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.23"}
 XLA = {"torch": "2.9.0", "torch_xla": "2.9.0", "libtpu": "0.0.21"}
@@ -406,7 +406,7 @@ def test_the_report_is_golden(golden: Callable[[str, str], None]) -> None:
     )
     paper = io.StringIO()
     console = Console(file=paper, width=100, color_system=None, force_jupyter=False)
-    console.print(report.text(diagnosed(machine)))
+    console.print(report.render_diagnosis(diagnosed(machine)))
     lines = (line.rstrip() for line in paper.getvalue().splitlines())
     golden("doctor.txt", "\n".join(lines) + "\n")
     golden("doctor.html", card(diagnosed(machine)) + "\n")

@@ -14,8 +14,8 @@ from tests.conftest import Tpuctl
 from tests.machines import chips, diagnosed
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.diagnosis.explain import failures
-from tpuctl.reporters import doctor as report
-from tpuctl.reporters.doctor_html import card
+from tpuctl.reporters import machine as report
+from tpuctl.reporters.machine import diagnosis_card as card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
@@ -31,7 +31,7 @@ V5E_VM = {**V5E, "metadata": {"instance/attributes/agent-worker-number": "0"}}
 def words(machine: dict[str, Any]) -> str:
     paper = io.StringIO()
     console = Console(file=paper, width=100, color_system=None, force_jupyter=False)
-    console.print(report.text(diagnosed(machine)))
+    console.print(report.render_diagnosis(diagnosed(machine)))
     return paper.getvalue()
 
 
@@ -54,7 +54,7 @@ def test_without_a_framework_the_report_says_so_and_gives_the_line(
     for text in (words(machine), card(diagnosed(machine)).replace("&#x27;", "'")):
         assert sentence in text
         assert line in text
-        assert "nothing is wrong" not in text.lower()
+        assert "no problems found" not in text.lower()
         assert "Start with" not in text
     best = diagnosed(machine).recommended
     package = line.split("'")[1]
@@ -64,9 +64,9 @@ def test_without_a_framework_the_report_says_so_and_gives_the_line(
 
 @pytest.mark.parametrize("machine", [{"packages": {"jax": "0.7.2"}}, {**V5E_VM, "packages": JAX}])
 def test_with_a_framework_nothing_is_wrong(machine: dict[str, Any]) -> None:
-    assert "Nothing is wrong." in words(machine)
+    assert "No problems found." in words(machine)
     assert "Start with jax" in words(machine)
-    assert "nothing is wrong" in card(diagnosed(machine))
+    assert "no problems found" in card(diagnosed(machine))
 
 
 def commands_named(text: str) -> list[str]:
@@ -88,8 +88,8 @@ def test_the_catalogue_names_only_commands_that_exist() -> None:
 def test_hints_and_fixes_name_only_commands_that_exist() -> None:
     root = Path(tpuctl.__file__).parent
     files = [path for module in MODULES for path in (root / module).rglob("*.py")]
-    files += (root / "reporters" / f"{name}.py" for name in ("doctor_text", "explain", "types"))
-    files += (root / "cli" / f"{name}.py" for name in ("doctor", "explain", "types"))
+    files += (root / "reporters" / f"{name}.py" for name in ("machine", "types"))
+    files.append(root / "cli" / "machine.py")
     found = {
         (path.name, command)
         for path in files

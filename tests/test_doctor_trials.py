@@ -311,7 +311,7 @@ def test_fix_without_a_terminal_is_an_error_that_names_yes_or_has_nothing_to_do(
         assert "--yes" in result.document["errors"][0]["hint"]
     else:
         assert result.data["repairs"] == []
-        assert "safely" in tpuctl("doctor", "--fix").stdout
+        assert "fixed automatically" in tpuctl("doctor", "--fix").stdout
 
 
 def test_the_doctor_prints_every_key_of_the_contract(tpuctl: Callable[..., Any]) -> None:

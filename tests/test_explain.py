@@ -15,7 +15,7 @@ from tests.machines import shared
 from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.diagnosis.explain import explain, failures
 from tpuctl.errors import InvalidInputError
-from tpuctl.reporters.failures_page import page
+from tpuctl.reporters.machine import failures_page
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "failures.md"
 
@@ -260,5 +260,5 @@ def test_an_empty_standard_input_is_wrong_usage() -> None:
 def test_the_golden_page_of_codes_is_the_catalogue(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden"):
         PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page(), encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: make golden"
+        PAGE.write_text(failures_page(), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == failures_page(), "run: make golden"

@@ -170,6 +170,6 @@ def test_the_report_of_a_type_is_golden(golden: Callable[[str, str], None]) -> N
     from rich.console import Console
 
     paper = io.StringIO()
-    Console(file=paper, width=100, color_system=None).print(report.text(describe("v4-32")))
+    Console(file=paper, width=100, color_system=None).print(report.render_types(describe("v4-32")))
     lines = (line.rstrip() for line in paper.getvalue().splitlines())
     golden("types_v4_32.txt", "\n".join(lines) + "\n")

@@ -65,11 +65,11 @@ ARROWS: dict[str, set[str]] = {
     "remote": {"cloud", "hardware", "runtime", "storage"},
     "supervise": {"cloud", "hardware", "remote", "storage"},
     "demo": {"data"} | SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "supervise"},
-    "api": SERVICES,
-    "data": {"datasets"},
+    "api": SERVICES | {"reporters"},
+    "data": {"api", "datasets"},
     "reporters": SERVICES,
     "cli": SERVICES | {"api", "data", "reporters"},
-    "notebook": {"cli", "reporters", "datasets", "diagnosis", "profiling", "runtime"},
+    "notebook": {"api", "cli", "datasets", "profiling"},
 }
 
 

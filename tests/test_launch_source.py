@@ -7,7 +7,7 @@ import pytest
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
-from tpuctl.reporters.launch import command_line
+from tpuctl.reporters.training import command_line
 from tpuctl.training.catalog import list_templates
 from tpuctl.training.plan import plan_training
 from tpuctl.training.source import Source, read_source

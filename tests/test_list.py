@@ -91,7 +91,7 @@ def test_a_dead_node_and_its_dead_queued_resource_block_their_chips_once(world: 
     here.clock.sleep(600)
     seen = list_tpus(here.api)
     assert [seen.tpus[0].is_dead, seen.queued_resources[0].is_dead] == [True, True]
-    assert "holding its name and the quota of 8 chips: q1." in report.listing(seen)
+    assert "holding its name and the quota of 8 chips: q1." in report.render_tpus(seen)
 
 
 def test_a_dead_tpu_is_shown_with_what_it_still_blocks(world: Worlds, golden: Golden) -> None:
@@ -102,13 +102,13 @@ def test_a_dead_tpu_is_shown_with_what_it_still_blocks(world: Worlds, golden: Go
     queue(here, "q1", zone=FAR, kind="v5e-16")
     here.clock.sleep(7200)
     ask(here, "t3", zone=FAR)
-    golden("list.txt", report.listing(list_tpus(here.api)) + "\n")
+    golden("list.txt", report.render_tpus(list_tpus(here.api)) + "\n")
 
 
 def test_nothing_is_said_to_be_nothing(world: Worlds) -> None:
     here = world()
-    assert "No TPUs in any zone." in report.listing(list_tpus(here.api)) + "\n"
-    assert f"No TPUs in {HERE}." in report.listing(list_tpus(here.api, zone=HERE))
+    assert "No TPUs in any zone." in report.render_tpus(list_tpus(here.api)) + "\n"
+    assert f"No TPUs in {HERE}." in report.render_tpus(list_tpus(here.api, zone=HERE))
 
 
 def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) -> None:
@@ -127,7 +127,7 @@ def test_show_finds_a_tpu_in_whatever_zone_it_is(world: Worlds, golden: Golden) 
     shown = show_with_jobs(here.api, "pod")
     assert isinstance(shown, Tpu)
     assert (shown.zone, len(shown.workers), shown.ttl_left_s) == (FAR, 4, 5400)
-    text = printed(report.one(shown)).replace(shown.id, "ID")
+    text = printed(report.render_tpu(shown)).replace(shown.id, "ID")
     golden("show_pod.txt", text.replace(shown.labels["tpuctl-create"], "CREATE-ID"))
 
 
@@ -149,7 +149,7 @@ def test_show_of_what_waits_in_line_shows_the_queued_resource(world: Worlds) -> 
         shown = show_with_jobs(here.api, "q1", zone=zone)
         assert isinstance(shown, QueuedTpu)
         assert shown.state == "WAITING_FOR_RESOURCES"
-    assert "WAITING_FOR_RESOURCES" in printed(report.one(shown))
+    assert "WAITING_FOR_RESOURCES" in printed(report.render_tpu(shown))
 
 
 def test_show_of_nothing_names_the_zone(world: Worlds) -> None:

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
-from tpuctl.errors import TargetError
+from tpuctl.errors import ProfilerError, TargetError
 from tpuctl.profiling import Profile, profile_target
 from tpuctl.profiling.align import match_trace
 from tpuctl.profiling.attribution import TRACED
 from tpuctl.profiling.measure.host_trace import (
     MOST_BYTES,
     MOST_S,
-    ProfilerError,
     Running,
     Window,
     capture,
@@ -28,9 +27,8 @@ from tpuctl.profiling.models import Measurement, NodeCost
 from tpuctl.profiling.trace.host_trace import merge, read_host_traces
 from tpuctl.profiling.trace.models import Deep, TracedNode
 from tpuctl.profiling.trace.stages import InputPipeline, StageWork
-from tpuctl.reporters.profile import csv
-from tpuctl.reporters.profile_deep import inside, taken
-from tpuctl.reporters.profile_html import page
+from tpuctl.reporters.profile import deep_summary, operation_lines, profile_csv
+from tpuctl.reporters.profile_html import profile_page
 
 READ = ("Root", "Map")
 
@@ -221,15 +219,15 @@ def test_the_report_says_what_the_trace_took_and_what_is_inside() -> None:
     )
     measured = measurement(phase(), traced=traced_as(JPEG), deep=deep)
     found = profile(measured)
-    assert taken(deep) == (
+    assert deep_summary(deep) == (
         "3.0 s, 293 KiB; 0.7 % of the vCPUs meanwhile; "
         "+1.2% CPU time per element (-1.0% to +3.4%); "
         "0.6 % of the vCPUs over 14 s of profiling, at most 1.07 %; "
         "99 % of the work linked to a stage"
     )
-    assert inside(found) == ["decode: OpDecode 75%"]
-    assert "OpDecode 75%" in page(found)
-    assert "OpDecode 75%" in csv(found)
+    assert operation_lines(found) == ["decode: OpDecode 75%"]
+    assert "OpDecode 75%" in profile_page(found)
+    assert "OpDecode 75%" in profile_csv(found)
 
 
 def test_shares_are_from_a_trace_only_where_no_neighbour_stretched_it() -> None:

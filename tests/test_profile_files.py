@@ -136,30 +136,30 @@ def test_profiles_that_do_not_compare_are_warned_about(before: Profile) -> None:
 
 
 def test_the_report_of_a_starving_pipeline(before: Profile, golden: Any) -> None:
-    golden("profile_vcpu.txt", plain(report.text(before)))
+    golden("profile_vcpu.txt", plain(report.render_profile(before)))
 
 
 def test_the_report_without_a_device(golden: Any) -> None:
-    golden("profile_no_device.txt", plain(report.text(profile(measurement(phase())))))
+    golden("profile_no_device.txt", plain(report.render_profile(profile(measurement(phase())))))
 
 
 def test_the_comparison_as_text(before: Profile, after: Profile, golden: Any) -> None:
-    golden("profile_diff.txt", plain(report.comparison(diff(before, after))))
+    golden("profile_diff.txt", plain(report.render_profile_diff(diff(before, after))))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_report_is_wider_than_the_terminal(case: str) -> None:
-    text = report.text(profile(CASES[case][1]))
+    text = report.render_profile(profile(CASES[case][1]))
     for width in (40, 60, 80, 100):
         assert max(map(len, plain(text, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", [40, 48, 57, 58, 60, 71, 72, 77, 78, 100])
 def test_no_column_title_or_figure_of_a_stage_is_cut(before: Profile, width: int) -> None:
-    lines = plain(report.text(before), width).splitlines()
+    lines = plain(report.render_profile(before), width).splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("stage "))
     title, *rows = lines[start : lines.index("", start)]
-    known = {"stage", *(column.title for column in report.COLUMNS)}
+    known = {"stage", *(title for title, *_ in report._COLUMNS)}
     assert set(title.split()) <= known
     assert [row.split()[0] for row in rows[:3]] == ["read", "decode", "resize"]
     assert "81.5%" in rows[1]
@@ -168,12 +168,14 @@ def test_no_column_title_or_figure_of_a_stage_is_cut(before: Profile, width: int
 
 
 def test_a_wide_terminal_shows_every_column(before: Profile) -> None:
-    title = next(line for line in plain(report.text(before)).splitlines() if "ms/ex" in line)
+    title = next(
+        line for line in plain(report.render_profile(before)).splitlines() if "ms/ex" in line
+    )
     assert title.split() == ["stage", "CPU", "ms/ex", "calls", "alone/s", "where"]
 
 
 def test_stages_as_csv_have_a_header_and_a_line_each(before: Profile) -> None:
-    header, *lines = report.csv(before).splitlines()
+    header, *lines = report.profile_csv(before).splitlines()
     assert header.startswith("index,name,op,location,examples_per_s_alone")
     assert len(lines) == len(before.stages)
 
@@ -203,7 +205,7 @@ def hostile_page(before: Profile) -> str:
         notes=(HOSTILE,),
         advice=(replace(before.advice[0], what=HOSTILE, change=HOSTILE),),
     )
-    return profile_html.page(hostile)
+    return profile_html.profile_page(hostile)
 
 
 def test_the_page_needs_nothing_else_and_runs_only_our_script(before: Profile) -> None:
@@ -229,7 +231,9 @@ def test_the_page_check_would_notice_a_script() -> None:
 
 
 def test_a_hostile_name_cannot_style_the_terminal(before: Profile) -> None:
-    assert "[red]" in plain(report.text(replace(before, target=HOSTILE, evidence=(HOSTILE,))))
+    assert "[red]" in plain(
+        report.render_profile(replace(before, target=HOSTILE, evidence=(HOSTILE,)))
+    )
 
 
 def test_show_prints_json_that_keeps_the_contract(

@@ -15,7 +15,7 @@ import tpuctl
 from tests.pipeline_cases import measurement, profile, starving
 from tpuctl.cli.app import app
 from tpuctl.errors import TargetError
-from tpuctl.reporters import profile_live
+from tpuctl.reporters import profile as report
 
 
 def in_a_process(body: str, folder: Path) -> str:
@@ -202,10 +202,10 @@ def test_outside_the_block_an_iterable_is_just_iterated() -> None:
 def test_a_live_row_fits_a_hundred_columns_under_its_header() -> None:
     found = profile(measurement(*starving()))
     named = replace(found.stages[1], name="a_stage_with_a_very_long_name" * 4, is_bottleneck=True)
-    row = profile_live.row(replace(found, stages=(named,)))
+    row = report.live_row(replace(found, stages=(named,)))
     assert len(row) <= 100
     assert "vcpu" in row
-    assert row.index("vcpu") + 4 == profile_live.header().index("verdict") + len("verdict")
+    assert row.index("vcpu") + 4 == report.live_header().index("verdict") + len("verdict")
 
 
 def test_watching_what_nobody_profiles_says_how_to_start_it() -> None:

@@ -13,7 +13,7 @@ from tests.test_pipeline_verdicts import CASES
 from tests.test_profile_files import hostile_page
 from tpuctl.profiling.whatif import what_if
 from tpuctl.reporters import profile_html
-from tpuctl.reporters.profile_whatif import SCALE
+from tpuctl.reporters.profile_html import SCALE
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -48,7 +48,7 @@ def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path)
     assert result.cpu_ms_per_example
     assert result.scaling
     assert result.scaling.unevenness == 0.09
-    browser.open(write(tmp_path, profile_html.page(result)))
+    browser.open(write(tmp_path, profile_html.profile_page(result)))
     most = int(browser.evaluate("document.querySelector('input[name=vcpus]').max"))
     for vcpus in (1, 2, 3, most):
         for exponent in (-1.0, 0.301, 1.78, 2.5, 5.0):
@@ -75,7 +75,7 @@ def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path)
 def test_the_page_opens_with_what_was_measured(browser: Page, tmp_path: Path) -> None:
     result = profile(measurement(*starving()))
     assert result.device
-    browser.open(write(tmp_path, profile_html.page(result)))
+    browser.open(write(tmp_path, profile_html.profile_page(result)))
     assert said(browser, "vcpus") == result.vcpus.available
     assert said(browser, "step") == pytest.approx(result.device.step_ms, rel=0.003)
     assert said(browser, "needed") == pytest.approx(result.vcpus.needed_to_saturate, rel=0.01)
@@ -95,7 +95,8 @@ def test_a_hostile_name_runs_nothing_in_a_real_browser(browser: Page, tmp_path: 
 def test_where_vcpus_are_not_the_limit_there_are_no_sliders(browser: Page, tmp_path: Path) -> None:
     browser.open(
         write(
-            tmp_path, profile_html.page(profile(CASES["a Python function that holds the lock"][1]))
+            tmp_path,
+            profile_html.profile_page(profile(CASES["a Python function that holds the lock"][1])),
         )
     )
     assert browser.evaluate("document.querySelectorAll('input, script').length") == 0

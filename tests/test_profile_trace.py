@@ -43,13 +43,13 @@ def read(tmp_path: Path):
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_report_of_a_trace(read, scene: str, golden: Any) -> None:
-    golden(f"profile_trace_{scene}.txt", plain(report.text(read(scene))))
+    golden(f"profile_trace_{scene}.txt", plain(report.render_profile(read(scene))))
 
 
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_no_report_is_wider_than_the_terminal(read, scene: str, width: int) -> None:
-    assert max(map(len, plain(report.text(read(scene)), width).splitlines())) <= width
+    assert max(map(len, plain(report.render_profile(read(scene)), width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -92,15 +92,15 @@ def test_two_traces_are_compared_by_idle_time_and_steps(read) -> None:
 
 
 def test_csv_of_a_trace_is_its_idle_time_or_its_stages(read) -> None:
-    header, row = report.csv(read("transfer")).splitlines()
+    header, row = report.profile_csv(read("transfer")).splitlines()
     assert header == "code,what,idle_s,share_of_idle,active_share"
     assert row.startswith("to_device,copying from the host to the device,0.3")
-    assert report.csv(read("host")).startswith("index,name,op")
+    assert report.profile_csv(read("host")).startswith("index,name,op")
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_page_of_a_trace_is_safe_and_has_a_timeline(read, scene: str) -> None:
-    page = profile_html.page(replace(read(scene), target=HOSTILE))
+    page = profile_html.profile_page(replace(read(scene), target=HOSTILE))
     parsed = Tags()
     parsed.feed(page)
     assert "script" not in parsed.tags

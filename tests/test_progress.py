@@ -2,7 +2,7 @@
 
 import io
 
-from tpuctl.progress import Progress, Spoken
+from tpuctl.progress import Progress, StderrProgress
 
 
 class Terminal(io.StringIO):
@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
 
 def said(out: io.StringIO, at_s: list[float]) -> str:
     moments = iter(at_s)
-    speak = Spoken("Copying gs://shelf/small", out, lambda: next(moments))
+    speak = StderrProgress("Copying gs://shelf/small", out, lambda: next(moments))
     for done in (0, 100, 200, 400):
         speak(Progress("fetch", done, 400, "MiB"))
     return out.getvalue()

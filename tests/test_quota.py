@@ -10,7 +10,7 @@ from tests.tpus import FAR, HERE
 from tpuctl.cloud.models import Quota
 from tpuctl.cloud.quotas import QuotaTable, chips_allowed, read_quotas
 from tpuctl.errors import UsageError
-from tpuctl.reporters import quota as report
+from tpuctl.reporters.types import render_quotas
 
 Worlds = Callable[..., CloudWorld]
 ZONES = {
@@ -30,7 +30,7 @@ def test_the_limits_are_shown_zone_by_zone(
     limits = {(item.generation, item.zone): item for item in table.limits}
     assert (limits["v5e", HERE].on_demand_chips, limits["v5e", HERE].spot_chips) == (4, 16)
     assert limits["v5e", FAR].on_demand_chips == 0
-    golden("quota.txt", report.text(table) + "\n")
+    golden("quota.txt", render_quotas(table) + "\n")
 
 
 def test_a_type_fits_where_the_limit_is_large_enough(
@@ -41,7 +41,7 @@ def test_a_type_fits_where_the_limit_is_large_enough(
     assert fits[HERE] == (False, True)
     assert fits[FAR] == (False, False)
     assert (table.chips, table.warnings) == (8, ())
-    golden("quota_v5e_8.txt", report.text(table) + "\n")
+    golden("quota_v5e_8.txt", render_quotas(table) + "\n")
 
 
 def test_a_type_that_fits_nowhere_is_warned_of(world: Worlds) -> None:
@@ -63,8 +63,8 @@ def test_cores_are_counted_as_chips() -> None:
 
 
 def test_a_project_without_quota_says_so() -> None:
-    assert "has no quota for TPUs" in report.text(QuotaTable("p", None, None, ()))
-    assert "has no quota for v6e-8" in report.text(QuotaTable("p", "v6e-8", 8, ()))
+    assert "No known quota for TPUs" in render_quotas(QuotaTable("p", None, None, ()))
+    assert "No known quota for v6e-8" in render_quotas(QuotaTable("p", "v6e-8", 8, ()))
 
 
 def test_an_unknown_type_is_wrong_usage_before_any_request(world: Worlds) -> None:

@@ -23,7 +23,7 @@ from tpuctl.remote.connection import Connection, call_agent
 from tpuctl.remote.fleet import open_fleet, run_async
 from tpuctl.remote.free import Holders, WorkerHolders, find_holders, free_chips
 from tpuctl.remote.payload import COMMAND, request_bytes
-from tpuctl.reporters import chips as report
+from tpuctl.reporters import workers as report
 from tpuctl.runtime.local import LocalMachine, nodes_of_chips
 from tpuctl.runtime.machine import PciDevice
 
@@ -307,5 +307,5 @@ def test_whose_chips_must_be_said(tpuctl) -> None:
 
 
 def test_the_report_of_nothing_to_do(own: Slice) -> None:
-    text = report.held(find_holders(own.hosts, own.access))
+    text = report.render_held(find_holders(own.hosts, own.access))
     assert text == "worker 0-1: all chips are free, as far as can be seen"

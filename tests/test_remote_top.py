@@ -32,7 +32,7 @@ from tpuctl.remote.agent.chips import DEVICES
 from tpuctl.remote.agent.metrics import DUTY_CYCLE, HBM_TOTAL, HBM_USED, MetricsError, read_metrics
 from tpuctl.remote.agent.top import PORTS, _by_chip
 from tpuctl.remote.top import ChipUse, Usage, WorkerUse
-from tpuctl.reporters import top as report
+from tpuctl.reporters import workers as report
 
 pytestmark = pytest.mark.slow
 
@@ -330,8 +330,8 @@ def test_many_chips_make_one_line_for_each_worker(golden) -> None:
     other = WorkerUse(index=1, **machine, chips=chips, why_null="no /proc")
     few, many = Usage((busy, other)), Usage((*(busy,) * 8, other))
     console = Console(width=100, record=True, file=StringIO(), color_system=None)
-    console.print(report.usage(few))
-    console.print(report.usage(many))
+    console.print(report.render_usage(few))
+    console.print(report.render_usage(many))
     golden("top.txt", console.export_text())
 
 

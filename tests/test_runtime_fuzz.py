@@ -17,7 +17,8 @@ from tests.machines import codes, environments
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError
-from tpuctl.reporters import doctor, doctor_html, envelope
+from tpuctl.reporters import envelope
+from tpuctl.reporters import machine as report
 from tpuctl.runtime.live import LiveMachine
 from tpuctl.runtime.replay import RecordedMachine, open_recorded
 
@@ -129,8 +130,8 @@ FIELDS = ("env", "files", "pci", "metadata", "packages", "requires", "python", "
 def check(document: dict[str, Any]) -> Diagnosis:
     diagnosis = diagnose(RecordedMachine(document))
     json.loads(envelope.success("doctor", diagnosis))
-    assert "<script" not in doctor_html.card(diagnosis).lower()
-    assert doctor.state_line(diagnosis)
+    assert "<script" not in report.diagnosis_card(diagnosis).lower()
+    assert report.render_diagnosis(diagnosis)
     assert diagnosis.exit_code == (1 if diagnosis.blocking else 0)
     return diagnosis
 

@@ -37,8 +37,8 @@ def test_an_empty_variable_is_not_a_setting(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"zone = ", "Could not read the settings in .*tpuctl.toml"),
-        (b"zone = 5", "sets zone to 5, which is not text"),
-        (b'zoen = "x"', "sets 'zoen', which is no setting"),
+        (b"zone = 5", "zone in .* must be text"),
+        (b'zoen = "x"', "Unknown setting 'zoen'"),
         (b"\xff\xfe\x00", "Could not read the settings in .*tpuctl.toml"),
     ],
 )
@@ -48,3 +48,23 @@ def test_a_bad_file_is_one_error_that_names_it(
     (tmp_path / "tpuctl.toml").write_bytes(content)
     with pytest.raises(InvalidInputError, match=message):
         load_settings(env={}, cwd=tmp_path)
+
+
+def test_a_file_is_read_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, reads = tmp_path / "tpuctl.toml", []
+    read_text = Path.read_text
+
+    def count(path: Path, **options: str) -> str:
+        reads.append(path)
+        return read_text(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", count)
+    file.write_text('zone = "first"')
+    for _ in range(6):
+        assert source_of("zone", env={}, cwd=tmp_path)[0] == "first"
+    assert reads == [file]
+    file.write_text('zone = "second one"')
+    assert source_of("zone", env={}, cwd=tmp_path)[0] == "second one"
+    assert reads == [file, file]

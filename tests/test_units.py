@@ -56,3 +56,10 @@ def test_rates_money_and_shares_keep_three_digits() -> None:
     assert units.format_usd(0.0123) == "$0.0123"
     assert units.format_fraction(0.98765) == "98.8 %"
     assert units.format_fraction(None) == "unknown"
+    assert units.format_usd(None) == "unknown"
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert units.format_count(1, "chip") == "1 chip"
+    assert units.format_count(0, "chip") == "0 chips"
+    assert units.format_count(1024, "process", "processes") == "1,024 processes"

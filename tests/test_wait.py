@@ -25,7 +25,7 @@ def test_ready_is_reached_when_every_worker_has_an_address(world: Worlds) -> Non
     assert [worker.state for worker in waited.tpu.workers] == ["READY"] * 4
     assert 120 <= waited.seconds <= 130
     assert {step.note for step in steps} == {"CREATING"}
-    assert report.waited(waited) == f"pod in {HERE} is ready on 4 workers, after 2m 00s."
+    assert report.render_waited(waited) == f"pod in {HERE} is ready on 4 workers, after 2m 00s."
 
 
 def test_a_worker_that_does_not_respond_is_no_barrier_but_a_warning(world: Worlds) -> None:
@@ -52,7 +52,7 @@ def test_what_is_ready_already_is_said_at_once(world: Worlds) -> None:
     here.clock.sleep(300)
     waited = wait_until_ready(here.api, "t1")
     assert waited.seconds == 0
-    assert report.waited(waited) == f"t1 in {HERE} is ready on 1 worker, already."
+    assert report.render_waited(waited) == f"t1 in {HERE} is ready on 1 worker, already."
 
 
 def test_the_timeout_is_kept_and_says_how_to_go_on(world: Worlds) -> None:
@@ -127,7 +127,7 @@ def test_gone_is_reached_when_the_deletion_has_ended(world: Worlds) -> None:
     here.api.delete_node("t1", zone=HERE)
     waited = wait_until_gone(here.api, "t1")
     assert 45 <= waited.seconds <= 55
-    assert report.waited(waited).startswith(f"t1 in {HERE} is gone, after")
+    assert report.render_waited(waited).startswith(f"t1 in {HERE} is gone, after")
 
 
 def test_another_of_the_same_name_does_not_keep_gone_waiting(world: Worlds) -> None:

@@ -1,10 +1,17 @@
-"""tpuctl: from "is my TPU even there?" to "my training keeps the matrix unit busy"."""
+"""tpuctl: from "is my TPU even there?" to "my training keeps the matrix unit busy".
+
+Every command is a function of the same name: `tpuctl create` is `tpuctl.create`, and
+`tpuctl profile run` is `tpuctl.profile.run`. All of them are loaded when first used.
+"""
 
 from typing import TYPE_CHECKING
 
 from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
+    from tpuctl import data as data
+    from tpuctl import demo as demo
+    from tpuctl import emulator as emulator
     from tpuctl.api.cloud import create as create
     from tpuctl.api.cloud import delete as delete
     from tpuctl.api.cloud import gc as gc
@@ -13,27 +20,45 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait
     from tpuctl.api.cloud import watch as watch
-    from tpuctl.notebook.doctor import doctor as doctor
+    from tpuctl.api.machine import config as config
+    from tpuctl.api.machine import doctor as doctor
+    from tpuctl.api.machine import explain as explain
+    from tpuctl.api.machine import types as types
+    from tpuctl.api.profile import profile as profile
+    from tpuctl.api.training import bench as bench
+    from tpuctl.api.training import fit as fit
+    from tpuctl.api.training import launch as launch
+    from tpuctl.api.training import templates as templates
+    from tpuctl.api.workers import Workers as Workers
+    from tpuctl.api.workers import cp as cp
+    from tpuctl.api.workers import free as free
+    from tpuctl.api.workers import jobs as jobs
+    from tpuctl.api.workers import logs as logs
+    from tpuctl.api.workers import run as run
+    from tpuctl.api.workers import ssh as ssh
+    from tpuctl.api.workers import stop as stop
+    from tpuctl.api.workers import top as top
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
     from tpuctl.profiling.program._keras import ProfileCallback as ProfileCallback
-    from tpuctl.profiling.program.inside import profile as profile
     from tpuctl.training import predict as predict
     from tpuctl.training.strategies import strategy as strategy
 
 __version__ = "0.1.0"
 
-# Loaded when first used, so that `import tpuctl` costs nothing.
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(
-            ("create", "list", "show", "wait", "delete", "gc", "quota", "watch"), "api.cloud"
-        ),
-        "doctor": "notebook.doctor",
-        "load_ipython_extension": "notebook.magics",
-        "ProfileCallback": "profiling.program._keras",
-        "predict": "training",
-        "profile": "profiling.program.inside",
-        "strategy": "training.strategies",
-    },
-)
+_MODULES = {
+    "api.machine": "doctor explain types config",
+    "api.cloud": "create list show wait delete gc quota watch",
+    "api.workers": "Workers run cp logs jobs stop free top ssh",
+    "api.profile": "profile",
+    "api.training": "fit launch templates bench",
+    "notebook.magics": "load_ipython_extension",
+    "profiling.program._keras": "ProfileCallback",
+    "training": "predict",
+    "training.strategies": "strategy",
+    "": "data demo emulator",
+}
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = ["__version__", *_NAMES]
+
+__getattr__, __dir__ = lazy(__name__, {**_NAMES, "__version__": ""})

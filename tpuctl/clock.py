@@ -1,4 +1,4 @@
-"""Time as a parameter, so that no test waits for it and no laptop's wrong clock decides."""
+"""Clocks that are passed in, so that tests never wait."""
 
 import threading
 import time
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is, and a way to let some of it pass."""
+    """Tells the time and sleeps."""
 
     def now(self) -> datetime:
         """The time, in UTC."""
 
     def sleep(self, seconds: float) -> None:
-        """Come back when that much time has passed on this clock."""
+        """Return when that much time has passed on this clock."""
 
 
 class WallClock:
@@ -24,12 +24,12 @@ class WallClock:
         return datetime.now(timezone.utc)
 
     def sleep(self, seconds: float) -> None:
-        """Wait for real."""
+        """Block for that long."""
         time.sleep(seconds)
 
 
 class SteadyClock:
-    """The time of this machine when it was made, and from then on no correction of it."""
+    """A clock that starts at this machine's time and ignores later corrections of it."""
 
     def __init__(self) -> None:
         self._start = datetime.now(timezone.utc)
@@ -40,12 +40,12 @@ class SteadyClock:
         return self._start + timedelta(seconds=time.monotonic() - self._began)
 
     def sleep(self, seconds: float) -> None:
-        """Wait for real."""
+        """Block for that long."""
         time.sleep(seconds)
 
 
 class ManualClock:
-    """A clock that only moves when somebody sleeps on it: an hour takes no time."""
+    """A clock for tests that only advances by `sleep`, which returns at once."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start
@@ -57,6 +57,6 @@ class ManualClock:
             return self._now
 
     def sleep(self, seconds: float) -> None:
-        """Move the clock forward."""
+        """Advance the clock."""
         with self._lock:
             self._now += timedelta(seconds=max(0.0, seconds))

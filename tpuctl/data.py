@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from tpuctl.lazy import lazy
 
 if TYPE_CHECKING:
-    from tpuctl.datasets.cache import cache as cache
+    from tpuctl.api.data import cache as cache
+    from tpuctl.api.data import presize as presize
+    from tpuctl.api.data import serve as serve
+    from tpuctl.api.data import show as show
     from tpuctl.datasets.describe import contact_sheet as contact_sheet
     from tpuctl.datasets.describe import describe as describe
     from tpuctl.datasets.describe import write_sheet as write_sheet
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from tpuctl.datasets.models import PresizeOptions as PresizeOptions
     from tpuctl.datasets.models import PresizeResult as PresizeResult
     from tpuctl.datasets.models import VerifyResult as VerifyResult
-    from tpuctl.datasets.presize import presize as presize
     from tpuctl.datasets.readers import open_batches as open_batches
     from tpuctl.datasets.readers import open_cache as open_cache
     from tpuctl.datasets.readers import open_tf_dataset as open_tf_dataset
@@ -33,27 +35,29 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "open_batches": "readers",
-        "cache": "cache",
-        "CacheOptions": "models",
-        "CacheResult": "models",
-        "CopyResult": "models",
-        "open_cache": "readers",
-        "contact_sheet": "describe",
-        "describe": "describe",
-        "write_sheet": "describe",
-        "yuv420_to_rgb": "images.geometry",
-        "copy_data_set": "local_copies",
-        "Description": "models",
-        "PresizeOptions": "models",
-        "PresizeResult": "models",
-        "VerifyResult": "models",
-        "presize": "presize",
-        "Record": "reading",
-        "read_records": "reading",
-        "open_tf_dataset": "readers",
-        "open_torch_dataset": "readers",
-        "verify": "verify",
+        "open_batches": "datasets.readers",
+        "cache": "api.data",
+        "CacheOptions": "datasets.models",
+        "CacheResult": "datasets.models",
+        "CopyResult": "datasets.models",
+        "open_cache": "datasets.readers",
+        "contact_sheet": "datasets.describe",
+        "describe": "datasets.describe",
+        "write_sheet": "datasets.describe",
+        "yuv420_to_rgb": "datasets.images.geometry",
+        "copy_data_set": "datasets.local_copies",
+        "Description": "datasets.models",
+        "PresizeOptions": "datasets.models",
+        "PresizeResult": "datasets.models",
+        "VerifyResult": "datasets.models",
+        "presize": "api.data",
+        "serve": "api.data",
+        "show": "api.data",
+        "Record": "datasets.reading",
+        "read_records": "datasets.reading",
+        "open_tf_dataset": "datasets.readers",
+        "open_torch_dataset": "datasets.readers",
+        "verify": "datasets.verify",
     },
-    package="tpuctl.datasets",
+    package="tpuctl",
 )

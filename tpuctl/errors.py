@@ -1,54 +1,58 @@
 """Every exception tpuctl raises on purpose, its exit code and its hint.
 
     TpuctlError                 1  failed, and we can say why
-    ├── InvalidInputError       1  a file or a value we were given cannot be used
+    ├── InvalidInputError       1  a file or a value cannot be used
     │   ├── TargetError         1  the user's own code failed
     │   ├── DamagedError        1  a data set does not match its manifest
-    │   └── SourceChangedError  1  a picture changed while it was being presized
-    ├── NotFoundError           1  the named thing does not exist
-    ├── AlreadyExistsError      1  the target is there and we were not told to replace it
-    ├── WriteError              1  the place we must write to is full, read-only or gone
-    ├── LimitPassedError        1  a figure is beyond what the caller allowed with --fail-if
-    ├── ScriptFailedError       1  a training script ended with an error of its own
+    │   ├── SourceChangedError  1  a picture changed while it was being presized
+    │   └── PortTakenError      1  another program listens on this port
+    ├── NotFoundError           1  the named object does not exist
+    ├── AlreadyExistsError      1  the target exists, and replacing it was not requested
+    ├── WriteError              1  the place to write to is full, read-only or missing
+    ├── LimitPassedError        1  a figure exceeds a --fail-if limit
+    ├── ScriptFailedError       1  a training script failed
+    ├── CompilerError           1  the TPU compiler rejected a program
+    ├── ProfilerError           1  TensorFlow's profiler is missing or in use
     ├── ServiceFailedError      1  a tf.data server keeps ending
-    ├── MissingExtraError       1  a part of tpuctl that is not installed
-    ├── NotLoggedInError        1  there are no credentials for Google Cloud here
+    ├── MissingExtraError       1  an optional part of tpuctl is not installed
+    ├── NotLoggedInError        1  no credentials for Google Cloud
     ├── PermissionDeniedError   1  the account may not do this
-    │   └── ZoneHiddenError     1  the project may not see this zone
-    ├── ApiDisabledError        1  the Cloud TPU API is switched off in the project
-    ├── QuotaExceededError      1  the project may not have that many chips: waiting does not help
-    ├── WrongStateError         1  the object is in a state in which this cannot be done
-    ├── WorkerError             1  a worker did not do what we asked of it
-    │   ├── WorkerAuthError     1  a worker does not accept any of our keys
-    │   │   └── UnknownLoginError 1  nothing here tells by which name the workers know us
-    │   ├── HostKeyError        1  a worker shows another host key than it did before
-    │   ├── WorkerLostError     1  the connection to a worker broke in the middle of something
-    │   ├── NotStartedError     1  nothing was begun there, for another worker cannot be reached
-    │   ├── WorkerDiskFullError 1  a worker has no space left
-    │   ├── WorkerUnfitError    1  a worker is not fit for a job, or not like the others
-    │   ├── JobLostError        1  a job is gone and left no exit code
-    │   ├── CommandFailedError  1  a command ended with an exit code of its own, not 0
-    │   │   └── CommandNotFoundError 127  a worker has no such command
-    │   └── CommandKilledError  1  a command was ended by a signal: by the kernel, or by somebody
-    ├── UsageError              2  the command line itself is wrong
-    ├── StoppedError          130  Ctrl-C, and what was under way has been settled
+    │   └── ZoneHiddenError     1  the project may not use this zone
+    ├── ApiDisabledError        1  the Cloud TPU API is disabled in the project
+    ├── QuotaExceededError      1  not enough quota; waiting does not help
+    ├── WrongStateError         1  the object's state does not allow this
+    ├── WorkerError             1  a worker could not do what was requested
+    │   ├── WorkerAuthError     1  a worker accepts none of our keys
+    │   │   └── UnknownLoginError 1  the login name for the workers is unknown
+    │   ├── HostKeyError        1  a worker's host key has changed
+    │   ├── WorkerLostError     1  the connection to a worker broke
+    │   ├── NotStartedError     1  not started, because another worker is unreachable
+    │   ├── WorkerDiskFullError 1  a worker's disk is full
+    │   ├── WorkerUnfitError    1  a worker is unfit for a job, or differs from the others
+    │   ├── ChipsHeldError      1  a process still holds chips of a worker
+    │   ├── JobLostError        1  a job is gone without an exit code
+    │   ├── CommandFailedError  1  a command failed with its own exit code
+    │   │   └── CommandNotFoundError 127  a worker does not have the command
+    │   └── CommandKilledError  1  a command was killed by a signal
+    ├── UsageError              2  the command line is wrong
+    ├── StoppedError          130  Ctrl-C, after cleaning up
     └── TryAgainError           3  nothing is broken: the same command may work later
         ├── NoCapacityError     3  the zone has no free TPU of this type right now
-        ├── RateLimitedError    3  too many requests a minute
-        ├── UnavailableError    3  the service did not answer, or not in time
-        ├── WorkerUnreachableError 3  no SSH connection to a worker came about
-        ├── DeadlineError       3  it took longer than we were told to wait
-        └── PreemptedError      3  the TPU was taken away while it was being created
+        ├── RateLimitedError    3  too many requests per minute
+        ├── UnavailableError    3  the service did not answer in time
+        ├── WorkerUnreachableError 3  no SSH connection to a worker
+        ├── DeadlineError       3  the time limit was reached
+        └── PreemptedError      3  the TPU was preempted while it was being created
 
 A message says what we were doing, to which object, where; the hint is the next command.
-Ctrl-C that leaves nothing to say is Python's own KeyboardInterrupt, and 130 as well.
+Ctrl-C with nothing to clean up is Python's own KeyboardInterrupt, and exits with 130 as well.
 """
 
 EXIT_INTERRUPTED = 130
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an exception says, or the name of its type if it says nothing.
+    """Return the first line of an exception's message, or its type's name if that is empty.
 
     Exceptions of Google's libraries keep the message in `args[0]` and add details to `str()`.
     """
@@ -68,13 +72,13 @@ class TpuctlError(Exception):
 
 
 class InvalidInputError(TpuctlError):
-    """A file or a value we were given cannot be used."""
+    """A file or a value cannot be used."""
 
     code = "invalid"
 
 
 class TargetError(InvalidInputError):
-    """Code that the user pointed us to raised, hung or returned something unusable."""
+    """The user's own code raised, hung or returned something unusable."""
 
     code = "target_failed"
 
@@ -91,6 +95,10 @@ class SourceChangedError(InvalidInputError):
     code = "source_changed"
 
 
+class PortTakenError(InvalidInputError):
+    """Another program listens on the port."""
+
+
 class NotFoundError(TpuctlError):
     """The named file, folder or object does not exist."""
 
@@ -98,27 +106,39 @@ class NotFoundError(TpuctlError):
 
 
 class AlreadyExistsError(TpuctlError):
-    """The target exists and we were not told to replace it."""
+    """The target exists, and replacing it was not requested."""
 
     code = "already_exists"
 
 
 class WriteError(TpuctlError):
-    """The place we must write to is full, read-only or gone."""
+    """The place to write to is full, read-only or missing."""
 
     code = "write_failed"
 
 
 class LimitPassedError(TpuctlError):
-    """A figure is beyond what the caller allowed."""
+    """A figure exceeds a limit that the caller set."""
 
     code = "limit_passed"
 
 
 class ScriptFailedError(TpuctlError):
-    """A training script ended with an error of its own."""
+    """A training script failed."""
 
     code = "script_failed"
+
+
+class CompilerError(TpuctlError):
+    """The TPU compiler rejected a program."""
+
+    code = "compile_failed"
+
+
+class ProfilerError(TpuctlError):
+    """TensorFlow's profiler is missing, in use or failed."""
+
+    code = "profiler"
 
 
 class ServiceFailedError(TpuctlError):
@@ -128,7 +148,7 @@ class ServiceFailedError(TpuctlError):
 
 
 class MissingExtraError(TpuctlError):
-    """A part of tpuctl that is not installed is needed."""
+    """An optional part of tpuctl is needed and not installed."""
 
     code = "missing_extra"
 
@@ -141,7 +161,7 @@ class MissingExtraError(TpuctlError):
 
 
 class NotLoggedInError(TpuctlError):
-    """There are no credentials for Google Cloud on this machine."""
+    """This machine has no credentials for Google Cloud."""
 
     code = "not_logged_in"
 
@@ -159,96 +179,96 @@ class ZoneHiddenError(PermissionDeniedError):
 
 
 class ApiDisabledError(TpuctlError):
-    """The Cloud TPU API is switched off in the project."""
+    """The Cloud TPU API is disabled in the project."""
 
     code = "api_disabled"
 
 
 class QuotaExceededError(TpuctlError):
-    """The project may not have that many chips there; waiting does not help."""
+    """The project does not have enough quota; waiting does not help."""
 
     code = "quota_exceeded"
 
 
 class WrongStateError(TpuctlError):
-    """The object is in a state in which this cannot be done."""
+    """The state of the object does not allow this."""
 
     code = "wrong_state"
 
 
 class WorkerError(TpuctlError):
-    """A worker did not do what we asked of it."""
+    """A worker could not do what was requested."""
 
     code = "worker_failed"
 
 
 class WorkerAuthError(WorkerError):
-    """A worker does not accept any of the keys that we have."""
+    """A worker accepts none of our keys."""
 
     code = "worker_auth"
 
 
 class UnknownLoginError(WorkerAuthError):
-    """Nothing on this machine tells by which name the workers know us."""
+    """The login name for the workers cannot be determined on this machine."""
 
 
 class HostKeyError(WorkerError):
-    """A worker shows another host key than it did before, so it may be somebody else."""
+    """A worker's host key has changed: it may be another machine."""
 
     code = "host_key_changed"
 
 
 class WorkerLostError(WorkerError):
-    """The connection to a worker broke; whether what we asked for was done is not known."""
+    """The connection to a worker broke; whether the request was carried out is unknown."""
 
     code = "worker_lost"
 
 
 class NotStartedError(WorkerError):
-    """Nothing was begun on a worker, because another cannot be reached."""
+    """Nothing was started on a worker, because another one is unreachable."""
 
     code = "not_started"
 
 
 class WorkerDiskFullError(WorkerError):
-    """A worker has no space left where it must write."""
+    """A worker's disk is full."""
 
     code = "worker_disk_full"
 
 
 class WorkerUnfitError(WorkerError):
-    """A worker is not fit for a job, or is not like the others of its slice."""
+    """A worker is unfit for a job, or differs from the others in its slice."""
 
     code = "worker_unfit"
 
 
 class ChipsHeldError(WorkerError):
-    """A process still has chips of a worker, and could not or must not be ended."""
+    """A process still holds chips of a worker, and could not or must not be killed."""
 
     code = "chips_held"
 
 
 class JobLostError(WorkerError):
-    """A job is gone and left no exit code: its machine was restarted, or its supervisor killed."""
+    """A job is gone without an exit code: its machine restarted, or its supervisor was killed."""
 
     code = "job_lost"
 
 
 class CommandFailedError(WorkerError):
-    """A command on a worker ended with an exit code of its own, not 0."""
+    """A command on a worker failed with its own exit code."""
 
     code = "command_failed"
 
 
 class CommandNotFoundError(CommandFailedError):
-    """A worker has no such command; the exit code is a shell's for that."""
+    """A worker does not have the command; the exit code is the one that shells use."""
 
     exit_code = 127
     code = "command_not_found"
 
 
 class CommandKilledError(WorkerError):
-    """A command on a worker was ended by a signal that we did not send."""
+    """A command on a worker was killed by a signal that we did not send."""
 
     code = "command_killed"
 
@@ -261,7 +281,7 @@ class UsageError(TpuctlError):
 
 
 class StoppedError(TpuctlError):
-    """Ctrl-C ended it; the message says what was cancelled and what was left."""
+    """Ctrl-C; the message says what was cancelled and what was kept."""
 
     exit_code = EXIT_INTERRUPTED
     code = "interrupted"
@@ -281,7 +301,7 @@ class NoCapacityError(TryAgainError):
 
 
 class RateLimitedError(TryAgainError):
-    """Too many requests a minute; `retry_after_s` is what the service asked for, if it did."""
+    """Too many requests per minute; `retry_after_s` is the wait that the service requested."""
 
     code = "rate_limited"
 
@@ -293,24 +313,24 @@ class RateLimitedError(TryAgainError):
 
 
 class UnavailableError(TryAgainError):
-    """The service did not answer, or not in time; whether it did the work is not known."""
+    """The service did not answer in time; whether it did the work is unknown."""
 
     code = "unavailable"
 
 
 class DeadlineError(TryAgainError):
-    """It took longer than we were told to wait."""
+    """The time limit was reached."""
 
     code = "deadline"
 
 
 class PreemptedError(TryAgainError):
-    """The TPU was taken away, or vanished, while it was being created."""
+    """The TPU was preempted, or vanished, while it was being created."""
 
     code = "preempted"
 
 
 class WorkerUnreachableError(TryAgainError):
-    """No SSH connection to a worker came about: refused, unanswered, or no such address."""
+    """No SSH connection to a worker: refused, timed out, or an unknown address."""
 
     code = "worker_unreachable"

@@ -1,4 +1,4 @@
-"""Public names of a package that are loaded when they are first asked for."""
+"""Public names of a package that are loaded when they are first used."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,23 +8,25 @@ from typing import Any
 def lazy(
     name: str, modules: Mapping[str, str], package: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make `__getattr__` and `__dir__` for the module `name` from the modules that have its names.
+    """Make `__getattr__` and `__dir__` of the module `name` from the modules that define its names.
 
-    The modules are named relative to `package`, by default `name` itself. A name that was asked for
-    stays in the module.
+    The modules are named relative to `package`, by default `name` itself; an empty one means that
+    the public name is a module itself.
     """
-    below = package or name
+    parent = package or name
 
     def load(wanted: str) -> Any:
         if wanted not in modules:
             raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
         import importlib
 
-        found = getattr(importlib.import_module(f"{below}.{modules[wanted]}"), wanted)
+        if not modules[wanted]:
+            return importlib.import_module(f"{parent}.{wanted}")
+        found = getattr(importlib.import_module(f"{parent}.{modules[wanted]}"), wanted)
         setattr(sys.modules[name], wanted, found)
         return found
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[name]), *modules})
+        return sorted(modules)
 
     return load, names

@@ -1,4 +1,4 @@
-"""What every command returns, whatever else it carries."""
+"""The base of every result: status, exit code, warnings, reasons and failures."""
 
 from typing import Literal
 
@@ -10,30 +10,30 @@ Status = Literal["ok", "attention", "partial", "error"]
 class Outcome:
     """Base of the frozen dataclasses that commands return.
 
-    The fields of the dataclass are the `data` of the JSON envelope; these say how it went, and why.
+    The fields of the dataclass are the `data` of the JSON envelope; these properties go around it.
     """
 
     @property
     def status(self) -> Status:
-        """How the command went, in the envelope's words."""
+        """The status in the JSON envelope."""
         return "ok"
 
     @property
     def exit_code(self) -> int:
-        """What the shell gets to see."""
+        """The exit code of the command."""
         return 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences worth a reader's time that change nothing about the result."""
+        """What the reader should know besides the result."""
         return ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What led to the result, for those who ask with `-v`."""
+        """What led to the result, shown with `-v`."""
         return ()
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """What went wrong although there is a result to show."""
+        """What went wrong although there is a result."""
         return ()

@@ -1,13 +1,14 @@
-"""Every setting of tpuctl: its value, and where that came from.
+"""Every setting of tpuctl, and where its value came from.
 
-A flag wins over `TPUCTL_*`, which wins over the nearest `tpuctl.toml` upwards of the working
-folder, which wins over the user's own `config.toml`, which wins over the default.
+In order of precedence: a flag, `TPUCTL_*`, the nearest `tpuctl.toml` in the working folder or above
+it, the user's `config.toml`, the default.
 """
 
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ PROJECT_FILE = "tpuctl.toml"
 
 @dataclass(frozen=True)
 class Key:
-    """A setting that exists: its name, its meaning, its default."""
+    """A setting: its name, its meaning, its default."""
 
     name: str
     meaning: str
@@ -38,11 +39,11 @@ class Key:
 
 KEYS = (
     Key("project", "Google Cloud project of your TPUs"),
-    Key("zone", "zone to use when none is given"),
-    Key("bucket", "bucket with your data, to warn of traffic between regions"),
-    Key("cache_dir", "where demo photographs and compilations are kept"),
-    Key("state_dir", "where the journal of TPUs that we asked for is kept"),
-    Key("tpu_endpoint", "address of a Cloud TPU emulator, instead of Google's"),
+    Key("zone", "default zone"),
+    Key("bucket", "bucket with your data, to warn about traffic between regions"),
+    Key("cache_dir", "folder for demo photographs, compilations and copies of data sets"),
+    Key("state_dir", "folder for the journal of requested TPUs, SSH keys and the emulator"),
+    Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
 )
 
 
@@ -58,14 +59,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings(Outcome):
-    """All settings in force, and the files that were read for them."""
+    """All settings in effect, and the files they were read from."""
 
     settings: tuple[Setting, ...]
     files: tuple[str, ...]
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Which files were read."""
+        """The files that were read."""
         return tuple(f"read {path}" for path in self.files) or ("no settings file was found",)
 
     def __getitem__(self, name: str) -> str | None:
@@ -73,17 +74,17 @@ class Settings(Outcome):
 
 
 def user_config_dir(env: Mapping[str, str]) -> Path:
-    """Where the user's own configuration lives (XDG base directories)."""
+    """Folder of the user's configuration (XDG base directories)."""
     return Path(env.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tpuctl"
 
 
 def default_cache_dir(env: Mapping[str, str]) -> Path:
-    """Where things that can be made again are kept (XDG base directories)."""
+    """Folder for files that can be recreated (XDG base directories)."""
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl"
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
-    """Where things that must not be lost are kept (XDG base directories)."""
+    """Folder for files that must not be lost (XDG base directories)."""
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tpuctl"
 
 
@@ -112,12 +113,12 @@ def load_settings(
 
 
 def cache_dir() -> Path:
-    """The folder for things that can be made again."""
+    """Return the folder for files that can be recreated."""
     return Path(load_settings()["cache_dir"] or "")
 
 
 def state_dir() -> Path:
-    """The folder for things that must not be lost."""
+    """Return the folder for files that must not be lost."""
     return Path(load_settings()["state_dir"] or "")
 
 
@@ -146,16 +147,25 @@ def _find_project_file(start: Path) -> Path | None:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        seen = path.stat()
+        return _parse(path, seen.st_mtime_ns, seen.st_size, seen.st_ino)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInputError(f"Could not read the settings in {path}: {error}") from error
+
+
+# A command asks for settings in many places; a file is read again only if it has changed.
+@lru_cache(maxsize=8)
+def _parse(path: Path, mtime_ns: int, size: int, inode: int) -> dict[str, str]:
+    values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     known = {key.name for key in KEYS}
     for name, value in values.items():
         if name not in known:
             raise InvalidInputError(
-                f"{path} sets {name!r}, which is no setting of tpuctl.",
+                f"Unknown setting {name!r} in {path}.",
                 hint=f"Settings are: {', '.join(sorted(known))}.",
             )
         if not isinstance(value, str):
-            raise InvalidInputError(f"{path} sets {name} to {value!r}, which is not text.")
+            raise InvalidInputError(
+                f"The setting {name} in {path} must be text in quotes, not {value!r}."
+            )
     return values

@@ -34,7 +34,7 @@ def parse_bytes(text: str) -> int:
     """
     match = _NUMBER_AND_UNIT.fullmatch(text.strip().lower())
     if not match or match[2] not in _BYTES:
-        raise InvalidInputError(f"{text!r} is not a size.", hint="Write it like 128MiB or 2GB.")
+        raise InvalidInputError(f"{text!r} is not a size.", hint="Examples: 128MiB, 2GB.")
     return int(float(match[1]) * _BYTES[match[2]])
 
 
@@ -49,13 +49,13 @@ def format_bytes(size_bytes: float) -> str:
 def parse_duration_s(text: str) -> float:
     """Read a duration such as `90s`, `1h30m` or `250ms`, in seconds.
 
-    A bare number is refused: nobody can know its unit. Raises InvalidInputError.
+    A number without a unit is refused. Raises InvalidInputError.
     """
     clean = text.strip().lower().replace(" ", "")
     parts = _NUMBER_AND_UNIT.findall(clean)
     complete = "".join(number + unit for number, unit in parts) == clean
     if not parts or not complete or any(unit not in _SECONDS for _, unit in parts):
-        raise InvalidInputError(f"{text!r} is not a duration.", hint="Write it like 30s or 1h30m.")
+        raise InvalidInputError(f"{text!r} is not a duration.", hint="Examples: 30s, 1h30m.")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
@@ -80,14 +80,21 @@ def format_rate(per_s: float, unit: str) -> str:
     return f"{_three_digits(per_s)} {unit}/s"
 
 
-def format_usd(amount_usd: float) -> str:
-    """Write an amount of money; fractions of a cent are kept below one dollar."""
+def format_usd(amount_usd: float | None) -> str:
+    """Write an amount of money, with four decimals below one dollar; `unknown` for None."""
+    if amount_usd is None:
+        return "unknown"
     return f"${amount_usd:,.2f}" if abs(amount_usd) >= 1 or not amount_usd else f"${amount_usd:.4f}"
 
 
 def format_fraction(fraction: float | None) -> str:
-    """Write a share of one as a percentage; what is not known stays `unknown`."""
+    """Write a share of one as a percentage; `unknown` for None."""
     return "unknown" if fraction is None else f"{fraction * 100:.3g} %"
+
+
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Write a number of things: `1 chip`, `1,024 chips`, `2 processes`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _three_digits(number: float) -> str:

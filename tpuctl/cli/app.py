@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
-from tpuctl.cli.options import add_common_options
+from tpuctl.cli.options import add_common_options, command, common_options
 from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -23,45 +23,38 @@ _ENTRIES = {entry.name: entry for entry in CONTENTS}
 
 
 class Contents(TyperGroup):
-    """The top-level group: knows its commands by name, imports one only to run it."""
+    """The top-level group: lists its commands from the table, imports only the one that runs."""
 
-    _listing = False
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Name every command in the order of the table of contents."""
-        return list(_ENTRIES)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for entry in CONTENTS:
+            self.add_command(TyperCommand(entry.name))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Load a command; for the help screen its line in the table is enough."""
-        entry = _ENTRIES.get(cmd_name)
-        if entry is None:
-            return None
-        return _line(entry) if self._listing else _load(entry)
+        """Return what help and completion show of a command, without importing it."""
+        if entry := _ENTRIES.get(cmd_name):
+            return TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.section)
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command to run; offer the nearest name when there is none."""
-        self.commands = cast(Any, _ENTRIES)
-        return super().resolve_command(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the table of contents without importing a command."""
-        self._listing = True
-        super().format_help(ctx, formatter)
+        """Import the command to run; suggest the nearest name if it is unknown."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _load(_ENTRIES[name]) if name else command, rest
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the program and leave with an exit code that tells the truth."""
         arguments = list(sys.argv[1:] if args is None else args)
         output.prepare(arguments)
-        add_common_options(self)
+        self.params.extend(common_options())
         run = super().main
         code = _guarded(lambda: run(arguments, prog_name="tpuctl", standalone_mode=False))
-        # Python would look for garbage in all that was imported once more before it leaves.
+        # Without this, Python looks once more for garbage in all that was imported.
         gc.freeze()
         sys.exit(code)
 
 
 def _guarded(run: Callable[[], Any]) -> int:
-    """Run a command; whatever it raises becomes one message and an exit code."""
+    """Run a command; an exception becomes one message and an exit code."""
     try:
         code = run()
     except TpuctlError as error:
@@ -92,15 +85,15 @@ def _interrupted() -> int:
     return EXIT_INTERRUPTED
 
 
-def _line(entry: Entry) -> TyperCommand:
-    return TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.section)
-
-
 def _load(entry: Entry) -> Any:
-    command = typer.main.get_command(importlib.import_module(entry.module).app)
-    command.name = entry.name
-    add_common_options(command)
-    return command
+    found = getattr(importlib.import_module(entry.module), entry.attribute)
+    app = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
+    if app is not found:
+        command(app, entry.name)(found)
+    loaded = typer.main.get_command(app)
+    loaded.name = entry.name
+    add_common_options(loaded)
+    return loaded
 
 
 def _print_version(wanted: bool) -> None:
@@ -125,7 +118,7 @@ def root(
 
 def main() -> None:
     """Run `tpuctl` with the arguments of the process."""
-    # What a command imports is no garbage; to look through it is a tenth of a short one's time.
+    # Imported objects are not garbage, and looking through them takes a tenth of a short command.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -134,5 +127,5 @@ def main() -> None:
 
 
 def _leave(number: int, _: Any) -> NoReturn:
-    """End by a signal the way Ctrl-C ends: what we started is stopped, what we wrote is whole."""
+    """End by a signal as by Ctrl-C, so that child processes are stopped and files are complete."""
     sys.exit(128 + number)

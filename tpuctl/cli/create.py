@@ -18,7 +18,7 @@ from tpuctl.cloud.plan import CreatePlan, parse_data_disk
 from tpuctl.cloud.ttl import MAX_SCRIPT_BYTES
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import OnProgress, Progress, silent
-from tpuctl.reporters import create as report
+from tpuctl.reporters import changes as report
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
@@ -155,7 +155,7 @@ def create(
             on_attempt=dialogue.attempt,
             on_warning=show_warning,
         )
-    output.show(result, report.plan if dry_run else report.created)
+    output.show(result, report.render_create_plan if dry_run else report.render_created)
 
 
 def show_warning(text: str) -> None:
@@ -182,8 +182,8 @@ class _Dialogue:
         for warning in plan.warnings:
             show_warning(warning)
         if plan.to_try:
-            output.note(report.price(plan))
-            output.confirm(report.question(plan), yes=self._yes)
+            output.note(report.create_price(plan))
+            output.confirm(report.create_question(plan), yes=self._yes)
         self._show = self._display.enter_context(states())
 
     def progress(self, progress: Progress) -> None:
@@ -191,7 +191,7 @@ class _Dialogue:
 
     def attempt(self, attempt: ZoneAttempt) -> None:
         if self._is_search:
-            output.note(report.attempt(attempt))
+            output.note(report.attempt_line(attempt))
 
     def leave_or_cancel(self) -> Choice:
         """Ask what to do with the request after Ctrl-C; cancel it where nobody can answer."""

@@ -1,101 +1,258 @@
-"""`tpuctl data`: presize, cache, verify, show, serve."""
+"""`tpuctl data presize`, `cache`, `verify`, `show`, `serve`."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
-from tpuctl import data as data_sets
-from tpuctl.cli import output
-from tpuctl.cli.presizing import presize
+import tpuctl
+from tpuctl.api.workers import Workers
+from tpuctl.cli import output, workers
+from tpuctl.cli.options import DryRun, Project, Zone, command, examples
 from tpuctl.cli.progress import bars
-from tpuctl.cli.serving import serve
-from tpuctl.datasets.models import parse_shard_bytes, parse_size_of
-from tpuctl.datasets.places import bucket_of
-from tpuctl.errors import UsageError
+from tpuctl.datasets.models import parse_shard_bytes, parse_size_of, parse_sizes
 from tpuctl.reporters import data as report
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+data = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Turn photographs into shards once; verify, cache and serve them.",
+    epilog=examples(
+        "tpuctl data presize photos photos-224 --size 224",
+        "tpuctl data verify photos-224",
+        "tpuctl data cache pipeline.py:make_dataset cached",
+    ),
+)
+
+Dst = Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for the shards.")]
+DataSet = Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")]
+ShardSize = Annotated[str, typer.Option(metavar="SIZE", help="Target shard size.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another data set in DST.")]
 
 
-@app.callback()
-def data() -> None:
-    """Shrink photographs once instead of every epoch; verify and show what came out."""
+@command(data)
+def presize(
+    src: Annotated[
+        str, typer.Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")
+    ],
+    dst: Dst,
+    size: Annotated[
+        str,
+        typer.Option(
+            metavar="PIXELS",
+            help="224; 256x192 is height x width; 224,384 makes one data set of each.",
+        ),
+    ] = "224",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="cover (fill and crop), contain (fit and pad with black), stretch, or short "
+            "(resize the shorter side, crop nothing)."
+        ),
+    ] = "cover",
+    fidelity: Annotated[
+        str, typer.Option(help="Decoding: fast, balanced, high or exact.")
+    ] = "balanced",
+    encode: Annotated[
+        str,
+        typer.Option(help="jpeg, webp (small), png (lossless), raw, or yuv420 (raw, half size)."),
+    ] = "jpeg",
+    container: Annotated[
+        str, typer.Option("--format", help="tfrecord, wds (WebDataset) or arrayrecord.")
+    ] = "tfrecord",
+    quality: Annotated[int, typer.Option(help="Quality of jpeg and webp, 1 to 100.")] = 95,
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="folder (top-level folders), FILE.csv with path,label, none, or auto: folder if "
+            "it fits."
+        ),
+    ] = "auto",
+    shard_size: ShardSize = "128MiB",
+    worker_count: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Number of processes.  Default: all vCPUs."),
+    ] = None,
+    max_bad: Annotated[
+        str,
+        typer.Option(help="Unreadable pictures to accept: 1%, 3, or auto, the larger of the two."),
+    ] = "auto",
+    retry_quarantined: Annotated[
+        bool, typer.Option("--retry-quarantined", help="Retry pictures that were left out.")
+    ] = False,
+    overwrite: Overwrite = False,
+    seed: Annotated[int, typer.Option(help="Shuffle seed.")] = 0,
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="i/n: do every n-th shard; auto: this worker's share, on a TPU slice with DST in "
+            "a bucket."
+        ),
+    ] = "auto",
+    steal: Annotated[
+        bool, typer.Option("--steal", help="Take over shards that other machines have left.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="processes (on this machine) or beam.")] = "processes",
+    beam: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V", help="Beam option, such as runner=DataflowRunner."),
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(help="Zone of the TPU, to warn about buckets elsewhere.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Decode and shrink pictures once, into shards with checksums.
+
+    Examples:
+        tpuctl data presize photos photos-224 --size 224
+        tpuctl data presize gs://bucket/photos gs://bucket/shards --size 224,384
+        tpuctl data presize photos shards --format wds --dry-run
+    """
+    sizes = parse_sizes(size)
+    options = tpuctl.data.PresizeOptions(
+        sizes[0],
+        sizes=sizes if len(sizes) > 1 else (),
+        mode=cast(Any, mode),
+        fidelity=cast(Any, fidelity),
+        encode=cast(Any, encode),
+        quality=quality,
+        format=cast(Any, container),
+        labels=labels,
+        shard_bytes=parse_shard_bytes(shard_size),
+        workers=worker_count,
+        max_bad=max_bad,
+        retry_quarantined=retry_quarantined,
+        overwrite=overwrite,
+        seed=seed,
+        steal=steal,
+        engine=cast(Any, engine),
+        beam=tuple(beam or ()),
+        zone=zone,
+        dry_run=dry_run,
+    )
+    with bars() as on_progress:
+        result = tpuctl.data.presize(src, dst, options, hosts=hosts, on_progress=on_progress)
+    output.show(result, report.render_presized)
 
 
-app.command()(presize)
-
-
-@app.command()
+@command(data)
 def cache(
     target: Annotated[
         str,
         typer.Argument(
-            help="module:function or path.py:function that returns a pipeline; or a data set, "
-            "gs://BUCKET/FOLDER, to copy here."
+            help="path.py:function or module:function that returns a pipeline; or a data set in a "
+            "bucket, to copy."
         ),
     ],
     dst: Annotated[
         str | None,
         typer.Argument(
-            help="Folder or gs://BUCKET/FOLDER for shards and manifest.json; of a data set by "
-            "default a folder that all processes share.",
+            help="Folder or gs://BUCKET/FOLDER for the shards.  Default for a data set: a folder "
+            "that all processes share.",
         ),
     ] = None,
-    variants: Annotated[int, typer.Option(help="Run it this often, each with its own seed.")] = 1,
-    elements: Annotated[int | None, typer.Option(help="Keep so many elements, not all.")] = None,
-    shard_size: Annotated[str, typer.Option(help="Size to aim at.")] = "128MiB",
-    seed: Annotated[int, typer.Option(help="Of the first variant.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace another data set in DST.")
+    variants: Annotated[
+        int, typer.Option(metavar="N", help="How often to run the pipeline, with seeds 0, 1, ...")
+    ] = 1,
+    elements: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep only the first N elements.")
+    ] = None,
+    shard_size: ShardSize = "128MiB",
+    seed: Annotated[int, typer.Option(help="Seed of the first variant.")] = 0,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Predict size and time from a sample, write nothing.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Sample and predict only.")] = False,
     limit: Annotated[
         str | None,
-        typer.Option(help="Largest size of all shared copies; the least recently used go."),
+        typer.Option(metavar="SIZE", help="Most space for shared copies; the oldest are deleted."),
     ] = None,
 ) -> None:
-    """Run an input pipeline once and keep what it gave; or keep a data set of a bucket here."""
-    if address := bucket_of(target):
-        limit_bytes = parse_size_of("--limit", limit) if limit else None
-        with bars() as on_progress:
-            copied = data_sets.copy_data_set(
-                address, dst, limit_bytes=limit_bytes, overwrite=overwrite, on_progress=on_progress
-            )
-        output.show(copied, report.copied)
-        return
-    if dst is None:
-        raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
-    options = data_sets.CacheOptions(
+    """Run an input pipeline once and keep its elements; or copy a data set from a bucket.
+
+    Examples:
+        tpuctl data cache pipeline.py:make_dataset cached --variants 4
+        tpuctl data cache gs://bucket/shards --limit 200GB
+    """
+    options = tpuctl.data.CacheOptions(
         variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
     )
+    limit_bytes = parse_size_of("--limit", limit) if limit else None
     with bars() as on_progress:
-        result = data_sets.cache(target, dst, options, on_progress=on_progress)
-    output.show(result, report.cache)
+        result = tpuctl.data.cache(
+            target, dst, options, limit_bytes=limit_bytes, on_progress=on_progress
+        )
+    output.show(result, report.render_cached)
 
 
-@app.command()
+@command(data)
 def verify(
-    dst: Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")],
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every record as well.")] = False,
+    dst: DataSet,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode every record.")] = False,
 ) -> None:
-    """Compare a data set with its manifest, every byte of it; exit 1 on damage."""
+    """Check every byte of a data set against its manifest.
+
+    Examples:
+        tpuctl data verify photos-224
+        tpuctl data verify gs://bucket/shards --deep
+    """
     with bars() as on_progress:
-        result = data_sets.verify(dst, deep=deep, on_progress=on_progress)
-    output.show(result, report.verify)
+        result = tpuctl.data.verify(dst, deep=deep, on_progress=on_progress)
+    output.show(result, report.render_verified)
 
 
-@app.command()
+@command(data)
 def show(
-    dst: Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")],
+    dst: DataSet,
     sheet: Annotated[
-        Path | None, typer.Option(help="Write a contact sheet of up to 64 records to this PNG.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw up to 64 records as a contact sheet to this PNG."),
     ] = None,
 ) -> None:
-    """Show what a data set holds: totals, labels, sizes, what was left out."""
-    drawn = None if sheet is None else str(data_sets.write_sheet(dst, sheet))
-    output.show(replace(data_sets.describe(dst), sheet=drawn), report.show)
+    """Show what a data set holds: totals, labels, sizes, what was left out.
+
+    Examples:
+        tpuctl data show photos-224
+        tpuctl data show photos-224 --sheet sheet.png
+    """
+    output.show(tpuctl.data.show(dst, sheet=sheet), report.render_description)
 
 
-app.command()(serve)
+@command(data)
+def serve(
+    name: workers.Name = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Workers.  Default: one per machine."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the dispatcher; workers use the following ones."),
+    ] = None,
+    host: workers.Host = None,
+    worker: workers.Worker = "all",
+    python: Annotated[
+        str, typer.Option(metavar="FILE", help="Python with TensorFlow on those machines.")
+    ] = "python3",
+    key: workers.Key = None,
+    jump: workers.Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: workers.InternalIp = False,
+) -> None:
+    """Run a tf.data service for trainings elsewhere, until Ctrl-C.
+
+    Examples:
+        tpuctl data serve
+        tpuctl data serve --host me@10.0.0.5,me@10.0.0.6
+    """
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    tpuctl.data.serve(
+        where if name or host else None,
+        workers=count,
+        port=port,
+        python=python,
+        on_ready=lambda service: output.show_early(service, report.render_service),
+        note=output.note,
+    )

@@ -1,4 +1,4 @@
-"""What a command says: one result on stdout, everything else on stderr."""
+"""What a command prints: one result on stdout, everything else on stderr."""
 
 import os
 import sys
@@ -12,23 +12,24 @@ import typer
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.outcome import Outcome
+from tpuctl.progress import MESSAGE, Progress
 from tpuctl.reporters import envelope
 
 STDERR = 2
 REPORT_COLUMNS = 100
 _COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 
-_RESUMES = "The same command again goes on from what is complete."
-_FOLLOWS = "What was asked for goes on without us; the same command again follows it."
+_RESUMES = "Run the same command again to resume."
+_CONTINUES = "The request continues in the cloud; run the same command again to follow it."
 _AFTER_INTERRUPTION = {
     "demo": _RESUMES,
     "data presize": _RESUMES,
-    "data serve": "The service has ended.",
-    "delete": _FOLLOWS,
-    "gc": _FOLLOWS,
-    "wait": _FOLLOWS,
-    "logs": "The job goes on; tpuctl stop ends it.",
-    "watch": "The job goes on, and nobody looks after it; the same command again does.",
+    "data serve": "The service has stopped.",
+    "delete": _CONTINUES,
+    "gc": _CONTINUES,
+    "wait": _CONTINUES,
+    "logs": "The job keeps running; to stop it: tpuctl stop",
+    "watch": "The job keeps running unsupervised; run the same command again to resume.",
 }
 
 
@@ -45,7 +46,7 @@ _mode = _Mode()
 
 
 def prepare(arguments: list[str]) -> None:
-    """Read how to speak from the arguments, before anything can go wrong with them."""
+    """Read the common options before the arguments are parsed, so that errors respect them."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     _mode.stdout_is_lost = False
     _mode.command = _command_words(ours)
@@ -69,7 +70,7 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
     else:
         _print(text(result))
         for warning in result.warnings:
-            note(f"Warning: {warning}")
+            warn(warning)
         for failure in result.failures:
             _note_error(str(failure), failure.hint)
     if _mode.verbose:
@@ -93,31 +94,47 @@ def _print(report: Any) -> None:
 
 
 def _width() -> int | None:
-    """As wide as the terminal is, or COLUMNS says; as reports are designed for where there is none.
-
-    Else rich lays out for 80.
-    """
+    # Reports are designed for 100 columns; without a terminal rich would lay out for 80.
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else REPORT_COLUMNS
 
 
-def result_is_out() -> None:
-    """Let the result reach a pipe at once; what a command that goes on says is for stderr."""
+def show_early(result: Outcome, text: Callable[[Any], Any]) -> None:
+    """Show the result of a command that keeps running; what it prints later is for stderr."""
+    show(result, text)
     sys.stdout.flush()
     _mode.as_json = False
 
 
 def note(message: str) -> None:
-    """Say something that is not part of the result."""
+    """Print something that is not part of the result."""
     typer.echo(message, err=True)
 
 
-def step(number: int, what: str) -> None:
-    """Say which step of a long command begins."""
-    note(f"[{number}] {what}")
+def warn(message: str) -> None:
+    """Print a warning."""
+    note(f"Warning: {message}")
+
+
+def note_message(progress: Progress) -> None:
+    """Print a message of a long work, and nothing of its progress."""
+    if progress.task == MESSAGE:
+        note(progress.note)
+
+
+def worker_sink() -> Callable[[int, bytes], None]:
+    """Return where the output of workers goes: stdout and stderr, or with --json only stderr."""
+    files = {1: sys.stderr if _mode.as_json else sys.stdout, 2: sys.stderr}
+
+    def write(stream: int, data: bytes) -> None:
+        file = files[stream].buffer
+        file.write(data)
+        file.flush()
+
+    return write
 
 
 def script_log() -> int | None:
-    """Where the words of a script that we run belong: stdout, unless that is one document."""
+    """Return the file descriptor for the output of a script: with --json stderr, or the default."""
     return STDERR if _mode.as_json else None
 
 
@@ -130,7 +147,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty() or _mode.as_json:
         raise UsageError(
-            f"This needs an answer and there is no terminal to ask: {question}",
+            f"This needs confirmation, and there is no terminal to ask: {question}",
             hint="Add --yes to the same command.",
         )
     if not typer.confirm(question, err=True):
@@ -138,8 +155,21 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
+def confirm_plan(ask: Callable[[Any], str], plan: Any, *, yes: bool) -> None:
+    """Ask whether to carry out a plan, with the question that `ask` makes of it."""
+    if not yes:
+        confirm(ask(plan), yes=False)
+
+
+def announce_and_confirm(question: str, *, yes: bool) -> None:
+    """Ask, or only print the question where `--yes` has answered it."""
+    if yes:
+        note(question)
+    confirm(question, yes=yes)
+
+
 def fail(code: str, message: str, hint: str | None) -> None:
-    """Report an error in the form that the user asked for."""
+    """Report an error, as a JSON document or as text."""
     if _mode.as_json and not _mode.stdout_is_lost:
         typer.echo(envelope.failure(_mode.command, code, message, hint))
     else:
@@ -158,15 +188,15 @@ def _note_error(message: str, hint: str | None) -> None:
 
 
 def fail_full(error: OSError) -> None:
-    """Report that what we print finds no place; where stdout is full, only stderr is left."""
+    """Report that stdout is full, on stderr."""
     _mode.stdout_is_lost = True
     close_stdout()
-    hint = "Free some space, or send the output somewhere else."
+    hint = "Free some space, or redirect the output to another place."
     fail(WriteError.code, f"Could not write the output: {error.strerror}.", hint)
 
 
 def fail_interrupted() -> None:
-    """Report Ctrl-C, and what the next command can build on."""
+    """Report Ctrl-C, and how to continue."""
     fail("interrupted", "Interrupted.", _AFTER_INTERRUPTION.get(_mode.command))
 
 
@@ -182,9 +212,10 @@ def fail_usage(error: typer.TyperException) -> None:
 
 
 def fail_bug(error: Exception) -> None:
-    """Report a mistake of ours."""
+    """Report an unexpected exception."""
     message = f"{type(error).__name__}: {error}"
-    fail("bug", f"This is a bug in tpuctl: {message}", "Please report it with what --debug prints.")
+    hint = "Please report it, with the output of --debug."
+    fail("bug", f"This is a bug in tpuctl: {message}", hint)
 
 
 def close_stdout() -> None:
@@ -193,7 +224,7 @@ def close_stdout() -> None:
 
 
 def _command_words(arguments: list[str]) -> str:
-    """The command that is meant: in a group, the word behind it, unless an option comes first."""
+    """Return the words that name the command: two in a group, unless an option comes first."""
     words = [word for word in arguments if word not in _COMMON_FLAGS]
     first = next((word for word in words if not word.startswith("-")), "")
     entry = next((entry for entry in CONTENTS if entry.name == first), None)

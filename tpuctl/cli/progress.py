@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli import output
-from tpuctl.progress import TOLD, OnProgress, Progress, silent
+from tpuctl.progress import MESSAGE, OnProgress, Progress, silent
 from tpuctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ _TERMINAL_FORCED = ("FORCE_COLOR", "TTY_COMPATIBLE")
 
 @contextmanager
 def bars() -> Iterator[OnProgress]:
-    """Show a bar for every task that reports; only start and end where there is no terminal."""
+    """Show a bar for every task while it runs; without a terminal, a line when it is done."""
     console = _terminal()
     if console is None:
-        yield silent if output.as_json() else _Lines()
+        yield output.note_message if output.as_json() else _Lines()
         return
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -35,19 +35,22 @@ def bars() -> Iterator[OnProgress]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Bars(*columns, console=console, transient=True) as live:
+    live = Bars(*columns, console=console, transient=True)
+    try:
         yield _Bars(live)
+    finally:
+        live.stop()
 
 
 @contextmanager
 def states() -> Iterator[OnProgress]:
-    """Show the state of what is waited for; where there is no terminal, a line for each change."""
+    """Show the state of what is waited for; without a terminal, a line for each change."""
     console = _terminal()
     if console is None:
         yield silent if output.as_json() else _Changes()
         return
     seen: dict[str, str] = {}
-    with console.status("Asked for") as status:
+    with console.status("Requested") as status:
 
         def show(progress: Progress) -> None:
             seen[progress.task] = _state(progress)
@@ -58,7 +61,7 @@ def states() -> Iterator[OnProgress]:
 
 @contextmanager
 def screen(draw: Callable[[Any], Any]) -> Iterator[Callable[[Any], None]]:
-    """Show something that is drawn anew in its place, as far as the terminal is high."""
+    """Redraw something in place, cut to the height of the terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -68,7 +71,7 @@ def screen(draw: Callable[[Any], Any]) -> Iterator[Callable[[Any], None]]:
 
 
 def _terminal() -> "Console | None":
-    """The terminal on stderr, if there is one: without it nobody waits for rich to load."""
+    """Return the terminal on stderr, or None; rich is loaded only for a terminal."""
     if not sys.stderr.isatty() and not any(map(os.environ.get, _TERMINAL_FORCED)):
         return None
     from rich.console import Console
@@ -78,14 +81,17 @@ def _terminal() -> "Console | None":
 
 
 class _Bars:
+    """Draws bars only while a task is unfinished, so that other output can come between."""
+
     def __init__(self, live: "Bars") -> None:
         self._live = live
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, progress: Progress) -> None:
-        if progress.task == TOLD:
+        if progress.task == MESSAGE:
             self._live.console.print(progress.note, highlight=False, markup=False)
             return
+        self._live.start()
         if progress.task not in self._tasks:
             self._tasks[progress.task] = self._live.add_task(progress.task, amount="", note="")
         self._live.update(
@@ -95,6 +101,8 @@ class _Bars:
             amount=_amount(progress),
             note=progress.note,
         )
+        if self._live.finished:
+            self._live.stop()
 
 
 class _Lines:
@@ -102,8 +110,7 @@ class _Lines:
         self._finished: set[str] = set()
 
     def __call__(self, progress: Progress) -> None:
-        if progress.task == TOLD:
-            output.note(progress.note)
+        output.note_message(progress)
         finished = progress.total is not None and progress.done >= progress.total
         if finished and progress.task not in self._finished:
             self._finished.add(progress.task)

@@ -10,10 +10,10 @@ from tpuctl.cli import output, workers
 from tpuctl.cli.create import optional_seconds, show_warning
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
-from tpuctl.cli.run import Chdir, Env
+from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
 from tpuctl.errors import UsageError
-from tpuctl.reporters import watch as report
+from tpuctl.reporters import changes as report
 from tpuctl.supervise.plan import WatchPlan
 from tpuctl.units import parse_duration_s
 
@@ -140,19 +140,19 @@ def watch(
         project=project,
         dry_run=dry_run,
         confirm=lambda plan: _confirm(plan, yes=yes),
-        sink=workers.sink(),
+        sink=output.worker_sink(),
         note=output.note,
         progress=states,
         on_warning=show_warning,
     )
-    output.show(result, report.plan if dry_run else report.watched)
+    output.show(result, report.render_watch_plan if dry_run else report.render_watched)
 
 
 def _confirm(plan: WatchPlan, *, yes: bool) -> None:
     """Show what it may cost; ask where a TPU is created right away."""
     for warning in plan.warnings:
         show_warning(warning)
-    promise = report.promise(plan)
+    promise = report.watch_promise(plan)
     output.note(promise[0].upper() + promise[1:])
     if plan.creates_now:
-        output.confirm(report.question(plan), yes=yes)
+        output.confirm(report.watch_question(plan), yes=yes)

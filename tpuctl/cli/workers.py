@@ -1,133 +1,263 @@
-"""What the commands for workers have in common: which machines, and how to reach them."""
+"""`tpuctl run`, `cp`, `logs`, `stop`, `ssh`, `top`, `free`, and the options that they share."""
 
-import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import tpuctl
+from tpuctl.api.workers import Workers
 from tpuctl.cli import output
-from tpuctl.cli.opening import opened
-from tpuctl.cloud.models import Node
-from tpuctl.errors import UsageError
-from tpuctl.remote.access import Access
-from tpuctl.remote.hosts import (
-    LOCAL,
-    Host,
-    find_node,
-    parse_hosts,
-    pick_workers,
-    split_user,
-    this_machine,
-    workers_of,
-)
-from tpuctl.remote.keys import login_user, open_access, open_access_to
+from tpuctl.cli.options import DryRun, Project, Yes, Zone
+from tpuctl.cli.progress import bars, screen
+from tpuctl.reporters import workers as report
+from tpuctl.units import parse_bytes, parse_duration_s
 
 Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="A TPU of yours; user@NAME to log in so.")
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Name of a TPU; USER@NAME logs in as USER."),
 ]
 NameOrLocal = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME|local]", help="A TPU of yours, or local for this machine."),
+    typer.Argument(metavar="[NAME|local]", help="Name of a TPU, or local for this machine."),
 ]
-Sudo = Annotated[
-    bool, typer.Option("--sudo", help="Look and act as root, where sudo asks no password.")
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME -- CMD...", help="Name of a TPU, then the command after --."),
 ]
-Hosts = Annotated[
+Host = Annotated[
     str | None,
-    typer.Option("--host", metavar="USER@IP,...", help="Machines of yours instead of a TPU."),
+    typer.Option(metavar="USER@IP,...", help="Machines to use instead of a TPU."),
 ]
-Workers = Annotated[
-    str, typer.Option("--worker", metavar="all|0,2-3", help="Which workers, by number.")
+Worker = Annotated[str, typer.Option(metavar="N", help="Worker numbers such as 0,2-3, or all.")]
+Job = Annotated[str | None, typer.Option(metavar="JOB", help="Name of the job.  Default: newest.")]
+NewJob = Annotated[
+    str | None, typer.Option("--job", metavar="JOB", help="Name for the job; implies --detach.")
 ]
-Job = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name.")]
 Key = Annotated[
-    Path | None, typer.Option("--key", metavar="FILE", help="The private key to log in with.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Private SSH key.  Default: gcloud's, or one of our own."),
 ]
-Jump = Annotated[
-    str | None, typer.Option("--jump", metavar="USER@IP", help="A machine to jump over.")
+Jump = Annotated[str | None, typer.Option(metavar="USER@HOST", help="SSH jump host.")]
+InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Connect to internal addresses.")]
+Sudo = Annotated[bool, typer.Option("--sudo", help="Look and act as root, with passwordless sudo.")]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(metavar="K=V", help="Variable for the command.  Can be repeated."),
 ]
-InternalIp = Annotated[
-    bool, typer.Option("--internal-ip", help="Use the addresses inside the network.")
+Chdir = Annotated[str | None, typer.Option(metavar="DIR", help="Folder to run the command in.")]
+Check = Annotated[bool, typer.Option(help="Check every worker before starting a job.")]
+Grace = Annotated[
+    str, typer.Option(metavar="TIME", help="Time between TERM and KILL, such as 30s.")
 ]
 
 
-@dataclass(frozen=True)
-class Where:
-    """Which machines, as the options say it; `name` is None where addresses are given."""
+def run(
+    words: Words = None,
+    host: Host = None,
+    worker: Worker = "all",
+    env: Env = None,
+    chdir: Chdir = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start a job that keeps running without you.")
+    ] = False,
+    job: NewJob = None,
+    check: Check = True,
+    log_limit: Annotated[
+        str, typer.Option(metavar="SIZE", help="Largest log of a job, per worker; 0 for no limit.")
+    ] = "1GiB",
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+) -> None:
+    """Run a command on every worker at once.
 
-    name: str | None
-    hosts: str | None
-    worker: str
-    key: Path | None
-    jump: str | None
-    zone: str | None
-    project: str | None
-    internal_ip: bool
-
-    def reach(self) -> tuple[tuple[Host, ...], Access]:
-        """The workers, and how to reach them; a TPU of ours gets to know our key."""
-        return self.reach_of_node()[:2]
-
-    def reach_of_node(self) -> tuple[tuple[Host, ...], Access, Node | None]:
-        """The same, and the TPU that they are of, if they are of one."""
-        jump = parse_hosts(self.jump)[0] if self.jump else None
-        if self.hosts and self.name:
-            raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
-        if self.hosts:
-            found = pick_workers(parse_hosts(self.hosts), self.worker)
-            return self._named_again(found), open_access(key=self.key, jump=jump), None
-        if not self.name:
-            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
-        return self._reach_tpu(self.name, jump)
-
-    def _reach_tpu(
-        self, target: str, jump: Host | None
-    ) -> tuple[tuple[Host, ...], Access, Node | None]:
-        from tpuctl.cloud.connect import chosen_zone
-
-        user, name = split_user(target)
-        api = opened(self.project).api
-        node = find_node(api, name, chosen_zone(self.zone))
-        if "@" not in target:
-            user = login_user(node, user)
-        workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
-        access = open_access_to(api, node, user, key=self.key, jump=jump)
-        return self._named_again(workers), access, node
-
-    def _named_again(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-        """The workers, named in hints so that the next command reaches them as this one does."""
-        given = {"--project": self.project, "--key": self.key, "--jump": self.jump}
-        words = [str(word) for pair in given.items() if pair[1] for word in pair]
-        more = shlex.join([*words, *["--internal-ip"] * self.internal_ip])
-        user = self.name.rpartition("@")[0] if self.name else ""
-        named = f"{user}@" if user else ""
-        return tuple(
-            replace(host, target=f"{named}{host.target} {more}".rstrip()) for host in hosts
-        )
-
-    def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
-        """The same, or this machine alone, for which there is no access."""
-        if self.name == LOCAL and not self.hosts:
-            return (this_machine(),), None
-        return self.reach()
+    Examples:
+        tpuctl run my-tpu -- pip install -U "jax[tpu]"
+        tpuctl run my-tpu --worker 0 -- nproc
+        tpuctl run my-tpu --detach --job train -- python3 train.py
+    """
+    name, argv = (None, words or []) if host else split_name(words)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    result = tpuctl.run(
+        where,
+        argv,
+        env=env or (),
+        chdir=chdir,
+        detach=detach,
+        job=job,
+        check=check,
+        log_bytes=parse_bytes(log_limit),
+        sink=output.worker_sink(),
+    )
+    output.show(result, report.render_run)
 
 
-def split_words(words: list[str], hosts: str | None) -> tuple[str | None, list[str]]:
-    """Tell the TPU's name from the command: with `--host` there is none."""
-    return (None, words) if hosts else (words[0] if words else None, words[1:])
+def split_name(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """Tell the name of a TPU from the command behind it."""
+    name, *argv = words or [""]
+    return name or None, argv
 
 
-def sink() -> Callable[[int, bytes], None]:
-    """Where the words of workers go: our own stdout and stderr, or where JSON leaves room."""
-    files = {1: sys.stderr if output.as_json() else sys.stdout, 2: sys.stderr}
+def cp(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Local path, or NAME:path.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="NAME:path, or local path.")],
+    host: Host = None,
+    worker: Worker = "all",
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+) -> None:
+    """Copy files to every worker, or from them; only changes are sent.
 
-    def write(stream: int, data: bytes) -> None:
-        file = files[stream].buffer
-        file.write(data)
-        file.flush()
+    Examples:
+        tpuctl cp ./project my-tpu:project
+        tpuctl cp my-tpu:logs ./logs
+        tpuctl cp --host me@10.0.0.5 ./project :project
+    """
+    where = Workers(None, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    with bars() as on_progress:
+        result = tpuctl.cp(source, target, where=where, on_progress=on_progress)
+    output.show(result, report.render_copied)
 
-    return write
+
+def logs(
+    name: Name = None,
+    host: Host = None,
+    worker: Worker = "all",
+    job: Job = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue until the job ends.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Show only the last N lines per worker.")
+    ] = None,
+    all_jobs: Annotated[bool, typer.Option("--list", help="List the jobs instead.")] = False,
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+) -> None:
+    """Show the output of a detached job on every worker.
+
+    Examples:
+        tpuctl logs my-tpu --follow
+        tpuctl logs my-tpu --job train --tail 20
+        tpuctl logs my-tpu --list
+    """
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    if all_jobs:
+        output.show(tpuctl.jobs(where), report.render_jobs)
+        return
+    sink, note = output.worker_sink(), output.note
+    result = tpuctl.logs(where, job=job, follow=follow, tail=tail, sink=sink, note=note)
+    output.show(result, report.render_run)
+
+
+def stop(
+    name: Name = None,
+    host: Host = None,
+    worker: Worker = "all",
+    job: Job = None,
+    grace: Grace = "10s",
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+) -> None:
+    """Stop a detached job on every worker.
+
+    Examples:
+        tpuctl stop my-tpu
+        tpuctl stop my-tpu --job train --grace 60s
+    """
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    result = tpuctl.stop(where, job=job, grace_s=parse_duration_s(grace))
+    output.show(result, report.render_stopped_job)
+
+
+def ssh(
+    name: Name = None,
+    host: Host = None,
+    worker: Annotated[str, typer.Option(metavar="N", help="Number of the worker.")] = "0",
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Open a shell on one worker.
+
+    Examples:
+        tpuctl ssh my-tpu
+        tpuctl ssh my-tpu --worker 3
+    """
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    result = tpuctl.ssh(where, dry_run=dry_run or output.as_json())
+    output.show(result, report.render_shell)
+
+
+def top(
+    name: NameOrLocal = None,
+    host: Host = None,
+    worker: Worker = "all",
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once, as --json and a pipe do.")
+    ] = False,
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between updates.")] = "2s",
+    sudo: Sudo = False,
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+) -> None:
+    """Show the load of vCPUs, memory and chips on every worker.
+
+    Examples:
+        tpuctl top my-tpu
+        tpuctl top local --once
+    """
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    if once or output.as_json() or not sys.stdout.isatty():
+        output.show(tpuctl.top(where, sudo=sudo), report.render_usage)
+        return
+    with screen(report.render_live_usage) as show:
+        tpuctl.top(where, sudo=sudo, interval_s=parse_duration_s(interval), on_usage=show)
+
+
+def free(
+    name: NameOrLocal = None,
+    host: Host = None,
+    worker: Worker = "all",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    sudo: Sudo = False,
+    grace: Grace = "10s",
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+) -> None:
+    """Show which processes hold the chips of workers, and end them.
+
+    Examples:
+        tpuctl free local
+        tpuctl free my-tpu --dry-run
+        tpuctl free my-tpu --yes
+    """
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    confirm = partial(output.confirm_plan, report.free_question, yes=yes)
+    grace_s = parse_duration_s(grace)
+    held = tpuctl.free(where, dry_run=dry_run, sudo=sudo, grace_s=grace_s, confirm=confirm)
+    output.show(held, report.render_held)

@@ -20,7 +20,7 @@ from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry, find_published
 from tpuctl.datasets.quarantine import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
-from tpuctl.progress import OnProgress, Progress, Spoken, silent
+from tpuctl.progress import OnProgress, Progress, StderrProgress, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import (
     ensure_folder,
@@ -148,7 +148,7 @@ def local_data_set(dst: str | Path) -> Path:
     address = bucket_of(dst)
     if address is None:
         return Path(dst)
-    return Path(copy_data_set(address, on_progress=Spoken(f"Copying {address}")).path)
+    return Path(copy_data_set(address, on_progress=StderrProgress(f"Copying {address}")).path)
 
 
 def _wanted(address: str, dst: str | Path | None) -> _Wanted:

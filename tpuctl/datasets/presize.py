@@ -31,7 +31,7 @@ from tpuctl.datasets.publish import Published, Target, find_published, open_targ
 from tpuctl.datasets.quarantine import QUARANTINE, left_out_of, quarantine_text
 from tpuctl.datasets.shards.pool import Claim, Meter, WorkerSetup, build_shards, claim_all
 from tpuctl.errors import InvalidInputError, MissingExtraError, WriteError
-from tpuctl.progress import OnProgress, silent, told
+from tpuctl.progress import OnProgress, message, silent
 from tpuctl.storage.local import free_bytes, write_atomically
 from tpuctl.units import format_bytes
 
@@ -115,7 +115,7 @@ def _make(sizes: Sequence[_Size], lock: int, on_progress: OnProgress, clock: Clo
     run, missing = sizes[0].run, _missing(sizes)
     built: _Built = {}
     if missing and (traffic := describe_traffic(run, missing)):
-        on_progress(told(traffic))
+        on_progress(message(traffic))
     if run.options.engine == "beam":
         _build_on_beam(sizes, missing)
     elif run.options.steal and missing:
@@ -211,7 +211,7 @@ def _build_all(
                 return built
             if not is_waiting:
                 left = f"Other machines are building {len(missing)} of the shards"
-                on_progress(told(f"{left}; what they abandon is built here."))
+                on_progress(message(f"{left}; what they abandon is built here."))
             is_waiting = True
             clock.sleep(POLL_S)
             leases.look()

@@ -1,1 +1,5 @@
-"""End to end on this machine: doctor, profile, presize, profile again, train, report."""
+"""The whole day on this machine: doctor, profile, presize, profile again, train, report."""
+
+from tpuctl.lazy import lazy
+
+__getattr__, __dir__ = lazy(__name__, {"run": "practice"}, package="tpuctl.api")

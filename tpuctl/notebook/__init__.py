@@ -1,1 +1,1 @@
-"""tpuctl inside a notebook: functions that display themselves, and magics."""
+"""The IPython extension: `%tpuctl` and `%%tpuprofile`."""

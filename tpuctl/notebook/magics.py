@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from tpuctl.errors import TpuctlError
-from tpuctl.notebook.doctor import doctor
 
 _FLAGS = {"--deep": "deep", "--numerics": "numerics"}
 _VALUES = {"--record": "record", "--replay": "replay"}
@@ -25,30 +24,30 @@ def load_ipython_extension(shell: Any) -> None:
 
 def profile_cell(shell: Any, line: str, cell: str) -> Any:
     """Run a cell inside `tpuctl.profile()`; `%%tpuprofile NAME` keeps the profile as NAME."""
-    from tpuctl.cli import output
-    from tpuctl.notebook.profile import Card
+    from tpuctl.api.display import ProfileReport
     from tpuctl.profiling.program.inside import profile
 
     with profile() as block:
         shell.run_cell(cell)
-    try:
-        card = Card(block.result)
-    except TpuctlError as error:
-        output.fail(error.code, str(error), error.hint)
-        return None
-    if name := line.strip():
-        shell.push({name: block.result})
-    return card
+
+    def report() -> ProfileReport:
+        if name := line.strip():
+            shell.push({name: block.result})
+        return ProfileReport(block.result)
+
+    return _or_message(report)
 
 
 def tpuctl(line: str) -> Any:
-    """Run a tpuctl command; `%tpuctl doctor` and `%tpuctl data show DST` show a card."""
+    """Run a tpuctl command; `%tpuctl doctor` and `%tpuctl data show DST` return a report."""
     words = shlex.split(line)
-    show = _card(words)
-    if show is None:
-        return _run(words)
+    report = _report(words)
+    return _run(words) if report is None else _or_message(report)
+
+
+def _or_message(report: Callable[[], Any]) -> Any:
     try:
-        return show()
+        return report()
     except TpuctlError as error:
         from tpuctl.cli import output
 
@@ -56,19 +55,25 @@ def tpuctl(line: str) -> Any:
         return None
 
 
-def _card(words: list[str]) -> Callable[[], Any] | None:
-    """What shows a command as more than text; None where that is nothing of ours."""
-    if words[:1] == ["doctor"] and (options := _options(words[1:])) is not None:
+def _report(words: list[str]) -> Callable[[], Any] | None:
+    """Return what makes the report of a command that has one; None sends it to the command line."""
+    if words[:1] == ["doctor"] and (options := _doctor_options(words[1:])) is not None:
+        from tpuctl.api.machine import doctor
+
         return partial(doctor, **options)
     if words[:2] == ["data", "show"] and len(words) == 3 and not words[2].startswith("-"):
-        from tpuctl.notebook.data_set import show_data_set
-
-        return partial(show_data_set, words[2])
+        return partial(_show_data_set, words[2])
     return None
 
 
-def _options(words: list[str]) -> dict[str, Any] | None:
-    """Read the options that the card can show; None sends the command to the command line."""
+def _show_data_set(dst: str) -> Any:
+    from tpuctl.api.display import DataSetReport
+    from tpuctl.datasets.describe import contact_sheet, describe
+
+    return DataSetReport(describe(dst), contact_sheet(dst))
+
+
+def _doctor_options(words: list[str]) -> dict[str, Any] | None:
     options: dict[str, Any] = {}
     rest = iter(words)
     for word in rest:

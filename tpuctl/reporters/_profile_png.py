@@ -6,7 +6,7 @@ import textwrap
 from PIL import Image, ImageDraw, ImageFont
 
 from tpuctl.profiling.models import Profile
-from tpuctl.reporters.profile_html import loop_pieces, pieces
+from tpuctl.reporters.profile_html import step_pieces, timeline_pieces
 
 WIDTH, MARGIN, LINE = 1000, 40, 34
 LABEL, VALUE = 330, 150
@@ -18,11 +18,11 @@ COLOURS = {"busy": "#2f6fed", "wait": "#d9480f", "none": "#98a2b3"}
 Bar = tuple[str, float, str, bool]
 
 
-def picture(profile: Profile) -> bytes:
+def profile_png(profile: Profile) -> bytes:
     """Draw the profile as a PNG."""
     title = textwrap.wrap(profile.headline, TITLE_CHARACTERS)
     bars = _bars(profile)
-    strip = pieces(profile.trace) if profile.trace else loop_pieces(profile)
+    strip = timeline_pieces(profile.trace) if profile.trace else step_pieces(profile)
     height = 2 * MARGIN + LINE * (len(title) + len(bars) + 3) + (2 * LINE if strip else 0)
     image = Image.new("RGB", (WIDTH, height), PAPER)
     draw = ImageDraw.Draw(image)

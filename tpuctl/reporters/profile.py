@@ -1,145 +1,72 @@
-"""Profiles as text: a verdict, the stages, the evidence, what to do next."""
+"""Profiles as text: the verdict, the stages, the evidence, what to do next."""
 
-import csv as csv_module
+from __future__ import annotations
+
+import csv
 import dataclasses
 import io
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from tpuctl.reporters import layout, profile_trace
+from tpuctl.units import format_bytes, format_fraction, format_rate
 
-from tpuctl.profiling.compare import Comparison, Row
-from tpuctl.profiling.models import Advice, Profile, Stage
-from tpuctl.profiling.trace.models import IdleClass
-from tpuctl.reporters import profile_deep, profile_trace
-from tpuctl.reporters.bars import BAR_WIDTH, bar
-from tpuctl.units import format_fraction, format_rate
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
+    from rich.text import Text
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
-    """A column of the table of stages, and how wide a terminal must be to show it."""
-
-    title: str
-    least_terminal: int
-    layout: dict[str, Any]
+    from tpuctl.profiling.compare import Comparison, Row
+    from tpuctl.profiling.models import Advice, Profile, Stage
+    from tpuctl.profiling.trace.models import Deep
 
 
-COLUMNS = (
-    _Column("stage", 0, {"overflow": "ellipsis", "max_width": 18}),
-    _Column("CPU", 0, {"justify": "right", "min_width": 6}),
-    _Column("", 72, {"min_width": BAR_WIDTH}),
-    _Column("ms/ex", 0, {"justify": "right", "min_width": 7}),
-    _Column("calls", 48, {"justify": "right", "min_width": 6}),
-    _Column("alone/s", 58, {"justify": "right", "min_width": 9}),
-    _Column("where", 78, {"overflow": "ellipsis"}),
-)
-
-
-# A trace has no CPU time in it, only how long work took.
-SHARE, WORK = 1, "work"
-
-
-def text(profile: Profile) -> RenderableType:
+def render_profile(profile: Profile) -> RenderableType:
     """Show a whole profile."""
-    parts: list[RenderableType] = [_verdict(profile), "", _figures(profile)]
+    parts: list[RenderableType] = [_verdict(profile), "", layout.facts(_figures(profile), style="")]
     if profile.stages or not profile.trace:
         parts += ["", _Stages(profile)]
     if profile.trace and profile.trace.idle:
-        parts += ["", profile_trace.idle(profile.trace)]
-        if gaps := profile_trace.gaps(profile.trace):
-            parts += ["", Text("Gaps", "bold"), *map(_item, gaps)]
-    if inside := profile_deep.inside(profile):
-        parts += ["", Text("Inside", "bold"), *map(_item, inside)]
-    parts += ["", Text("Evidence", "bold"), *map(_item, profile.evidence)]
+        parts += ["", profile_trace.idle_table(profile.trace)]
+        if gaps := profile_trace.gap_lines(profile.trace):
+            parts += layout.bullets("Gaps", gaps)
+    if inside := operation_lines(profile):
+        parts += layout.bullets("Operations", inside)
+    parts += layout.bullets("Evidence", profile.evidence)
     if profile.advice:
-        parts += ["", Text("Advice", "bold"), *map(_advice, profile.advice)]
-    return Group(*parts)
-
-
-def csv(profile: Profile) -> str:
-    """Write the stages as comma-separated values; for a trace without any, its idle time."""
-    if profile.trace and not profile.stages:
-        return _csv(IdleClass, profile.trace.idle)
-    return _csv(Stage, profile.stages)
-
-
-def _csv(kind: type, rows: Sequence[Any]) -> str:
-    names = [field.name for field in dataclasses.fields(kind)]
-    lines = io.StringIO()
-    writer = csv_module.writer(lines, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_cell(row, name) for name in names] for row in rows)
-    return lines.getvalue().rstrip("\n")
-
-
-def _cell(row: Any, name: str) -> Any:
-    return profile_deep.operations(row) if name == "operations" else getattr(row, name)
-
-
-def comparison(result: Comparison) -> RenderableType:
-    """Show what changed between two profiles."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for column in ("before", "after", "change"):
-        table.add_column(column, justify="right")
-    for row in result.rows:
-        style = {True: "green", False: "red", None: ""}[row.better]
-        before, after = (_amount(value, row.unit) for value in (row.before, row.after))
-        table.add_row(row.name, before, after, Text(_change(row), style))
-    sides = (("before", result.before), ("after", result.after))
-    lines = (Text(f"{name}: {side.target} ({side.verdict})") for name, side in sides)
-    return Group(*lines, "", table)
+        parts += ["", layout.text("Advice", "bold"), *map(_advice, profile.advice)]
+    return layout.stack(*parts)
 
 
 def _verdict(profile: Profile) -> Text:
-    sure = "" if profile.verdict == "unknown" else f", confidence {profile.confidence:.2g}"
+    confidence = "" if profile.verdict == "unknown" else f", confidence {profile.confidence:.2g}"
     style = "bold green" if profile.verdict == "device" else "bold"
-    return Text.assemble((profile.headline, style), f"  [{profile.verdict}{sure}]")
+    title = layout.text("").append(profile.headline, style)
+    return title.append(f"  [{profile.verdict}{confidence}]")
 
 
-def _figures(profile: Profile) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
+def _figures(profile: Profile) -> Iterator[tuple[str, str]]:
     if profile.trace:
-        for name, value in profile_trace.figures(profile, profile.trace):
-            table.add_row(name, Text(value))
-        return table
-    table.add_row(
-        "target", Text(f"{profile.target} ({profile.kind}, batch {profile.batch_size:,})")
-    )
-    rate = f"{profile.pipeline_examples_per_s:,.0f} examples/s"
-    table.add_row("pipeline gives", f"{rate}, {profile.cpu_ms_per_example:.3g} ms CPU per example")
+        yield from profile_trace.figures(profile, profile.trace)
+        return
+    yield "target", f"{profile.target} ({profile.kind}, batch {profile.batch_size:,})"
+    cpu = f"{profile.cpu_ms_per_example:.3g} ms CPU per example"
+    yield "pipeline", f"{profile.pipeline_examples_per_s:,.0f} examples/s, {cpu}"
     if profile.device and profile.device_examples_per_s is not None:
-        table.add_row(
-            "device takes",
-            Text(
-                f"{profile.device_examples_per_s:,.0f} examples/s "
-                f"({profile.device.step_ms:.4g} ms per step, {profile.device.source})"
-            ),
-        )
-        table.add_row("input wait", format_fraction(profile.input_wait_fraction))
-        table.add_row(
-            "MXU idle",
-            f"{format_fraction(profile.mxu_idle_fraction)} of {_window(profile)}; "
-            "MXU utilization not collected",
-        )
+        step = f"{profile.device.step_ms:.4g} ms per step, {profile.device.source}"
+        length_s = profile.window.end_s - profile.window.start_s
+        window = f"{length_s:.1f} s ({profile.steps:,} steps, {profile.window.what})"
+        yield "device", f"{profile.device_examples_per_s:,.0f} examples/s ({step})"
+        yield "input wait", format_fraction(profile.input_wait_fraction)
+        idle = f"{format_fraction(profile.mxu_idle_fraction)} of {window}"
+        yield "MXU idle", f"{idle}; MXU utilization not collected"
     else:
-        table.add_row("device", Text(profile.why_no_device or "not measured"))
-    table.add_row("vCPUs", _vcpus(profile))
-    table.add_row("own overhead", format_fraction(profile.overhead_fraction))
+        yield "device", profile.why_no_device or "not measured"
+    yield "vCPUs", _vcpus(profile)
+    yield "own overhead", format_fraction(profile.overhead_fraction)
     if profile.deep:
-        table.add_row("host trace", profile_deep.taken(profile.deep))
-    return table
-
-
-def _window(profile: Profile) -> str:
-    length_s = profile.window.end_s - profile.window.start_s
-    return f"{length_s:.1f} s ({profile.steps:,} steps, {profile.window.what})"
+        yield "host trace", deep_summary(profile.deep)
 
 
 def _vcpus(profile: Profile) -> str:
@@ -151,46 +78,86 @@ def _vcpus(profile: Profile) -> str:
     return f"{start}, {needed} needed to keep the device busy"
 
 
+def deep_summary(deep: Deep) -> str:
+    """Say how long the host was traced, how much data that gave, and what it cost."""
+    if deep.missing:
+        return "none"
+    parts = [
+        f"{deep.traced_s:.1f} s, {format_bytes(deep.traced_bytes)}",
+        f"{format_fraction(deep.overhead_fraction)} of the vCPUs meanwhile",
+    ]
+    if deep.slowdown is not None:
+        interval = ""
+        if deep.slowdown_low is not None and deep.slowdown_high is not None:
+            interval = f" ({deep.slowdown_low:+.1%} to {deep.slowdown_high:+.1%})"
+        parts.append(f"{deep.slowdown:+.1%} CPU time per element{interval}")
+    if deep.run_overhead_fraction is not None:
+        cost, most = map(format_fraction, (deep.run_overhead_fraction, deep.run_overhead_most))
+        run = f"over {deep.profiled_s:.0f} s of profiling"
+        parts.append(f"{cost} of the vCPUs {run}, at most {most}")
+    if deep.linked_fraction is not None:
+        parts.append(f"{format_fraction(deep.linked_fraction)} of the work linked to a stage")
+    return "; ".join(parts)
+
+
+def operation_lines(profile: Profile) -> list[str]:
+    """Say which operations the stages with notable CPU time spend it in."""
+    shown = [stage for stage in profile.stages if stage.operations and stage.is_notable]
+    return [f"{stage.name}: {stage_operations(stage)}" for stage in shown]
+
+
+def stage_operations(stage: Stage) -> str:
+    """List the operations of a stage with their shares of its work."""
+    return ", ".join(f"{each.name} {each.share_of_stage:.0%}" for each in stage.operations)
+
+
+# Title, the narrowest terminal in which the column is shown, and how it is laid out.
+_COLUMNS: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("stage", 0, {"overflow": "ellipsis", "max_width": 18}),
+    ("CPU", 0, {"justify": "right", "min_width": 6}),
+    ("", 72, {"min_width": 10}),
+    ("ms/ex", 0, {"justify": "right", "min_width": 7}),
+    ("calls", 48, {"justify": "right", "min_width": 6}),
+    ("alone/s", 58, {"justify": "right", "min_width": 9}),
+    ("where", 78, {"overflow": "ellipsis"}),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Stages:
-    """The table of stages, with those columns that the terminal has room for."""
+    """The table of stages, with the columns that the terminal has room for."""
 
     profile: Profile
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield _stages(self.profile, options.max_width)
+        yield _stage_table(self.profile, options.max_width)
 
 
-def _stages(profile: Profile, width: int) -> Table:
+def _stage_table(profile: Profile, width: int) -> Table:
     located = any(stage.location for stage in profile.stages)
-    chosen = [
-        index
-        for index, column in enumerate(COLUMNS)
-        if width >= column.least_terminal and (located or column.title != "where")
-    ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index in chosen:
-        title = WORK if profile.trace and index == SHARE else COLUMNS[index].title
-        table.add_column(title, no_wrap=True, **COLUMNS[index].layout)
+    table = layout.table()
+    chosen = []
+    for index, (title, least_width, style) in enumerate(_COLUMNS):
+        if width >= least_width and (located or title != "where"):
+            chosen.append(index)
+            # A trace has no CPU time in it, only how long work took.
+            shown = "work" if profile.trace and title == "CPU" else title
+            table.add_column(shown, no_wrap=True, **style)
     small = [stage for stage in profile.stages if _is_small(stage)]
     rows = [_stage_cells(stage) for stage in profile.stages if stage not in small]
     if small:
-        rows.append(_rest("(others)", _sum(small)))
+        share = sum(stage.share_of_cpu for stage in small)
+        rows.append(_rest("(others)", share, sum(stage.cpu_ms_per_example for stage in small)))
     if rest := profile.residual:
-        rows.append(_rest("(no stage)", (rest.share_of_cpu, rest.cpu_ms_per_example)))
+        rows.append(_rest("(no stage)", rest.share_of_cpu, rest.cpu_ms_per_example))
     for row in rows:
         table.add_row(*(row[index] for index in chosen))
     return table
 
 
-def _sum(stages: list[Stage]) -> tuple[float, float]:
-    share = sum(stage.share_of_cpu for stage in stages)
-    return share, sum(stage.cpu_ms_per_example for stage in stages)
-
-
-def _rest(name: str, share_and_ms: tuple[float, float]) -> list[RenderableType]:
-    share, cpu_ms = share_and_ms
-    return [Text(name, "dim"), f"{share:.1%}", bar(share, ""), f"{cpu_ms:.3g}", "", "", ""]
+def _rest(name: str, share: float, cpu_ms: float) -> list[RenderableType]:
+    cells = (f"{share:.1%}", layout.bar(share), f"{cpu_ms:.3g}")
+    return [layout.text(name, "dim"), *cells, "", "", ""]
 
 
 def _is_small(stage: Stage) -> bool:
@@ -202,38 +169,63 @@ def _stage_cells(stage: Stage) -> list[RenderableType]:
     mark = " ◀" if stage.is_bottleneck else ""
     alone = stage.examples_per_s_alone
     return [
-        Text(stage.name + mark, style),
-        Text(f"{stage.share_of_cpu:.1%}", style),
-        bar(stage.share_of_cpu, style),
+        layout.text(stage.name + mark, style),
+        layout.text(f"{stage.share_of_cpu:.1%}", style),
+        layout.bar(stage.share_of_cpu, style or "cyan"),
         f"{stage.cpu_ms_per_example:.3g}",
         f"{stage.calls_in_flight:.1f}/{stage.parallelism or 1}",
         "-" if alone is None else f"{alone:,.0f}",
-        Text(_short(stage.location)),
+        layout.text("/".join((stage.location or "").split("/")[-2:])),
     ]
 
 
-def _short(location: str | None) -> str:
-    return "/".join((location or "").split("/")[-2:])
-
-
-def _item(line: str) -> RenderableType:
-    return Padding(Text(f"- {line}"), (0, 0, 0, 2))
-
-
-def predicted(advice: Advice) -> str:
-    """Say what a piece of advice should bring, and brought; empty where nobody can tell."""
+def prediction(advice: Advice) -> str:
+    """Say what a piece of advice should bring, and what it brought; empty if unknown."""
     rate, idle = advice.predicted_examples_per_s, advice.predicted_mxu_idle_fraction
     found = advice.measured_examples_per_s
-    brought = "" if found is None else f" Measured: {format_rate(found, 'examples')}."
+    measured = "" if found is None else f" Measured: {format_rate(found, 'examples')}."
     if rate is None:
-        return brought
+        return measured
     device = "" if idle is None else f", MXU idle {idle:.0%}"
-    return f" Predicted: {format_rate(rate, 'examples')}{device}.{brought}"
+    return f" Predicted: {format_rate(rate, 'examples')}{device}.{measured}"
 
 
 def _advice(advice: Advice) -> RenderableType:
-    first = Text.assemble((advice.code, "bold"), f": {advice.what}{predicted(advice)}")
-    return Padding(Group(first, Text(f"→ {advice.change}", "cyan")), (0, 0, 0, 2))
+    what = f": {advice.what}{prediction(advice)}"
+    first = layout.text("").append(advice.code, "bold").append(what)
+    return layout.indent(first, layout.text(f"→ {advice.change}", "cyan"))
+
+
+def profile_csv(profile: Profile) -> str:
+    """Write the stages as comma-separated values, or the idle time of a trace without stages."""
+    from tpuctl.profiling.models import Stage
+    from tpuctl.profiling.trace.models import IdleClass
+
+    is_trace = profile.trace and not profile.stages
+    rows: Any = profile.trace.idle if is_trace and profile.trace else profile.stages
+    names = [field.name for field in dataclasses.fields(IdleClass if is_trace else Stage)]
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(row, name) for name in names] for row in rows)
+    return lines.getvalue().rstrip("\n")
+
+
+def _cell(row: Any, name: str) -> Any:
+    return stage_operations(row) if name == "operations" else getattr(row, name)
+
+
+def render_profile_diff(result: Comparison) -> RenderableType:
+    """Show what changed between two profiles."""
+    right = ("before", "after", "change")
+    table = layout.table("", *right, right=right)
+    for row in result.rows:
+        style = {True: "green", False: "red", None: ""}[row.better]
+        before, after = (_amount(value, row.unit) for value in (row.before, row.after))
+        table.add_row(row.name, before, after, layout.text(_change(row), style))
+    sides = (("before", result.before), ("after", result.after))
+    lines = (layout.text(f"{name}: {side.target} ({side.verdict})") for name, side in sides)
+    return layout.stack(*lines, "", table)
 
 
 def _amount(value: float | None, unit: str) -> str:
@@ -250,3 +242,38 @@ def _change(row: Row) -> str:
     if row.unit == "fraction":
         return f"{(row.after - row.before) * 100:+.3g} points"
     return "" if row.ratio is None else f"x{row.ratio:.3g}"
+
+
+_LIVE_COLUMNS = {
+    "steps": 8,
+    "step ms": 9,
+    "examples/s": 11,
+    "waits": 8,
+    "vCPUs": 10,
+    "verdict": 10,
+    "stage": 0,
+}
+
+
+def live_header() -> str:
+    """Return the titles above the lines of a running training."""
+    return _live_line(*_LIVE_COLUMNS)
+
+
+def live_row(profile: Profile) -> str:
+    """Write what is known of a running training in one line."""
+    vcpus = profile.vcpus
+    return _live_line(
+        f"{profile.steps:,}",
+        f"{profile.step_ms.p50:.1f}" if profile.step_ms else "",
+        f"{profile.pipeline_examples_per_s or 0:,.0f}",
+        format_fraction(profile.input_wait_fraction),
+        f"{vcpus.used or 0:.1f} of {vcpus.available or 0:g}",
+        profile.verdict,
+        next((stage.name for stage in profile.stages if stage.is_bottleneck), ""),
+    )
+
+
+def _live_line(*cells: str) -> str:
+    padded = (c.rjust(width) for c, width in zip(cells, _LIVE_COLUMNS.values(), strict=True))
+    return "  ".join(padded)[:100].rstrip()

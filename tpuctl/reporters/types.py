@@ -1,68 +1,65 @@
-"""Accelerator types in words and tables."""
+"""Accelerator types and quotas as tables."""
 
-from typing import Any
+from __future__ import annotations
 
-from tpuctl.hardware.types import AcceleratorType, Price, TypeTable
+from typing import TYPE_CHECKING
+
+from tpuctl.reporters import layout
 from tpuctl.units import format_usd
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def text(result: AcceleratorType | TypeTable) -> Any:
-    """Show one type, or the table of all generations."""
-    return _one(result) if isinstance(result, AcceleratorType) else _all(result)
+    from rich.console import RenderableType
+
+    from tpuctl.cloud.quotas import QuotaTable, ZoneLimit
+    from tpuctl.hardware.types import AcceleratorType, TypeTable
 
 
-def _one(kind: AcceleratorType) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+def render_types(result: AcceleratorType | TypeTable) -> RenderableType:
+    """Show one accelerator type, or the table of all generations."""
+    from tpuctl.hardware.types import TypeTable
 
-    facts = Table(box=None, pad_edge=False, show_header=False)
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _rows(kind):
-        facts.add_row(name, value)
-    prices = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("zone", "on demand, an hour", "spot, an hour"):
-        prices.add_column(column)
+    return _all_types(result) if isinstance(result, TypeTable) else _one_type(result)
+
+
+def _one_type(kind: AcceleratorType) -> RenderableType:
+    prices = layout.table("zone", "on demand, per hour", "spot, per hour")
     for zone in kind.zones:
-        price = kind.usd_per_hour.get(zone, Price(None, None))
-        prices.add_row(zone, _usd(price.on_demand), _usd(price.spot))
-    words = f"{kind.accelerator_type}: {kind.in_words}."
+        price = kind.usd_per_hour.get(zone)
+        on_demand, spot = (price.on_demand, price.spot) if price else (None, None)
+        prices.add_row(zone, format_usd(on_demand), format_usd(spot))
+    title = layout.text(f"{kind.accelerator_type}: {kind.in_words}.", "bold")
     dated = f"Zones and machines as of {kind.facts_as_of}, prices as of {kind.prices_as_of}."
-    notes = [Text(kind.note)] if kind.note else []
-    return Group(Text(words, style="bold"), "", facts, "", prices, "", *notes, Text(dated))
+    notes = [layout.text(kind.note)] if kind.note else []
+    facts = layout.facts(_type_rows(kind))
+    return layout.stack(title, "", facts, "", prices, "", *notes, layout.text(dated))
 
 
-def _rows(kind: AcceleratorType) -> tuple[tuple[str, str], ...]:
-    unit = "unknown"
+def _type_rows(kind: AcceleratorType) -> Iterator[tuple[str, str]]:
+    units = "unknown"
     if kind.mxu_size:
-        unit = f"{kind.mxus_per_core or '?'} of {kind.mxu_size}x{kind.mxu_size} in each core"
-    each = f"{kind.chips_per_worker} chips, {kind.devices_per_worker} devices each"
-    memory = _known(kind.memory_gb_per_worker, "GB")
-    return (
-        ("generation", kind.generation),
-        ("chips", f"{kind.chips} ({kind.cores} TensorCores, {kind.devices} devices)"),
-        ("counting", kind.counting),
-        ("workers", f"{kind.workers}, {each}"),
-        ("topology", kind.topology or "unknown"),
-        ("matrix units", unit),
-        ("memory", f"{_known(kind.hbm_gib_per_chip, 'GiB')} of HBM in each chip"),
-        ("bandwidth", f"{_known(kind.hbm_gb_per_s_per_chip, 'GB/s')} in each chip"),
-        ("peak", f"{_known(kind.peak_bf16_tflops_per_chip, 'TFLOP/s')} in bfloat16, each chip"),
-        ("machine", kind.machine_type or "unknown"),
-        ("its host", f"{_known(kind.vcpus_per_worker, 'vCPUs')}, {memory}"),
-        ("runtime version", kind.runtime_version or "unknown"),
+        units = f"{kind.mxus_per_core or '?'} of {kind.mxu_size}x{kind.mxu_size} per core"
+    hosts = _known(kind.vcpus_per_worker, "vCPUs"), _known(kind.memory_gb_per_worker, "GB")
+    yield "generation", kind.generation
+    yield "chips", f"{kind.chips} ({kind.cores} TensorCores, {kind.devices} devices)"
+    yield "counting", kind.counting
+    yield (
+        "workers",
+        f"{kind.workers}, {kind.chips_per_worker} chips, {kind.devices_per_worker} devices each",
     )
+    yield "topology", kind.topology or "unknown"
+    yield "matrix units", units
+    yield "memory", f"{_known(kind.hbm_gib_per_chip, 'GiB')} HBM per chip"
+    yield "bandwidth", f"{_known(kind.hbm_gb_per_s_per_chip, 'GB/s')} per chip"
+    yield "peak", f"{_known(kind.peak_bf16_tflops_per_chip, 'TFLOP/s')} per chip in bfloat16"
+    yield "machine", kind.machine_type or "unknown"
+    yield "per worker", ", ".join(hosts)
+    yield "runtime version", kind.runtime_version or "unknown"
 
 
-def _all(table: TypeTable) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("generation", "types", "N counts", "HBM GiB", "GB/s", "bf16 TFLOP/s", "MXU"):
-        grid.add_column(column, overflow="fold")
+def _all_types(table: TypeTable) -> RenderableType:
+    grid = layout.table("generation", "types", "N counts", "HBM GiB", "GB/s", "bf16 TFLOP/s", "MXU")
     for line in table.families:
         numbers = (
             line.hbm_gib_per_chip,
@@ -72,14 +69,49 @@ def _all(table: TypeTable) -> Any:
         )
         cells = ("unknown" if n is None else f"{n:g}" for n in numbers)
         grid.add_row(line.generation, line.types or "-", line.counts or "-", *cells)
-    notes = [Text(f"{f.generation}: {f.note}") for f in table.families if f.note]
-    dated = f"Per chip. As of {table.facts_as_of}. One type: tpuctl types v5e-8"
-    return Group(grid, "", *notes, "", Text(dated))
+    notes = [layout.text(f"{f.generation}: {f.note}") for f in table.families if f.note]
+    dated = f"Per chip, as of {table.facts_as_of}. Details of one type: tpuctl types v5e-8"
+    return layout.stack(grid, "", *notes, "", layout.text(dated))
 
 
 def _known(value: float | None, unit: str) -> str:
     return f"unknown {unit}" if value is None else f"{value:g} {unit}"
 
 
-def _usd(value: float | None) -> str:
-    return "unknown" if value is None else format_usd(value)
+_LEGEND = "Chips, on demand / spot. 0: requests there always fail; -: unknown, as in other zones."
+
+
+def render_quotas(quotas: QuotaTable) -> str:
+    """Show the limits of a project: all generations, or one type in every zone."""
+    if not quotas.limits:
+        what = quotas.accelerator_type or "TPUs"
+        return f"No known quota for {what} in the project {quotas.project}."
+    lines = _quota_of_type(quotas) if quotas.accelerator_type else _all_quotas(quotas)
+    return "\n".join([*lines, "", _LEGEND])
+
+
+def _all_quotas(quotas: QuotaTable) -> list[str]:
+    generations = list(dict.fromkeys(limit.generation for limit in quotas.limits))
+    cells = {(limit.zone, limit.generation): _chips(limit) for limit in quotas.limits}
+    rows = [
+        (zone, *(cells.get((zone, generation), "") for generation in generations))
+        for zone in sorted({limit.zone for limit in quotas.limits})
+    ]
+    return layout.plain_table(("zone", *generations), rows)
+
+
+def _quota_of_type(quotas: QuotaTable) -> list[str]:
+    kind = quotas.accelerator_type
+    titles = ("zone", f"{quotas.limits[0].generation} chips", f"room for one {kind}")
+    rows = [(limit.zone, _chips(limit), _fits(limit)) for limit in quotas.limits]
+    return layout.plain_table(titles, rows)
+
+
+def _fits(limit: ZoneLimit) -> str:
+    ways = {"on demand": limit.on_demand_fits, "spot": limit.spot_fits}
+    return ", ".join(way for way, fits in ways.items() if fits) or "no"
+
+
+def _chips(limit: ZoneLimit) -> str:
+    pair = (limit.on_demand_chips, limit.spot_chips)
+    return " / ".join("-" if chips is None else f"{chips:,}" for chips in pair)

@@ -1,0 +1,87 @@
+"""Practice from Python: `start`, `stop` and `status` of the emulator, and `run` of the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.progress import OnProgress, message, silent
+from tpuctl.settings import state_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.demo.demo import Day
+    from tpuctl.emulator.process import Started, Status, Stopped
+
+
+def start(
+    scenario: Path | None = None,
+    *,
+    port: int = 0,
+    fresh: bool = False,
+    detach: bool = True,
+    on_started: Callable[[Started], None] = lambda started: None,
+) -> Started:
+    """Start an emulator of the Cloud TPU API, or resume the last one.
+
+    Args:
+        scenario: JSON file with zones, capacity and faults.
+        port: Port of the API; 0 picks a free one.
+        fresh: Discard the state of the last emulator.
+        detach: Return when the emulator answers; otherwise when this process is interrupted.
+        on_started: Called when the emulator answers.
+    """
+    from tpuctl.emulator import process
+
+    if detach:
+        started = process.detach(_folder(), scenario, port=port, fresh=fresh)
+        on_started(started)
+        return started
+    run = process.run(_folder(), scenario, port=port, fresh=fresh)
+    with process.stop_requested() as end, run as started:
+        on_started(started)
+        end.wait()
+    return started
+
+
+def stop() -> Stopped:
+    """Stop the emulator; its state is kept for the next start."""
+    from tpuctl.emulator import process
+
+    return process.stop(_folder())
+
+
+def status() -> Status:
+    """Return whether an emulator runs, its time, and what it holds."""
+    from tpuctl.emulator import process
+
+    return process.status(_folder())
+
+
+def _folder() -> Path:
+    return state_dir() / "emulator"
+
+
+def run(
+    images: Path | None = None,
+    out: Path = Path("tpuctl-demo"),
+    *,
+    log: int | None = None,
+    on_progress: OnProgress = silent,
+) -> Day:
+    """Run the demo on this machine: doctor, profile, presize, profile again, train, report.
+
+    Takes a few minutes. `images` is a folder of photographs; without it, some are made. `log` is
+    the file descriptor for the training's output, by default stdout.
+    """
+    from tpuctl.demo.demo import Watcher, run_day
+    from tpuctl.reporters.practice import write_demo
+
+    def on_step(number: int, what: str) -> None:
+        on_progress(message(f"[{number}] {what}"))
+
+    images = Path(images) if images else None
+    day = run_day(images, Path(out), Watcher(on_step, on_progress, log))
+    write_demo(day)
+    return day

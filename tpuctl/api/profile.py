@@ -1,0 +1,220 @@
+"""Input pipelines and trainings from Python: `tpuctl.profile`, and its commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.progress import OnProgress, message, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpuctl.profiling.compare import Comparison
+    from tpuctl.profiling.models import Profile
+    from tpuctl.profiling.program.inside import ProfileBlock
+
+
+class ProfileCommands:
+    """`with tpuctl.profile() as p:` around a training; the methods are the commands."""
+
+    def __call__(self) -> ProfileBlock:
+        """Profile what is trained inside a `with` block: what its steps waited for."""
+        from tpuctl.profiling.program.inside import profile
+
+        return profile()
+
+    def run(
+        self,
+        target: str | Sequence[str],
+        *,
+        steps: int | None = None,
+        seconds: float | None = None,
+        batch_size: int = 32,
+        image_size: int = 224,
+        device_step_ms: float | None = None,
+        train: bool = False,
+        fit: str | None = None,
+        model: str = "images",
+        verify: bool = False,
+        deep: bool = False,
+        out: Path | None = None,
+        html: Path | None = None,
+        fail_if: Sequence[str] = (),
+        on_progress: OnProgress = silent,
+    ) -> Profile:
+        """Measure an input pipeline, or a training while it runs.
+
+        Args:
+            target: A folder, gs://BUCKET/FOLDER, path.py:function or module:function; or a
+                training, as the words of its command line.
+            steps: Steps to measure.
+            seconds: How long to measure, by default 10.
+            batch_size: Examples per step.
+            image_size: Width and height of photographs after the resize.
+            device_step_ms: How long the device takes for a step.
+            train: Measure a real training step first.
+            fit: TPU to compile the step for, such as v5e-8.
+            model: What `fit` compiles: a target of `tpuctl.fit`.
+            verify: Measure the pipeline with and without the advice.
+            deep: Trace operations inside the stages too.
+            out: Write the profile to this .tpuprof file.
+            html: Write the report to this HTML file.
+            fail_if: Limits such as "stall>0.1"; a profile that exceeds one has failures.
+            on_progress: Called with progress and messages.
+        """
+        from tpuctl.profiling.compare import check, parse_limits
+        from tpuctl.profiling.program.run import (
+            is_program,
+            profile_program,
+            refuse_for_programs,
+        )
+
+        _check_places(out, html)
+        limits = parse_limits(fail_if)
+        words = [target] if isinstance(target, str) else list(target)
+        if is_program(words):
+            refuse_for_programs(
+                {
+                    "--device-step-ms": device_step_ms,
+                    "--fit": fit,
+                    "--train": train or None,
+                    "--verify": verify or None,
+                    "--deep": deep or None,
+                }
+            )
+            profile = profile_program(words, steps=steps, seconds=seconds)
+        else:
+            # Loaded here: a training that is watched needs nothing of it.
+            from tpuctl.profiling.profile import profile_target
+
+            profile = profile_target(
+                words[0],
+                steps=steps,
+                seconds=seconds,
+                batch_size=batch_size,
+                image_size=image_size,
+                device_step_ms=device_step_ms,
+                train=train,
+                fit=fit,
+                model=model,
+                verify=verify,
+                deep=deep,
+                on_progress=on_progress,
+            )
+        _write(profile, on_progress, out=out, html=html)
+        return check(profile, limits)
+
+    def watch(
+        self,
+        program: int | Sequence[str],
+        *,
+        seconds: float | None = None,
+        out: Path | None = None,
+        on_profile: Callable[[Profile], None] = lambda profile: None,
+        on_progress: OnProgress = silent,
+    ) -> Profile:
+        """Profile a training once a second while it runs, and return the last profile.
+
+        `program` is the id of a process that is being profiled, or a command line to start.
+        """
+        from tpuctl.profiling.program.run import follow, last_of, profile_program
+
+        _check_places(out)
+        words = [str(program)] if isinstance(program, int) else list(program)
+        if len(words) == 1 and words[0].isdigit():
+            profile = last_of(follow(int(words[0])), on_profile)
+        else:
+            profile = profile_program(words, seconds=seconds, on_look=on_profile)
+        _write(profile, on_progress, out=out)
+        return profile
+
+    def trace(
+        self,
+        path: Path,
+        *,
+        out: Path | None = None,
+        html: Path | None = None,
+        fail_if: Sequence[str] = (),
+        on_progress: OnProgress = silent,
+    ) -> Profile:
+        """Read a profiler's trace: when devices were idle, and what the host did meanwhile."""
+        from tpuctl.profiling.compare import check, parse_limits
+        from tpuctl.profiling.trace.profile import profile_trace
+
+        _check_places(out, html)
+        limits = parse_limits(fail_if)
+        profile = profile_trace(Path(path), on_progress=on_progress)
+        _write(profile, on_progress, out=out, html=html)
+        return check(profile, limits)
+
+    def show(
+        self,
+        file: Path,
+        *,
+        html: Path | None = None,
+        png: Path | None = None,
+        fail_if: Sequence[str] = (),
+        on_progress: OnProgress = silent,
+    ) -> Profile:
+        """Read a profile from its .tpuprof file, and write it as HTML or PNG."""
+        from tpuctl.profiling.compare import check, parse_limits
+        from tpuctl.profiling.tpuprof import load
+
+        _check_places(html, png)
+        profile = check(load(Path(file)), parse_limits(fail_if))
+        _write(profile, on_progress, html=html, png=png)
+        return profile
+
+    def diff(self, before: Path, after: Path) -> Comparison:
+        """Compare the profiles in two .tpuprof files."""
+        from tpuctl.profiling.compare import diff
+        from tpuctl.profiling.tpuprof import load
+
+        return diff(load(Path(before)), load(Path(after)))
+
+
+profile = ProfileCommands()
+
+
+def _check_places(*places: Path | None) -> None:
+    """Fail before the measurement, not after it, if a result cannot be written."""
+    from tpuctl.profiling.tpuprof import check_place
+
+    for place in filter(None, places):
+        check_place(Path(place))
+
+
+def _write(
+    profile: Profile,
+    on_progress: OnProgress,
+    *,
+    out: Path | None = None,
+    html: Path | None = None,
+    png: Path | None = None,
+) -> None:
+    from tpuctl.storage.local import write_atomically
+
+    if out:
+        from tpuctl.profiling.tpuprof import save
+
+        save(profile, Path(out))
+        on_progress(message(f"Wrote the profile to {out}. To see it: tpuctl profile show {out}"))
+    if html:
+        from tpuctl.reporters.profile_html import profile_page
+
+        write_atomically(Path(html), profile_page(profile))
+        on_progress(message(f"Wrote the report to {html}"))
+    if png:
+        write_atomically(Path(png), _draw(profile))
+        on_progress(message(f"Wrote the picture to {png}"))
+
+
+def _draw(profile: Profile) -> bytes:
+    from tpuctl.errors import MissingExtraError
+
+    try:
+        from tpuctl.reporters._profile_png import profile_png
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("Drawing a PNG", extra="images", module="PIL") from error
+    return profile_png(profile)

@@ -1,0 +1,274 @@
+"""Training from Python: fit, launch, templates, bench."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tpuctl.api.workers import Workers, as_workers, print_output
+from tpuctl.errors import UsageError
+from tpuctl.progress import OnProgress, message, silent
+from tpuctl.remote.hosts import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpuctl.compile.models import Comparison as FitComparison
+    from tpuctl.compile.models import Fit
+    from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.remote.jobs import StartedJob
+    from tpuctl.remote.logs import Logs
+    from tpuctl.remote.output import Sink
+    from tpuctl.training.bench import Bench, Comparison
+    from tpuctl.training.catalog import Catalog, Template, Written
+    from tpuctl.training.plan import LaunchPlan
+    from tpuctl.training.remote_launch import RemotePlan
+    from tpuctl.training.run import Training
+
+
+def fit(
+    target: str,
+    accelerator_type: str | Sequence[str],
+    *,
+    batch_size: int | None = None,
+    max_batch: bool = False,
+    dtype: Literal["bf16", "f32"] | None = None,
+    inference: bool = False,
+    verify: bool = False,
+    timeout_s: float = 300.0,
+    on_progress: OnProgress = silent,
+) -> Fit | FitComparison:
+    """Compile a program for a TPU that is not here: does it fit, how fast, at what price.
+
+    Args:
+        target: path.py:function, module:function, a .mlir or .stablehlo file, or a template.
+        accelerator_type: A type such as v5e-8, or several to compare.
+        batch_size: Examples per step, on all chips together.
+        max_batch: Find the largest batch that fits.
+        dtype: Element type to compile in.
+        inference: Compile only the forward pass of a model.
+        verify: If it does not fit, compile the suggested changes too.
+        timeout_s: Time limit for the user's code.
+        on_progress: Called with progress.
+    """
+    from tpuctl.compile.fit import fit_types
+
+    types = [accelerator_type] if isinstance(accelerator_type, str) else accelerator_type
+    return fit_types(
+        target,
+        types,
+        batch_size=batch_size,
+        max_batch=max_batch,
+        dtype=dtype,
+        training=not inference,
+        verify=verify,
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+    )
+
+
+def launch(
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    on: str | Workers = LOCAL,
+    settings: Sequence[str] = (),
+    framework: str = "auto",
+    strategy: str = "auto",
+    cpu_devices: int | None = None,
+    code: Path | None = None,
+    env: Sequence[str] = (),
+    detach: bool = False,
+    job: str | None = None,
+    check: bool = True,
+    dry_run: bool = False,
+    log: int | None = None,
+    sink: Sink = print_output,
+    on_progress: OnProgress = silent,
+) -> LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs:
+    """Train a template or a script with the right strategy, here or on every worker of a TPU.
+
+    Args:
+        script: Name of a template, or path of a script.
+        arguments: Passed on to the script as they are.
+        on: "local", the name of a TPU, or Workers.
+        settings: Flags of the script, as K=V.
+        framework: auto, tensorflow, jax or torch.
+        strategy: auto, or one that `tpuctl.doctor` names.
+        cpu_devices: Split this machine's CPU into so many virtual devices.
+        code: Folder to copy to the workers instead of the script alone.
+        env: Variables on the workers, as K=V.
+        detach: Return when the job has been started on the workers.
+        job: Name of the job on the workers.
+        check: Check every worker before the start.
+        dry_run: Return the plan, and start nothing.
+        log: File descriptor for the output of a script on this machine; by default stdout.
+        sink: Receives the output of workers.
+        on_progress: Called with progress, and the reasons for the plan.
+    """
+    options: dict[str, Any] = {
+        "framework": framework,
+        "strategy": strategy,
+        "settings": list(settings),
+        "arguments": list(arguments),
+    }
+    workers = as_workers(on)
+    if workers.name == LOCAL and not workers.hosts:
+        if detach or code or env or job:
+            raise UsageError(
+                "--detach, --code, --env and --job need workers.", hint="Add --on NAME."
+            )
+        options["cpu_devices"] = cpu_devices
+        return _train_here(script, options, dry_run=dry_run, log=log, on_progress=on_progress)
+    if cpu_devices:
+        raise UsageError("--cpu-devices splits the CPU of this machine.", hint="Leave out --on.")
+    from tpuctl.remote.run import plan_command
+    from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
+
+    variables = plan_command(["-"], env=list(env)).env
+    hosts, access, node = workers.reach()
+    plan = plan_on_workers(script, hosts, access, node=node, code=code, env=variables, **options)
+    if dry_run:
+        return plan
+    note = _show_reasons(plan, on_progress)
+    return train_on_workers(
+        plan,
+        access,
+        job=job,
+        check=check,
+        detach=detach,
+        sink=sink,
+        note=note,
+        progress=lambda: nullcontext(on_progress),
+    )
+
+
+def _train_here(
+    script: str,
+    options: dict[str, Any],
+    *,
+    dry_run: bool,
+    log: int | None,
+    on_progress: OnProgress,
+) -> LaunchPlan | Training:
+    from tpuctl.diagnosis.diagnose import diagnose
+    from tpuctl.runtime.live import live_machine
+    from tpuctl.training.plan import plan_training
+
+    if not dry_run:
+        settings = [_with_copy(script, setting, on_progress) for setting in options["settings"]]
+        options["settings"] = settings
+    plan = plan_training(script, diagnose(live_machine()), **options)
+    if dry_run:
+        return plan
+    from tpuctl.training.watched import watch_training
+
+    _show_reasons(plan, on_progress)
+    return watch_training(plan, log=log)
+
+
+def _with_copy(script: str, setting: str, on_progress: OnProgress) -> str:
+    """Replace a template's shards in a bucket by a copy of them on this machine."""
+    from tpuctl.datasets.places import bucket_of
+    from tpuctl.training.plan import find_script
+
+    name, _, place = setting.partition("=")
+    address = bucket_of(place) if name.lstrip("-") == "data" else None
+    if address is None or not find_script(script).reads_shards:
+        return setting
+    from tpuctl.datasets.local_copies import copy_data_set
+
+    copy = copy_data_set(address, on_progress=on_progress)
+    on_progress(message(f"Reading {address} from its local copy, {copy.path}."))
+    return f"{name}={copy.path}"
+
+
+def _show_reasons(plan: LaunchPlan, on_progress: OnProgress) -> Callable[[str], None]:
+    def note(text: str) -> None:
+        on_progress(message(text))
+
+    for reason in plan.because:
+        note(reason)
+    return note
+
+
+class TemplateCommands:
+    """Training scripts to copy: `tpuctl.templates.list()`, `.show(name)`, `.new(name, folder)`."""
+
+    def __call__(self) -> Catalog:
+        """List the templates."""
+        return self.list()
+
+    def list(self) -> Catalog:
+        """List the templates."""
+        from tpuctl.training.catalog import list_templates
+
+        return list_templates()
+
+    def show(self, name: str) -> Template:
+        """Describe what a template does and which flags it takes."""
+        from tpuctl.training.catalog import describe_script, find_template
+
+        return describe_script(find_template(name))
+
+    def new(self, name: str, folder: Path) -> Written:
+        """Copy a template into a folder."""
+        from tpuctl.training.catalog import write_template
+
+        return write_template(name, Path(folder))
+
+
+class BenchCommands:
+    """`tpuctl.bench()` measures this machine, `tpuctl.bench.compare(a, b)` compares two."""
+
+    def __call__(
+        self,
+        *,
+        template: str = "mnist-cnn",
+        batch_sizes: str | Sequence[int] = (256, 512, 1024),
+        epochs: int = 4,
+        examples: int | None = None,
+        framework: str = "auto",
+        cpu_devices: int | None = None,
+        plot: Path | None = None,
+        on_progress: OnProgress = silent,
+    ) -> Bench:
+        """Measure how fast this machine trains a template on fake data.
+
+        Args:
+            template: Name of the template.
+            batch_sizes: Global batch sizes, also as text: "256,512".
+            epochs: Epochs per batch size; the first one is reported apart.
+            examples: Examples per epoch.
+            framework: auto, tensorflow or jax.
+            cpu_devices: Measure the CPU split into so many virtual devices, too.
+            plot: Draw microseconds per example to this PNG file.
+            on_progress: Called with progress.
+        """
+        from tpuctl.diagnosis.diagnose import diagnose
+        from tpuctl.runtime.live import live_machine
+        from tpuctl.training.bench import draw, parse_batches, run_bench
+
+        sizes = parse_batches(batch_sizes) if isinstance(batch_sizes, str) else batch_sizes
+        result = run_bench(
+            diagnose(live_machine()),
+            template=template,
+            batch_sizes=sizes,
+            epochs=epochs,
+            examples=examples,
+            framework=framework,
+            cpu_devices=cpu_devices,
+            on_progress=on_progress,
+        )
+        return draw(result, plot) if plot else result
+
+    def compare(self, before: Path, after: Path) -> Comparison:
+        """Compare two files with the output of `tpuctl bench --json`."""
+        from tpuctl.training.bench import compare, load
+
+        return compare(load(Path(before)), load(Path(after)))
+
+
+templates = TemplateCommands()
+bench = BenchCommands()

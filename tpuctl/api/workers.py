@@ -1,0 +1,280 @@
+"""Workers from Python, one or 256: run, copy, follow and stop over SSH."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, overload
+
+from tpuctl.errors import UsageError
+from tpuctl.progress import OnProgress, silent
+from tpuctl.remote.hosts import (
+    LOCAL,
+    Host,
+    find_node,
+    parse_hosts,
+    pick_workers,
+    split_user,
+    this_machine,
+    workers_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tpuctl.cloud.models import Node
+    from tpuctl.remote.access import Access
+    from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.remote.free import Holders
+    from tpuctl.remote.jobs import Jobs, StartedJob, StoppedJob
+    from tpuctl.remote.logs import Logs
+    from tpuctl.remote.output import Sink
+    from tpuctl.remote.run import RunResults
+    from tpuctl.remote.ssh import Shell
+    from tpuctl.remote.top import Usage
+
+
+def python_warning(text: str) -> None:
+    """Issue a Python warning: the default for `on_warning`."""
+    warnings.warn(text, stacklevel=4)
+
+
+def print_output(stream: int, data: bytes) -> None:
+    """Write the output of workers to stdout and stderr: the default for `sink`."""
+    file = sys.stderr if stream == 2 else sys.stdout
+    file.write(data.decode("utf-8", "replace"))
+    file.flush()
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Which machines, and how to log in to them.
+
+    Either `name`, a TPU as NAME or user@NAME, or `hosts`, addresses as user@ip,... `free` and `top`
+    also take the name `local` for this machine.
+    """
+
+    name: str | None = None
+    hosts: str | None = None
+    worker: str = "all"
+    key: Path | None = None
+    jump: str | None = None
+    zone: str | None = None
+    project: str | None = None
+    internal_ip: bool = False
+    on_warning: Callable[[str], None] = python_warning
+
+    def reach(self) -> tuple[tuple[Host, ...], Access, Node | None]:
+        """Find the workers and the way to reach them, and the TPU unless addresses are given.
+
+        A TPU that does not know our SSH key is given it.
+        """
+        from tpuctl.remote.keys import open_access
+
+        jump = parse_hosts(self.jump)[0] if self.jump else None
+        if self.hosts and self.name:
+            raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
+        if self.hosts:
+            found = pick_workers(parse_hosts(self.hosts), self.worker)
+            return self._with_options(found), open_access(key=self.key, jump=jump), None
+        if not self.name:
+            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
+        return self._reach_tpu(self.name, jump)
+
+    def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
+        """Do the same as `reach`, or return this machine alone, which needs no access."""
+        if self.name == LOCAL and not self.hosts:
+            return (this_machine(),), None
+        return self.reach()[:2]
+
+    def _reach_tpu(
+        self, target: str, jump: Host | None
+    ) -> tuple[tuple[Host, ...], Access, Node | None]:
+        # Loaded here: machines given by address need no cloud.
+        from tpuctl.cloud.connect import chosen_zone, open_cloud
+        from tpuctl.remote.keys import login_user, open_access_to
+
+        user, name = split_user(target)
+        cloud = open_cloud(self.project)
+        for warning in cloud.warnings:
+            self.on_warning(warning)
+        node = find_node(cloud.api, name, chosen_zone(self.zone))
+        if "@" not in target:
+            user = login_user(node, user)
+        workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
+        access = open_access_to(cloud.api, node, user, key=self.key, jump=jump)
+        return self._with_options(workers), access, node
+
+    def _with_options(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+        """Name the workers in hints so that the next command reaches them in the same way."""
+        given = {"--project": self.project, "--key": self.key, "--jump": self.jump}
+        words = [str(word) for pair in given.items() if pair[1] for word in pair]
+        options = shlex.join([*words, *["--internal-ip"] * self.internal_ip])
+        user = self.name.rpartition("@")[0] if self.name else ""
+        prefix = f"{user}@" if user else ""
+        return tuple(
+            replace(host, target=f"{prefix}{host.target} {options}".rstrip()) for host in hosts
+        )
+
+
+def as_workers(where: str | Workers) -> Workers:
+    """Turn the name of a TPU into all of its workers."""
+    return Workers(where) if isinstance(where, str) else where
+
+
+def run(
+    where: str | Workers,
+    command: Sequence[str],
+    *,
+    env: Sequence[str] = (),
+    chdir: str | None = None,
+    detach: bool = False,
+    job: str | None = None,
+    check: bool = True,
+    log_bytes: int = 1 << 30,
+    sink: Sink = print_output,
+) -> RunResults | StartedJob:
+    """Run a command on every worker at once; exit codes and failures are in the result.
+
+    Args:
+        where: Name of a TPU, or Workers.
+        command: The program and its arguments; no shell interprets them.
+        env: Variables for the command, as K=V.
+        chdir: Folder to run it in.
+        detach: Start it as a job that keeps running; `logs` and `stop` find it.
+        job: Name of the job; implies `detach`.
+        check: Check every worker before a job is started.
+        log_bytes: How much of a job's log each worker keeps; 0 keeps all of it.
+        sink: Receives the output.
+    """
+    from tpuctl.remote.jobs import start_job
+    from tpuctl.remote.run import plan_command, run_command
+
+    planned = plan_command(list(command), env=list(env), folder=chdir)
+    hosts, access, _ = as_workers(where).reach()
+    if detach or job:
+        return start_job(hosts, planned, access, job=job, check=check, log_bytes=log_bytes)
+    return run_command(hosts, planned, access, sink=sink)
+
+
+def cp(
+    source: str, target: str, *, where: Workers | None = None, on_progress: OnProgress = silent
+) -> CopyResults:
+    """Copy a file or folder to every worker, or from them; unchanged files are not sent again.
+
+    One of the two is NAME:path, or :path where `where` has addresses.
+    """
+    from tpuctl.remote.copy import copy
+    from tpuctl.remote.copy_plan import plan_copy
+
+    workers = where or Workers()
+    plan = plan_copy(source, target, has_hosts=workers.hosts is not None)
+    hosts, access, _ = replace(workers, name=plan.name).reach()
+    return copy(hosts, access, plan, on_progress=on_progress)
+
+
+def logs(
+    where: str | Workers,
+    *,
+    job: str | None = None,
+    follow: bool = False,
+    tail: int | None = None,
+    sink: Sink = print_output,
+    note: Callable[[str], None] = lambda text: None,
+) -> Logs:
+    """Write the log of a job, by default the newest, to `sink`.
+
+    `follow` continues until the job ends, across broken connections; the result then has its exit
+    code. `tail` is how many of the last lines to begin with.
+    """
+    from tpuctl.remote.logs import read_logs
+
+    hosts, access, _ = as_workers(where).reach()
+    return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
+
+
+def jobs(where: str | Workers) -> Jobs:
+    """List the jobs of some workers, and their state on each."""
+    from tpuctl.remote.jobs import list_jobs
+
+    hosts, access, _ = as_workers(where).reach()
+    return list_jobs(hosts, access)
+
+
+def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0) -> StoppedJob:
+    """Stop a job, by default the newest, and all its processes: TERM, then KILL after `grace_s`."""
+    from tpuctl.remote.jobs import stop_job
+
+    hosts, access, _ = as_workers(where).reach()
+    return stop_job(hosts, access, job=job, grace_s=grace_s)
+
+
+def free(
+    where: str | Workers,
+    *,
+    dry_run: bool = False,
+    sudo: bool = False,
+    grace_s: float = 10.0,
+    confirm: Callable[[Holders], None] = lambda held: None,
+) -> Holders:
+    """End the processes that hold the chips of workers: TERM, then KILL after `grace_s`.
+
+    `confirm` is called before, with what was found; it raises an exception to stop. `dry_run`
+    returns what was found.
+    """
+    from tpuctl.remote.free import find_holders, free_chips
+
+    workers = as_workers(where)
+    if not workers.name and not workers.hosts:
+        raise UsageError("Whose chips? Give a NAME, local or --host.", hint="tpuctl free local")
+    hosts, access = workers.reach_or_here()
+    held = find_holders(hosts, access, as_root=sudo)
+    if dry_run or not held.needs_work:
+        return held
+    confirm(held)
+    return free_chips(held, hosts, access, as_root=sudo, grace_s=grace_s)
+
+
+@overload
+def top(where: str | Workers = LOCAL, *, sudo: bool = False) -> Usage: ...
+@overload
+def top(
+    where: str | Workers = LOCAL,
+    *,
+    sudo: bool = False,
+    interval_s: float = 2.0,
+    on_usage: Callable[[Usage], None],
+) -> None: ...
+def top(
+    where: str | Workers = LOCAL,
+    *,
+    sudo: bool = False,
+    interval_s: float = 2.0,
+    on_usage: Callable[[Usage], None] | None = None,
+) -> Usage | None:
+    """Read what every worker is doing: vCPUs, memory, and each chip's load, memory and holder.
+
+    With `on_usage`, which is called every `interval_s`, it continues until Ctrl-C.
+    """
+    from tpuctl.remote.top import follow_usage, read_usage
+
+    workers = as_workers(where)
+    if not workers.name and not workers.hosts:
+        workers = replace(workers, name=LOCAL)
+    hosts, access = workers.reach_or_here()
+    if on_usage is None:
+        return read_usage(hosts, access, as_root=sudo)
+    follow_usage(hosts, access, on_usage, as_root=sudo, interval_s=interval_s)
+    return None
+
+
+def ssh(where: str | Workers, *, dry_run: bool = False) -> Shell:
+    """Replace this process by an ssh session on one worker; `dry_run` returns the command."""
+    from tpuctl.remote.ssh import open_shell, plan_shell
+
+    hosts, access, _ = as_workers(where).reach()
+    shell = plan_shell(hosts, access)
+    return shell if dry_run else open_shell(shell)

@@ -1,0 +1,146 @@
+"""`tpuctl list`, `show`, `wait`, `delete`, `gc`, `quota`."""
+
+from functools import partial
+from typing import Annotated, Any, cast
+
+import typer
+
+import tpuctl
+from tpuctl.cli import output
+from tpuctl.cli.options import DryRun, Name, Project, Timeout, Yes, Zone
+from tpuctl.cli.progress import bars, states
+from tpuctl.reporters import changes
+from tpuctl.reporters import tpus as report
+from tpuctl.reporters.types import render_quotas
+from tpuctl.units import parse_duration_s
+
+
+def list_(
+    zone: Zone = None,
+    all_zones: Annotated[
+        bool, typer.Option("--all-zones", help="List all zones, even if a zone is set.")
+    ] = False,
+    project: Project = None,
+) -> None:
+    """List your TPUs: state, age, time left and cost.
+
+    Examples:
+        tpuctl list
+        tpuctl list --all-zones --json
+    """
+    result = tpuctl.list(zone=zone, all_zones=all_zones, project=project, on_warning=output.warn)
+    output.show(result, report.render_tpus)
+
+
+def show(name: Name, zone: Zone = None, project: Project = None) -> None:
+    """Show one TPU: workers, health, cost, time left and jobs.
+
+    Examples:
+        tpuctl show my-tpu
+        tpuctl show my-tpu --zone us-central1-a
+    """
+    result = tpuctl.show(name, zone=zone, project=project, on_warning=output.warn)
+    output.show(result, report.render_tpu)
+
+
+def wait(
+    name: Name,
+    until: Annotated[
+        str, typer.Option("--for", metavar="ready|gone", help="State to wait for.")
+    ] = "ready",
+    timeout: Timeout = None,
+    zone: Zone = None,
+    project: Project = None,
+) -> None:
+    """Wait until a TPU is ready on all workers, or until it is gone.
+
+    Examples:
+        tpuctl wait my-tpu
+        tpuctl wait my-tpu --for gone --timeout 10m
+    """
+    with states() as on_progress:
+        result = tpuctl.wait(
+            name,
+            cast(Any, until),
+            zone=zone,
+            timeout_s=parse_duration_s(timeout) if timeout else None,
+            project=project,
+            on_progress=on_progress,
+            on_warning=output.warn,
+        )
+    output.show(result, report.render_waited)
+
+
+def delete(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Names of the TPUs.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All TPUs in the zone, or in all zones without one.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    timeout: Timeout = None,
+    zone: Zone = None,
+    project: Project = None,
+) -> None:
+    """Delete TPUs, and wait until they are gone.
+
+    Examples:
+        tpuctl delete my-tpu
+        tpuctl delete my-tpu other-tpu --yes
+        tpuctl delete --all --zone us-central1-a --dry-run
+    """
+    with bars() as on_progress:
+        result = tpuctl.delete(
+            *(names or ()),
+            everything=everything,
+            zone=zone,
+            timeout_s=parse_duration_s(timeout) if timeout else None,
+            project=project,
+            dry_run=dry_run,
+            confirm=partial(output.confirm_plan, changes.delete_question, yes=yes),
+            on_progress=on_progress,
+            on_warning=output.warn,
+        )
+    output.show(result, changes.render_deletion)
+
+
+def gc(
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete what was found.  Default: only list it.")
+    ] = False,
+    dry_run: DryRun = False,
+    zone: Annotated[
+        str | None, typer.Option(help="Zone to search.  Default: all zones, even if one is set.")
+    ] = None,
+    project: Project = None,
+) -> None:
+    """Find dead, expired and forgotten TPUs; delete them with --yes.
+
+    Examples:
+        tpuctl gc
+        tpuctl gc --yes
+    """
+    with bars() as on_progress:
+        result = tpuctl.gc(
+            yes=yes and not dry_run, zone=zone, project=project, on_progress=on_progress
+        )
+    output.show(result, changes.render_leftovers)
+
+
+def quota(
+    accelerator_type: Annotated[
+        str | None,
+        typer.Argument(metavar="[TYPE]", help="Type such as v5e-8: in which zones does it fit?"),
+    ] = None,
+    project: Project = None,
+) -> None:
+    """Show how many chips your project may use, by zone.
+
+    Examples:
+        tpuctl quota
+        tpuctl quota v5e-8
+    """
+    result = tpuctl.quota(accelerator_type, project=project, on_warning=output.warn)
+    output.show(result, render_quotas)

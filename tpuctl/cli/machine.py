@@ -1,0 +1,93 @@
+"""`tpuctl doctor`, `explain`, `types`, `config`."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import tpuctl
+from tpuctl.cli import output
+from tpuctl.cli.options import Yes
+from tpuctl.reporters import machine as report
+from tpuctl.reporters.types import render_types
+
+Deep = Annotated[bool, typer.Option("--deep", help="Run a small computation on the accelerator.")]
+Numerics = Annotated[
+    bool, typer.Option("--numerics", help="Compare the accelerator's arithmetic with float64.")
+]
+Fix = Annotated[bool, typer.Option("--fix", help="Apply safe fixes after confirmation.")]
+Record = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write this machine to a JSON file, with secrets removed."),
+]
+Replay = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Diagnose a recorded machine instead.")
+]
+Text = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TEXT...]", help="An error, a code or a log file.  Default: stdin."),
+]
+Type = Annotated[
+    str | None, typer.Argument(metavar="[TYPE]", help="Type such as v5e-8, v4-32 or tpu7x-8.")
+]
+
+
+def doctor(
+    deep: Deep = False,
+    numerics: Numerics = False,
+    fix: Fix = False,
+    yes: Yes = False,
+    record: Record = None,
+    replay: Replay = None,
+) -> None:
+    """Diagnose this machine: accelerator, frameworks, problems, fixes.
+
+    Examples:
+        tpuctl doctor
+        tpuctl doctor --deep
+        tpuctl doctor --fix --yes
+    """
+    confirm = partial(output.announce_and_confirm, yes=yes)
+    result = tpuctl.doctor(
+        deep=deep, numerics=numerics, fix=fix, record=record, replay=replay, confirm=confirm
+    )
+    output.show(result, report.render_diagnosis)
+
+
+def explain(text: Text = None) -> None:
+    """Explain an error, or every error in a log, and how to fix it.
+
+    Examples:
+        tpuctl explain "libtpu.so already in use by process with pid 7"
+        tpuctl explain train.log
+        tpuctl explain F05
+    """
+    output.show(tpuctl.explain(*(text or [_piped()])), report.render_explanation)
+
+
+def _piped() -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    return sys.stdin.buffer.read().decode(errors="replace")
+
+
+def types(accelerator_type: Type = None) -> None:
+    """Show accelerator types: chips, workers, memory, zones and prices.
+
+    Examples:
+        tpuctl types
+        tpuctl types v5e-8
+    """
+    output.show(tpuctl.types(accelerator_type), render_types)
+
+
+def config() -> None:
+    """Show every setting and where its value came from.
+
+    Examples:
+        tpuctl config
+        tpuctl config --json
+    """
+    output.show(tpuctl.config(), report.render_settings)

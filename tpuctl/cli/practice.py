@@ -1,0 +1,96 @@
+"""`tpuctl demo`, `tpuctl emulator start`, `stop`, `status`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import tpuctl
+from tpuctl.cli import output
+from tpuctl.cli.options import command, examples
+from tpuctl.cli.progress import bars
+from tpuctl.reporters import practice as report
+
+emulator = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Run a local emulator of the Cloud TPU API: no account, no bill.",
+    epilog=examples(
+        'eval "$(tpuctl emulator start --detach)"',
+        "tpuctl emulator status",
+        "tpuctl emulator stop",
+    ),
+)
+
+
+def demo(
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="At least 8 photographs.  Default: 200 generated ones."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for shards, profiles and the report.")
+    ] = Path("tpuctl-demo"),
+) -> None:
+    """Run everything end to end on this machine, and write a report.
+
+    Examples:
+        tpuctl demo
+        tpuctl demo --images ~/photos --out demo
+    """
+    with bars() as on_progress:
+        result = tpuctl.demo.run(images, out, log=output.STDERR, on_progress=on_progress)
+    output.show(result, report.render_demo)
+
+
+@command(emulator)
+def start(
+    scenario: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON file with zones, capacity and faults."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the API; 0 picks a free one.")
+    ] = 0,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the emulator is running.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard the state of the last emulator.")
+    ] = False,
+) -> None:
+    """Start an emulator, or resume the last one; prints the variables to export.
+
+    Examples:
+        tpuctl emulator start
+        eval "$(tpuctl emulator start --detach)"
+        tpuctl emulator start --scenario faults.json --fresh
+    """
+    tpuctl.emulator.start(
+        scenario,
+        port=port,
+        fresh=fresh,
+        detach=detach,
+        on_started=lambda started: output.show(started, report.render_emulator_started),
+    )
+
+
+@command(emulator)
+def stop() -> None:
+    """Stop the emulator; its state is kept for the next start.
+
+    Examples:
+        tpuctl emulator stop
+    """
+    output.show(tpuctl.emulator.stop(), report.render_emulator_stopped)
+
+
+@command(emulator)
+def status() -> None:
+    """Show whether an emulator is running, and what it holds.
+
+    Examples:
+        tpuctl emulator status
+        tpuctl emulator status --json
+    """
+    output.show(tpuctl.emulator.status(), report.render_emulator_status)

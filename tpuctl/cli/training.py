@@ -1,0 +1,255 @@
+"""`tpuctl templates`, `launch`, `fit`, `bench`."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import tpuctl
+from tpuctl.api.workers import Workers
+from tpuctl.cli import output, workers
+from tpuctl.cli.options import DryRun, Project, Zone, command, examples
+from tpuctl.cli.progress import bars
+from tpuctl.reporters import training as report
+from tpuctl.reporters.fit import render_fit
+
+templates = typer.Typer(
+    add_completion=False,
+    invoke_without_command=True,
+    help="List, show and copy training scripts to start from.",
+    epilog=examples("tpuctl templates", "tpuctl templates new mnist-cnn my-project"),
+)
+bench = typer.Typer(
+    add_completion=False,
+    invoke_without_command=True,
+    help="Measure how fast this machine trains, and compare two machines.",
+    epilog=examples(
+        "tpuctl bench --batch 256,512 --epochs 3",
+        "tpuctl bench --json > tpu.json",
+        "tpuctl bench compare cpu.json tpu.json",
+    ),
+)
+
+TemplateName = Annotated[str, typer.Argument(help="Name of a template.")]
+
+
+@templates.callback()
+def list_by_default(context: typer.Context) -> None:
+    """List the templates."""
+    if context.invoked_subcommand is None:
+        list_templates()
+
+
+@command(templates, "list")
+def list_templates() -> None:
+    """List the templates.
+
+    Examples:
+        tpuctl templates list
+    """
+    output.show(tpuctl.templates.list(), report.render_templates)
+
+
+@command(templates)
+def show(name: TemplateName) -> None:
+    """Show what a template does and which flags it takes.
+
+    Examples:
+        tpuctl templates show mnist-cnn
+    """
+    output.show(tpuctl.templates.show(name), report.render_template)
+
+
+@command(templates)
+def new(
+    name: TemplateName, folder: Annotated[Path, typer.Argument(help="Folder for the copy.")]
+) -> None:
+    """Copy a template into a folder, to change it.
+
+    Examples:
+        tpuctl templates new mnist-cnn my-project
+    """
+    output.show(tpuctl.templates.new(name, folder), report.render_written_template)
+
+
+def launch(
+    script: Annotated[str, typer.Argument(help="Name of a template, or path of a script.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
+    ] = None,
+    on: Annotated[
+        str, typer.Option(metavar="local|NAME", help="This machine, or every worker of a TPU.")
+    ] = "local",
+    host: workers.Host = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="K=V", help="Flag of the script, such as steps=100."),
+    ] = None,
+    framework: Annotated[str, typer.Option(help="auto, tensorflow, jax or torch.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, or a strategy that doctor lists.")] = "auto",
+    cpu_devices: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of virtual CPU devices.")
+    ] = None,
+    code: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to copy to the workers instead of the script."),
+    ] = None,
+    env: workers.Env = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start a job on the workers and return.")
+    ] = False,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Name for the job on the workers.")
+    ] = None,
+    check: workers.Check = True,
+    key: workers.Key = None,
+    jump: workers.Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: workers.InternalIp = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Train a template or your own script with the right strategy.
+
+    Examples:
+        tpuctl launch mnist-cnn --set data=fake --set steps=20
+        tpuctl launch train.py --dry-run -- --epochs 3
+        tpuctl launch train.py --on my-tpu --code . --detach
+    """
+    name = None if host and on == "local" else on
+    where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn)
+    with bars() as on_progress:
+        result = tpuctl.launch(
+            script,
+            arguments or (),
+            on=where,
+            settings=settings or (),
+            framework=framework,
+            strategy=strategy,
+            cpu_devices=cpu_devices,
+            code=code,
+            env=env or (),
+            detach=detach,
+            job=job,
+            check=check,
+            dry_run=dry_run,
+            log=output.script_log(),
+            sink=output.worker_sink(),
+            on_progress=on_progress,
+        )
+    output.show(result, report.render_launch)
+
+
+class Dtype(str, Enum):
+    """Element types to compile in."""
+
+    BF16 = "bf16"
+    F32 = "f32"
+
+
+def fit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="path.py:function, module:function, a .mlir or .stablehlo file, or a template."
+        ),
+    ],
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accelerator-type",
+            "--type",
+            metavar="TYPE",
+            help="TPU such as v5e-8; several, A,B or repeated, are compared.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Examples per step, on all chips.")
+    ] = None,
+    max_batch: Annotated[
+        bool, typer.Option("--max-batch", help="Find the largest batch that fits.")
+    ] = False,
+    dtype: Annotated[Dtype | None, typer.Option(help="Compile in bfloat16 or float32.")] = None,
+    inference: Annotated[
+        bool, typer.Option("--inference", help="Compile only the forward pass of a model.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="If it does not fit, compile the suggested changes.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", min=1, help="Time limit for your code, in seconds.")
+    ] = 300,
+) -> None:
+    """Compile for a TPU you do not have: does it fit, and how fast?
+
+    Examples:
+        tpuctl fit images --accelerator-type v5e-8
+        tpuctl fit model.py:make_model --accelerator-type v5e-8,v6e-8 --max-batch
+    """
+    with bars() as on_progress:
+        result = tpuctl.fit(
+            target,
+            types or (),
+            batch_size=batch,
+            max_batch=max_batch,
+            dtype=dtype.value if dtype else None,
+            inference=inference,
+            verify=verify,
+            timeout_s=timeout,
+            on_progress=on_progress,
+        )
+    output.show(result, render_fit)
+
+
+@bench.callback()
+def run_bench(
+    context: typer.Context,
+    template: Annotated[str, typer.Option(help="Template to train, on fake data.")] = "mnist-cnn",
+    batch: Annotated[
+        str, typer.Option(metavar="N,N...", help="Global batch sizes.")
+    ] = "256,512,1024",
+    epochs: Annotated[
+        int, typer.Option(metavar="N", help="Epochs; the first is reported apart.")
+    ] = 4,
+    examples: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Examples per epoch.")
+    ] = None,
+    framework: Annotated[str, typer.Option(help="auto, tensorflow or jax.")] = "auto",
+    cpu_devices: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=2, help="Measure so many virtual CPU devices, too."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw microseconds per example to this PNG.")
+    ] = None,
+) -> None:
+    """Measure how fast this machine trains at several batch sizes."""
+    if context.invoked_subcommand is not None:
+        return
+    with bars() as on_progress:
+        result = tpuctl.bench(
+            template=template,
+            batch_sizes=batch,
+            epochs=epochs,
+            examples=examples,
+            framework=framework,
+            cpu_devices=cpu_devices,
+            plot=plot,
+            on_progress=on_progress,
+        )
+    output.show(result, report.render_bench)
+
+
+Sweep = Annotated[Path, typer.Argument(help="File with the output of tpuctl bench --json.")]
+
+
+@command(bench)
+def compare(before: Sweep, after: Sweep) -> None:
+    """Compare the speed of two machines.
+
+    Examples:
+        tpuctl bench compare cpu.json tpu.json
+    """
+    output.show(tpuctl.bench.compare(before, after), report.render_bench_comparison)

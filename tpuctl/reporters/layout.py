@@ -1,0 +1,100 @@
+"""What reports in a terminal are built from: text, tables, bars.
+
+rich is imported when something is drawn, so that `--json` and plain lists do not load it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Group, RenderableType
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+_BAR_WIDTH = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def text(words: str, style: str = "") -> Text:
+    """Make text that is shown as it is: brackets in it are not markup."""
+    from rich.text import Text
+
+    return Text(words, style)
+
+
+def command(line: str) -> Text:
+    """Make text that is never wrapped, so that it can be copied and pasted."""
+    from rich.text import Text
+
+    return Text(line, "green", no_wrap=True, overflow="ignore")
+
+
+def stack(*parts: RenderableType) -> Group:
+    """Put parts below each other."""
+    from rich.console import Group
+
+    return Group(*parts)
+
+
+def indent(*parts: RenderableType) -> Padding:
+    """Move parts two characters to the right."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    return Padding(parts[0] if len(parts) == 1 else Group(*parts), (0, 0, 0, 2))
+
+
+def table(*titles: str, right: Sequence[str] = ()) -> Table:
+    """Start a table without lines; columns named in `right` are aligned to the right."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        made.add_column(title, justify="right" if title in right else "left", overflow="fold")
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]], *, style: str = "bold") -> Table:
+    """Lay out names and values in two columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(style=style, no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, Text(value))
+    return made
+
+
+def bullets(title: str, lines: Iterable[str]) -> list[RenderableType]:
+    """List lines below a bold title, with an empty line before it."""
+    return ["", text(title, "bold"), *(indent(text(f"- {line}")) for line in lines)]
+
+
+def bar(share: float, style: str = "cyan") -> Text:
+    """Draw a share of one as a horizontal bar, exact to an eighth of a character."""
+    full, part = divmod(round(max(0.0, min(1.0, share)) * _BAR_WIDTH * 8), 8)
+    return text(("█" * full + _EIGHTHS[part].strip()).ljust(_BAR_WIDTH), style)
+
+
+def plain_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out a table as lines of text, one line per row however long, so that grep works.
+
+    rich takes ten seconds for a thousand rows.
+    """
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (titles, *rows)
+    ]
+
+
+def list_some(words: Sequence[str], most: int = 8) -> str:
+    """List the first few words, and say how many more there are."""
+    more = f", and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more

@@ -1,0 +1,290 @@
+"""Where am I: a diagnosis as text and as a card in a notebook, explained errors, settings."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from tpuctl.reporters import layout
+from tpuctl.training.snippets import install_line
+from tpuctl.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tpuctl.diagnosis.explain import Explanation, Failure
+    from tpuctl.diagnosis.report import Diagnosis, Problem
+    from tpuctl.settings import Settings
+
+_MARKS = {"blocking": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("i", "cyan")}
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> RenderableType:
+    """Show where we are, each problem with its evidence and fix, and the code to start with."""
+    parts: list[RenderableType] = [_summary(diagnosis), ""]
+    for problem in diagnosis.problems:
+        parts += [*_problem(problem), ""]
+    if not diagnosis.problems and _has_framework(diagnosis):
+        parts += [layout.text("No problems found.", "green"), ""]
+    # The code is neither wrapped nor indented, so that it can be copied.
+    parts += [layout.text(_start_line(diagnosis)), "", layout.command(_start_code(diagnosis))]
+    lines = [*_repair_lines(diagnosis), *_trial_lines(diagnosis)]
+    if diagnosis.recorded_to:
+        lines += ["", f"Recorded to {diagnosis.recorded_to}, with secrets removed."]
+    if lines:
+        parts += ["", layout.text("\n".join(lines))]
+    return layout.stack(*parts)
+
+
+def _summary(diagnosis: Diagnosis) -> Table:
+    answers = diagnosis.answers
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+        ("where", _where(diagnosis), answers.platform),
+        ("accelerator", _hardware_line(diagnosis), answers.hardware),
+        ("frameworks", _frameworks(diagnosis), ()),
+        ("state", _state_line(diagnosis), ()),
+        ("host", _host_line(diagnosis), ()),
+    )
+    table = layout.facts(())
+    for name, value, because in rows:
+        table.add_row(name, layout.text(value))
+        if because:
+            table.add_row("", layout.text("; ".join(because), "dim"))
+    return table
+
+
+def _where(diagnosis: Diagnosis) -> str:
+    return diagnosis.runtime + (" (recorded)" if diagnosis.is_replay else "")
+
+
+def _frameworks(diagnosis: Diagnosis) -> str:
+    return " · ".join(f"{one.framework} {one.strategy}" for one in diagnosis.strategies)
+
+
+def _host_line(diagnosis: Diagnosis) -> str:
+    host = diagnosis.host
+    known = [
+        f"{host.vcpus} vCPUs" if host.vcpus else "",
+        f"{format_bytes(host.memory_bytes)} memory" if host.memory_bytes else "",
+        f"{format_bytes(host.disk_free_bytes)} disk free" if host.disk_free_bytes else "",
+        f"Python {host.python}" if host.python else "",
+    ]
+    return ", ".join(filter(None, known)) or "unknown"
+
+
+def _hardware_line(diagnosis: Diagnosis) -> str:
+    """Describe the accelerator in one line."""
+    if diagnosis.accelerator == "tpu":
+        name = f"TPU {diagnosis.generation or 'v2 or v3'}"
+        line = f"{name}: {diagnosis.chips} chips, {diagnosis.devices} devices"
+        if diagnosis.hosts > 1:
+            line += f" here; worker {diagnosis.worker} of {diagnosis.hosts} hosts"
+        return line + ("" if diagnosis.usable else "; this process cannot open them")
+    if diagnosis.accelerator == "tpu-remote":
+        return f"TPU {diagnosis.generation or ''} on another machine".replace("  ", " ")
+    if diagnosis.accelerator == "gpu":
+        names = ", ".join(diagnosis.gpu_names) or "name unknown"
+        return f"{diagnosis.gpus} GPU ({names})"
+    return "none"
+
+
+def _state_line(diagnosis: Diagnosis) -> str:
+    """Say which processes hold the accelerator."""
+    if diagnosis.free is None:
+        return "-"
+    unseen = diagnosis.uninspected_processes
+    note = f" ({unseen} processes could not be inspected)" if unseen else ""
+    if diagnosis.free:
+        return f"free, as far as can be seen{note}"
+    holders = (
+        f"pid {h.pid} {h.command or ''}{' (this notebook)' if h.is_this_notebook else ''}".strip()
+        for h in diagnosis.holders
+    )
+    return f"held by {'; '.join(holders)}{note}"
+
+
+def _has_framework(diagnosis: Diagnosis) -> bool:
+    return diagnosis.recommended.strategy != "not-installed"
+
+
+def _start_line(diagnosis: Diagnosis) -> str:
+    best = diagnosis.recommended
+    if _has_framework(diagnosis):
+        return f"Start with {best.framework} ({best.strategy}): {best.because}"
+    return f"{best.because[0].upper()}{best.because[1:]} here. Install one, such as JAX:"
+
+
+def _start_code(diagnosis: Diagnosis) -> str:
+    """Return the code to start with, or the command that installs a framework."""
+    if _has_framework(diagnosis):
+        return diagnosis.recommended.snippet.rstrip()
+    return install_line(diagnosis.accelerator)
+
+
+def _problem(problem: Problem) -> Iterator[RenderableType]:
+    mark, style = _MARKS[problem.severity]
+    yield layout.text(f"{mark} {problem.code} ", style).append(problem.summary, "bold")
+    lines = [layout.text(line, "dim") for line in problem.evidence]
+    lines.append(layout.text(f"→ {problem.fix}"))
+    if problem.fix_command:
+        lines.append(layout.command(f"  {problem.fix_command}"))
+    yield layout.indent(*lines)
+
+
+def _repair_lines(diagnosis: Diagnosis) -> list[str]:
+    if diagnosis.repairs is None:
+        return []
+    if not diagnosis.repairs:
+        return ["None of this can be fixed automatically."]
+    lines = []
+    for repair in diagnosis.repairs:
+        result = repair.error or ("fixed" if repair.verified else "the problem is still there")
+        lines.append(f"{repair.code}: {repair.what}: {result}. Undo: {repair.undo}")
+    return lines
+
+
+def _trial_lines(diagnosis: Diagnosis) -> list[str]:
+    lines = []
+    if deep := diagnosis.deep:
+        names = ", ".join(deep.devices)
+        result = deep.error or f"{len(deep.devices)} device(s) multiplied correctly: {names}"
+        took = format_duration(deep.seconds)
+        lines.append(f"Trial with {deep.framework}, {took}: {result}")
+        lines += [f"  {match.code} {match.title} → {match.fix}" for match in deep.matches]
+    if test := diagnosis.numerics:
+        where = f"{test.framework} on {test.device or 'no device'}"
+        lines.append(f"Matrix test with {where}: {test.error or test.explanation}")
+        lines += [
+            f"  {each.precision:8} {each.result:4} largest error {each.max_abs_error:.2g}"
+            for each in test.errors
+        ]
+    return lines
+
+
+_COLOURS = {"blocking": "#c5221f", "warning": "#b06000", "note": "#1967d2", "ok": "#188038"}
+_CARD = (
+    "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:760px;"
+    "border:1px solid rgba(128,128,128,.4);border-radius:8px;padding:10px 14px"
+)
+_CODE = (
+    "font-family:ui-monospace,monospace;font-size:12px;background:rgba(128,128,128,.12);"
+    "border-radius:4px"
+)
+
+
+def diagnosis_card(diagnosis: Diagnosis) -> str:
+    """Write a diagnosis as compact HTML for a notebook: no script, no style sheet, no requests."""
+    rows = (
+        ("where", _where(diagnosis)),
+        ("accelerator", _hardware_line(diagnosis)),
+        ("state", _state_line(diagnosis)),
+        ("frameworks", _frameworks(diagnosis)),
+        *_trial_rows(diagnosis),
+    )
+    table = "".join(
+        f'<tr><th style="text-align:left;padding:0 12px 0 0;vertical-align:top">{escape(name)}'
+        f'</th><td style="text-align:left">{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    evidence = "<br>".join(map(escape, diagnosis.evidence))
+    return (
+        f'<div class="tpuctl-doctor" style="{_CARD}"><b>tpuctl doctor</b> {_verdict(diagnosis)}'
+        f'<table style="margin:6px 0;border-collapse:collapse">{table}</table>'
+        + "".join(map(_problem_card, diagnosis.problems))
+        + '<details style="margin:3px 0 8px"><summary>evidence</summary>'
+        f'<div style="margin-left:18px;opacity:.75">{evidence}</div></details>'
+        f'<div>{escape(_start_line(diagnosis))}</div><pre style="{_CODE};padding:8px;'
+        f'margin:4px 0 0;white-space:pre;overflow-x:auto">{escape(_start_code(diagnosis))}</pre>'
+        "</div>"
+    )
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    warnings = sum(problem.severity == "warning" for problem in diagnosis.problems)
+    if diagnosis.blocking:
+        colour, words = "blocking", "✗ a problem blocks the accelerator"
+    elif warnings:
+        colour, words = "warning", f"! {warnings} warning(s)"
+    elif not _has_framework(diagnosis):
+        colour, words = "warning", "! no framework is installed"
+    else:
+        colour, words = "ok", "✓ no problems found"
+    return f'<span style="color:{_COLOURS[colour]}">{words}</span>'
+
+
+def _problem_card(problem: Problem) -> str:
+    evidence = "<br>".join(map(escape, problem.evidence))
+    command = ""
+    if problem.fix_command:
+        command = f'<br><code style="{_CODE};padding:1px 4px">{escape(problem.fix_command)}</code>'
+    return (
+        f'<details style="margin:3px 0"><summary><b style="color:{_COLOURS[problem.severity]}">'
+        f"{escape(problem.code)}</b> {escape(problem.summary)}</summary>"
+        f'<div style="margin:2px 0 4px 18px"><span style="opacity:.75">{evidence}</span><br>'
+        f"→ {escape(problem.fix)}{command}</div></details>"
+    )
+
+
+def _trial_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    if deep := diagnosis.deep:
+        yield "trial", deep.error or f"{len(deep.devices)} device(s) multiplied correctly"
+    if test := diagnosis.numerics:
+        errors = ", ".join(f"{e.result} {e.precision} {e.max_abs_error:.2g}" for e in test.errors)
+        yield "matrix test", test.error or f"{test.explanation} Largest errors: {errors}"
+
+
+def render_explanation(explanation: Explanation) -> RenderableType:
+    """Show each match with its cause, its fix and the command for it."""
+    if not explanation.matches:
+        return "No known failure matches this text. To examine this machine: tpuctl doctor"
+    parts: list[RenderableType] = []
+    for match in explanation.matches:
+        lines = [layout.text(match.cause), layout.text(f"→ {match.fix}")]
+        if match.fix_command:
+            lines.append(layout.command(f"  {match.fix_command}"))
+        lines.append(layout.text(f"confidence {match.confidence}; {match.source}", "dim"))
+        head = layout.text(f"{match.code}  ", "bold yellow").append(match.title, "bold")
+        parts += [head, layout.indent(*lines), ""]
+    return layout.stack(*parts[:-1])
+
+
+def render_settings(settings: Settings) -> RenderableType:
+    """Show each setting, its value and where it came from."""
+    table = layout.table("setting", "value", "from", "meaning")
+    for setting in settings.settings:
+        table.add_row(setting.name, setting.value or "-", setting.source, setting.meaning)
+    return table
+
+
+_FAILURES_HEAD = """\
+# Failures
+
+Every failure that `tpuctl doctor` and `tpuctl explain` know. `tpuctl explain CODE` prints one of
+them; `tpuctl explain < train.log` finds those that a log shows. In a text, … stands for anything.
+
+This page is made from `tpuctl/diagnosis/data/failures.json` by `make golden`.
+"""
+
+
+def failures_page() -> str:
+    """Write the page of the documentation that lists every failure in the catalogue."""
+    from tpuctl.diagnosis.explain import failures
+
+    return "\n".join([_FAILURES_HEAD, *map(_failure, failures().values())])
+
+
+def _failure(failure: Failure) -> str:
+    from tpuctl.diagnosis.diagnose import CHECKS
+
+    texts = "\n".join(f"- `` {text} ``" for text in failure.texts)
+    seen = "seen by `tpuctl doctor`" if failure.code in CHECKS else "known by its text"
+    command = f"\n\n    {failure.fix_command}" if failure.fix_command else ""
+    return (
+        f"## {failure.code}: {failure.title}\n\n"
+        f"{failure.severity}, {seen}\n\n{texts}\n\n"
+        f"{failure.cause}\n\n**{failure.fix}**{command}\n\n"
+        f"Confidence {failure.confidence}. Source: {failure.source}.\n"
+    )

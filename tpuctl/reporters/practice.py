@@ -1,0 +1,214 @@
+"""The emulator's commands as text, and the demo's report as text and HTML."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.reporters import envelope, html, layout, training
+from tpuctl.storage.local import write_atomically
+from tpuctl.units import format_bytes, format_duration, format_fraction, format_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+    from tpuctl.demo.demo import Day
+    from tpuctl.emulator.process import Started, Status, Stopped
+    from tpuctl.profiling.models import Profile
+
+
+def render_emulator_started(result: Started) -> str:
+    """Write the lines to export; the rest are shell comments, so that all of it can be pasted."""
+    verb = "resumed" if result.resumed else "started"
+    scale = f"{result.time_scale:g} emulated seconds per real second"
+    head = f"# Cloud TPU emulator {verb}: process {result.pid}, {scale}."
+    return "\n".join([head, *_exports(result.exports)])
+
+
+def render_emulator_stopped(result: Stopped) -> str:
+    """Say what was stopped."""
+    if not result.was_running:
+        return "No emulator was running."
+    return f"Stopped the emulator (process {result.pid}). Its state is kept."
+
+
+def render_emulator_status(result: Status) -> RenderableType:
+    """Show where the emulator is reached and what it holds."""
+    if not result.running:
+        kept = " The state of the last one is kept." if result.kept else ""
+        return f"No emulator is running.{kept} To start one: tpuctl emulator start --detach"
+    rows = (
+        ("process", str(result.pid)),
+        ("API", str(result.endpoint)),
+        ("HTTP", str(result.http)),
+        ("emulated time", f"{result.time} (times {result.time_scale:g})"),
+        ("scenario", result.scenario or "none: every known zone and type"),
+        ("requests", str(result.requests)),
+        ("nodes", _by_state(result.nodes)),
+        ("queued resources", _by_state(result.queued_resources)),
+        ("export", "\n".join(_exports(result.exports))),
+    )
+    return layout.facts(rows, style="")
+
+
+def _by_state(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+
+
+def _exports(variables: dict[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def render_demo(day: Day) -> RenderableType:
+    """Show the finding in one line, the table that proves it, and where to read on."""
+    table = layout.table("", "photographs", "shards", right=("photographs", "shards"))
+    for row in _before_and_after(day):
+        table.add_row(*row)
+    lines = day.launch.last_words
+    if day.launch.result is not None:
+        figures = training.training_figures(day.launch)
+        lines = tuple(f"training: {name}: {value}" for name, value in figures)
+    return layout.stack(
+        layout.text(_finding(day), "bold"),
+        layout.text(f"device: {day.device_step_source}\n", "dim"),
+        table,
+        layout.text(f"\npresized: {_presized(day)}"),
+        layout.text("\n".join(lines)),
+        layout.text(f"\ntook {format_duration(day.seconds)}"),
+        layout.text(f"report: {day.report_html}"),
+    )
+
+
+def write_demo(day: Day) -> None:
+    """Write `report.html` and `report.json`; raises WriteError."""
+    write_atomically(Path(day.report_json), envelope.success("demo", day) + "\n")
+    write_atomically(Path(day.report_html), demo_page(day))
+
+
+def demo_page(day: Day) -> str:
+    """Write everything that the demo found as one HTML page."""
+    verified = (
+        f"Verified: {day.verify.records} records in {day.verify.shards} shards, "
+        f"{len(day.verify.damage)} damaged."
+    )
+    sheet = base64.b64encode(Path(day.sheet).read_bytes()).decode()
+    return html.page(
+        "tpuctl demo",
+        html.title(_finding(day)),
+        html.paragraph(f"Device: {day.device_step_source}", css="soft"),
+        html.figures(_figures(day)),
+        html.section("This machine", *_machine(day)),
+        html.section(
+            "Before and after", html.table(("", "photographs", "shards"), _before_and_after(day))
+        ),
+        _profile("Photographs, decoded every epoch", day.before),
+        _profile("Shards, presized once", day.after),
+        html.section(
+            "The data set",
+            html.paragraph(f"{_presized(day)}."),
+            html.paragraph(verified),
+            html.bullets(f"{bad.path}: {bad.reason}" for bad in day.presize.quarantined),
+            html.image(sheet, "A contact sheet of the data set"),
+        ),
+        html.section("Training", *_training(day)),
+        html.section("Warnings", html.bullets(day.warnings)) if day.warnings else "",
+    )
+
+
+def _finding(day: Day) -> str:
+    before, after = day.before, day.after
+    faster = next(row.ratio for row in day.diff.rows if row.name == "examples/s")
+    times = "unknown" if faster is None else f"{faster:.3g}"
+    return (
+        f"Presizing once takes the MXU from {format_fraction(before.mxu_idle_fraction)} idle to "
+        f"{format_fraction(after.mxu_idle_fraction)} idle: input {times} times as fast."
+    )
+
+
+def _presized(day: Day) -> str:
+    done = day.presize
+    bad = f", {len(done.quarantined)} quarantined" if done.quarantined else ""
+    return (
+        f"{done.images} photographs ({format_bytes(done.bytes_in)}) to {done.shards} shards "
+        f"({format_bytes(done.bytes_out)}) at {format_rate(done.images_per_s, 'images')}{bad}"
+    )
+
+
+_ROWS: tuple[tuple[str, Callable[[Profile], str]], ...] = (
+    ("MXU idle", lambda p: format_fraction(p.mxu_idle_fraction)),
+    ("input wait", lambda p: format_fraction(p.input_wait_fraction)),
+    ("examples/s, input", lambda p: f"{p.pipeline_examples_per_s:,.0f}"),
+    ("examples/s, device", lambda p: _number(p.device_examples_per_s, 0)),
+    ("CPU ms per example", lambda p: f"{p.cpu_ms_per_example:.3g}"),
+    ("vCPUs to saturate", lambda p: _number(p.vcpus.needed_to_saturate, 1)),
+    ("verdict", lambda p: p.verdict),
+)
+
+
+def _before_and_after(day: Day) -> list[tuple[str, str, str]]:
+    return [(name, value(day.before), value(day.after)) for name, value in _ROWS]
+
+
+def _figures(day: Day) -> list[tuple[str, str]]:
+    before, after = day.before, day.after
+    return [
+        ("MXU idle before", format_fraction(before.mxu_idle_fraction)),
+        ("MXU idle after", format_fraction(after.mxu_idle_fraction)),
+        ("input wait before", format_fraction(before.input_wait_fraction)),
+        ("input wait after", format_fraction(after.input_wait_fraction)),
+        ("end to end", format_duration(day.seconds)),
+    ]
+
+
+def _machine(day: Day) -> list[str]:
+    doctor = day.doctor
+    rows = [
+        ("runtime", doctor.runtime),
+        ("accelerator", f"{doctor.accelerator} {doctor.generation or ''}".strip()),
+        ("vCPUs", str(doctor.host.vcpus)),
+        ("memory", format_bytes(doctor.host.memory_bytes or 0)),
+        ("recommended", f"{doctor.recommended.framework}, {doctor.recommended.strategy}"),
+    ]
+    problems = (f"{p.code} {p.summary} {p.fix}" for p in doctor.problems)
+    return [
+        html.table(("", ""), rows),
+        html.bullets(problems),
+        html.code(doctor.recommended.snippet),
+    ]
+
+
+def _profile(heading: str, profile: Profile) -> str:
+    stages = (
+        (stage.name, stage.share_of_cpu, f"{stage.cpu_ms_per_example:.3g} ms", stage.is_bottleneck)
+        for stage in profile.stages
+    )
+    return html.section(
+        heading,
+        html.paragraph(profile.headline, css="verdict"),
+        html.bars(stages),
+        html.paragraph("CPU time per example and stage.", css="soft"),
+        html.bullets(profile.evidence),
+        *(html.advice(advice.what, advice.change) for advice in profile.advice),
+    )
+
+
+def _training(day: Day) -> list[str]:
+    command = html.code(training.command_line(day.launch))
+    because = html.bullets(day.launch.because)
+    if day.launch.result is None:
+        failed = " ".join(str(failure) for failure in day.launch.failures)
+        return [
+            html.paragraph(failed),
+            html.code("\n".join(day.launch.last_words)),
+            because,
+            command,
+        ]
+    return [html.table(("", ""), training.training_figures(day.launch)), because, command]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "unknown" if value is None else f"{value:,.{digits}f}"

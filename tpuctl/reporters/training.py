@@ -1,0 +1,162 @@
+"""Trainings as text: planned or finished ones, templates, sweeps over batch sizes."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.remote.hosts import name_workers
+from tpuctl.reporters import layout
+from tpuctl.reporters.workers import render_run
+from tpuctl.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from tpuctl.remote.results import Results
+    from tpuctl.training.bench import Bench, Comparison, Row
+    from tpuctl.training.catalog import Catalog, Template, Written
+    from tpuctl.training.plan import LaunchPlan
+    from tpuctl.training.remote_launch import RemotePlan
+    from tpuctl.training.run import Training
+
+
+def render_launch(result: LaunchPlan | Training | Results) -> str | None:
+    """Show a plan, or what became of a training here or on workers."""
+    from tpuctl.training.plan import LaunchPlan
+    from tpuctl.training.remote_launch import RemotePlan
+    from tpuctl.training.run import Training
+
+    match result:
+        case Training():
+            return _training(result)
+        case RemotePlan():
+            return _remote_plan(result)
+        case LaunchPlan():
+            return render_launch_plan(result)
+    return render_run(result)
+
+
+def render_launch_plan(plan: LaunchPlan) -> str:
+    """Write the command to paste, on one line however long, below the reasons for it."""
+    return "\n".join([*(f"# {reason}" for reason in plan.because), command_line(plan)])
+
+
+def _remote_plan(plan: RemotePlan) -> str:
+    """Write the command for workers, what is copied there first, and where it runs."""
+    copies = (f"# copies {source} to {target}" for source, target in plan.copies)
+    where = f"# in the folder {plan.folder} of {name_workers(h.index for h in plan.hosts)}"
+    return "\n".join([*copies, f"{where}, on {plan.on}", render_launch_plan(plan)])
+
+
+def _training(result: Training) -> str:
+    """Say how long the training took, and its figures; the script has shown its own output."""
+    took = f"after {format_duration(result.seconds)}"
+    if result.returncode:
+        return f"Stopped {took}."
+    figures = "; ".join(f"{name} {value}" for name, value in training_figures(result))
+    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}."]
+    if result.executed:
+        lines.append(f"Steps executed by: {', '.join(map(str, result.executed))}.")
+    return "\n".join(lines)
+
+
+def training_figures(training: Training) -> list[tuple[str, str]]:
+    """Return names and values of what the script reported, or else of what was observed."""
+    result: Mapping[str, Any] = training.result or {}
+    step = result.get("step_ms") or {}
+    last = (result.get("epochs") or [{}])[-1]
+    rate, wait, seen = result.get("examples_per_s"), training.input_wait_fraction, training.watched
+    step_ms = f"{step['p50']:.1f} ms (median)" if step else ""
+    if seen and not step:
+        step_ms, rate = f"{seen.step_ms:.1f} ms (mean)", seen.examples_per_s
+    pairs = [
+        ("devices used", ", ".join(result.get("devices", []))),
+        ("replicas", str(result.get("replicas") or "")),
+        ("step", step_ms),
+        ("speed", f"{rate:,.0f} examples/s" if rate else ""),
+        ("input wait", f"{wait:.0%}" if wait is not None else ""),
+        ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
+        ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def command_line(plan: LaunchPlan) -> str:
+    """Write the command of a plan for a shell."""
+    removed = [word for name in plan.unset for word in ("-u", name)]
+    variables = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+    return " ".join([*(["env"] if removed else []), *removed, *variables, shlex.join(plan.argv)])
+
+
+def render_templates(catalog: Catalog) -> RenderableType:
+    """List templates, one line for each."""
+    return layout.stack(
+        layout.facts((entry.name, entry.summary) for entry in catalog.templates),
+        "",
+        layout.text("Try one: tpuctl launch NAME --set data=fake --set steps=20"),
+        layout.text("Its flags: tpuctl templates show NAME"),
+    )
+
+
+def render_template(template: Template) -> RenderableType:
+    """Show what a template does, and its flags."""
+    flags = layout.facts((flag.name, flag.help) for flag in template.flags)
+    return layout.stack(
+        layout.text(f"{template.name}: {template.summary}\n", "bold"),
+        layout.text(template.usage + "\n"),
+        layout.indent(flags),
+        layout.text(f"\n{template.path}"),
+    )
+
+
+def render_written_template(result: Written) -> str:
+    """Say where the copy is and how to try it."""
+    return f"Wrote {result.path}\n  → {result.next_command}"
+
+
+def render_bench(result: Bench) -> RenderableType:
+    """Show one line for each device and batch size; the first epoch apart."""
+    right = ("batch", "first epoch s", "epoch s", "step ms", "us/example", "examples/s")
+    table = layout.table("device", "framework", "strategy", *right, right=right)
+    for column in table.columns[:3]:
+        column.no_wrap = True
+    for row in result.rows:
+        table.add_row(row.device, row.framework, row.strategy, *_figures(row))
+    title = layout.text(
+        f"{result.template} on {result.place}: {result.examples_per_epoch:,} examples per epoch, "
+        f"{result.epochs} epochs; the first one compiles and is not in the means.\n"
+    )
+    plot = [layout.text(f"\nplot: {result.plot}")] if result.plot else []
+    return layout.stack(title, table, *plot)
+
+
+def _figures(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row.batch_size:,}",
+        f"{row.first_epoch_s:.2f}",
+        f"{row.epoch_s:.2f}",
+        f"{row.step_ms:.2f}",
+        f"{row.us_per_example:,.1f}",
+        f"{row.examples_per_s:,.0f}",
+    )
+
+
+def render_bench_comparison(result: Comparison) -> RenderableType:
+    """Show one line for each batch size that both sweeps have, and one for the best of each."""
+    titles = ("batch", "before us/example", "after us/example", "speed-up", "first epoch")
+    table = layout.table(*titles, right=titles)
+    for entry in result.speed_ups:
+        before, after = entry.before, entry.after
+        size = f"best ({before.batch_size}, {after.batch_size})"
+        table.add_row(
+            size if entry.batch_size is None else f"{entry.batch_size:,}",
+            f"{before.us_per_example:,.1f}",
+            f"{after.us_per_example:,.1f}",
+            f"{entry.speed_up:,.2f} x",
+            f"{entry.first_epoch_speed_up:,.2f} x",
+        )
+    title = f"{result.template}\nbefore: {result.before}\nafter:  {result.after}\n"
+    return layout.stack(layout.text(title), table)
