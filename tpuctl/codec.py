@@ -31,7 +31,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(cls: type[T], value: Any) -> T:
-    """Build a dataclass from JSON values; unknown keys are ignored.
+    """Build a dataclass from JSON values; unknown keys and internal fields are ignored.
 
     Raises ValueError, with the path of the field, for a missing key or a value of the wrong type.
     """
@@ -93,7 +93,7 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
     hints = _hints(kind)
     given = {}
     for field in dataclasses.fields(kind):
-        if field.name in value:
+        if field.name in value and not field.metadata.get("internal"):
             given[field.name] = _read(hints[field.name], value[field.name], f"{where}.{field.name}")
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{where}.{field.name} is missing")

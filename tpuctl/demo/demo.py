@@ -19,8 +19,8 @@ from tpuctl.progress import OnProgress, silent
 from tpuctl.runtime.live import live_machine
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder
+from tpuctl.training.plan import plan_training
 from tpuctl.training.run import Training
-from tpuctl.training.strategies import plan_training
 from tpuctl.training.watched import watch_training
 
 BATCH_SIZE = 32
