@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +221,31 @@ def test_a_file_without_a_function_says_how_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_target(str(place))
     assert f"{place}:function" in (caught.value.hint or "")
+
+
+# What only --fit, --train, --verify, --deep, a trace or a bucket needs.
+ON_DEMAND = {
+    "tpuctl.compile",
+    "tpuctl.datasets.local_copies",
+    "tpuctl.datasets.manifest",
+    "tpuctl.profiling.device_step",
+    "tpuctl.profiling.trace.xspace",
+    "tpuctl.profiling.verify",
+    "tpuctl.training",
+}
+
+
+def loaded_after(code: str) -> set[str]:
+    probe = f"{code}\nimport sys; print(*sys.modules)"
+    return set(subprocess.check_output([sys.executable, "-c", probe], text=True).split())
+
+
+def test_profile_run_loads_only_what_every_run_needs(tmp_path: Path) -> None:
+    code = f"import tpuctl.cli.profile as p; p.profile_target({str(tmp_path / 'gone')!r})"
+    loaded = loaded_after(f"try: {code}\nexcept Exception: pass")
+    assert "tpuctl.profiling.conclude" in loaded
+    assert loaded & ON_DEMAND == set()
+
+
+def test_the_probe_would_notice() -> None:
+    assert "tpuctl.profiling.trace.xspace" in loaded_after("import tpuctl.profiling.trace.conclude")

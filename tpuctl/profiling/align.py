@@ -34,6 +34,11 @@ MATCH, FUSE, SKIP_WRITTEN, SKIP_RAN = "match", "fuse", "skip written", "skip ran
 STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
 # A batch below this share of the model's time does not distort the result.
 LEAST_BATCH_SHARE = 0.02
+# If less than this share of a trace's work is found in the model, they do not belong together.
+LEAST_MATCHED = 0.8
+# Which epoch, or which source of several, an iterator belongs to: `Repeat[3]::Map`.
+_INCARNATION = re.compile(r"\[\d+\]$")
+MOST_OPERATIONS, LEAST_OPERATION_SHARE = 3, 0.05
 
 
 @dataclass
@@ -105,6 +110,7 @@ def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
         names = {MATCH: written[i : i + 1], FUSE: written[i : i + 2]}.get(action, [])
         stages.append(AlignedStage(tuple(names), (*waiting, ran[j], *_all_below(ran[j].inner))))
         waiting = []
+        # A zip or a choice of data sets: its inputs are aligned one by one.
         if names and len(names[-1].inputs) > 1:
             branches = list(zip(names[-1].inputs, ran[j].inputs, strict=False))
     for below, fed_by in branches:
@@ -191,12 +197,6 @@ def notable_batches(nodes: Sequence[NodeCost]) -> Iterator[tuple[NodeCost, float
         if is_notable and node.ratio and canonical(node.op) == "Batch":
             yield node, node.ratio
 
-
-# If less than this share of a trace's work is found in the model, they do not belong together.
-LEAST_MATCHED = 0.8
-# Which epoch, or which source of several, an iterator belongs to: `Repeat[3]::Map`.
-_INCARNATION = re.compile(r"\[\d+\]$")
-MOST_OPERATIONS, LEAST_OPERATION_SHARE = 3, 0.05
 
 NodePath = tuple[str, ...]
 

@@ -33,11 +33,13 @@ ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 WORKERS = ", workers and passing elements between them"
 SLICE_S = 1.0
+# In a window with fewer steps, what fills or drains the buffers distorts the count of examples.
 MANY_STEPS = 20
 # Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
 USUAL_DRIFT = 0.9, 1.1
 # A stage below a tenth of the time is not worth a verdict; half of the expected CPU is far off.
 NOTABLE, WAITING = 0.1, 0.5
+RELATIVE_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -318,9 +320,6 @@ def _name(work: _Work) -> str:
         return labels[0]
     names = list(dict.fromkeys(node.name for node in reversed(written)))
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
-
-
-RELATIVE_SPREAD = 0.1
 
 
 def attribute_counted(phase: Phase) -> Attribution:

@@ -9,6 +9,23 @@ from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.profiling.models import Profile
 
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_LIMIT = re.compile(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\d+(?:\.\d+)?)\s*(%?)\s*")
+FIGURES: dict[str, Callable[[Profile], float | None]] = {
+    "stall": lambda profile: profile.input_wait_fraction,
+    "idle": lambda profile: profile.device_idle_fraction,
+    "mxu_idle": lambda profile: profile.mxu_idle_fraction,
+    "mxu": lambda profile: profile.mxu_utilization,
+    "step_ms": lambda profile: profile.step_ms.p50 if profile.step_ms else None,
+    "examples_per_s": lambda profile: profile.pipeline_examples_per_s,
+    "vcpus": lambda profile: profile.vcpus.needed_to_saturate,
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -120,24 +137,6 @@ def _machines(a: Profile, b: Profile) -> tuple[Fact, ...]:
             ("number of devices", len(a.trace.chips), len(b.trace.chips)),
         )
     return ()
-
-
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-_LIMIT = re.compile(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\d+(?:\.\d+)?)\s*(%?)\s*")
-FIGURES: dict[str, Callable[[Profile], float | None]] = {
-    "stall": lambda profile: profile.input_wait_fraction,
-    "idle": lambda profile: profile.device_idle_fraction,
-    "mxu_idle": lambda profile: profile.mxu_idle_fraction,
-    "mxu": lambda profile: profile.mxu_utilization,
-    "step_ms": lambda profile: profile.step_ms.p50 if profile.step_ms else None,
-    "examples_per_s": lambda profile: profile.pipeline_examples_per_s,
-    "vcpus": lambda profile: profile.vcpus.needed_to_saturate,
-}
 
 
 @dataclass(frozen=True)

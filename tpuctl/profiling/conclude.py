@@ -22,7 +22,11 @@ from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.verdict import judge, lock_is_held
 from tpuctl.profiling.whatif import Scaling, what_if
 
+# Avoids dividing by zero for pipelines that hardly use a vCPU.
 LEAST_BUSY = 0.01
+LOST_WORTH_A_NOTE = 0.005
+MOST = 0.5
+NO_DEVICE = "no device step time was given: add --device-step-ms MS, --fit TYPE or --train"
 
 
 def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> Vcpus:
@@ -84,11 +88,6 @@ def scaling_of(case: Case) -> Scaling:
         batches_ahead=known["batches_ahead"],
         serial_ms=sum(stage.cpu_ms_per_example for stage in holding),
     )
-
-
-LOST_WORTH_A_NOTE = 0.005
-MOST = 0.5
-NO_DEVICE = "no device step time was given: add --device-step-ms MS, --fit TYPE or --train"
 
 
 def build_profile(

@@ -14,6 +14,10 @@ from tpuctl.progress import OnProgress, Progress
 from tpuctl.units import format_duration
 from tpuctl.usercode.scratch import scratch_folder
 
+STEPS = 8
+LIMIT_S = 900.0
+HINT = "Give the step time instead: --device-step-ms MS"
+
 
 def estimate_training_step(
     model: str, accelerator_type: str, *, batch_size: int, image_size: int, on_progress: OnProgress
@@ -44,11 +48,6 @@ def estimate_training_step(
         low_ms=step.low,
         high_ms=step.high,
     )
-
-
-STEPS = 8
-LIMIT_S = 900.0
-HINT = "Give the step time instead: --device-step-ms MS"
 
 
 def measure_training_step(template: Path, *, batch_size: int, on_progress: OnProgress) -> Device:

@@ -15,6 +15,10 @@ from tpuctl.errors import InvalidInputError, NotFoundError
 # As in `tpuctl.datasets.manifest`, which photographs and functions do not need to load.
 MANIFEST, SCHEMA = "manifest.json", "tpuctl.dataset/"
 TF_ENCODINGS = ("jpeg", "png", "raw", "yuv420")
+# Enough for a sample: every file is opened once before the measurement.
+MAX_PHOTOS = 20_000
+# Cameras append some metadata after the end marker of a JPEG.
+TAIL_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,6 @@ def read_shards(folder: Path) -> ShardSet:
             f"The data set in {folder} cannot be read: {error}.",
             hint=f"tpuctl data verify {shlex.quote(str(folder))}",
         ) from error
-
-
-MAX_PHOTOS = 20_000
-TAIL_BYTES = 1024
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,7 @@ class NodeStats:
             self._walk(snapshot, below, path, self._mark(node, position, below))
 
     def _mark(self, node: ModelNode, position: int, below: int) -> str:
+        # The oldest input is the data set itself; the others are iterators per element ("*").
         if unversioned(node.name) in EXPANDING:
             return "" if self._main.setdefault(node.id, min(node.inputs)) == below else "*"
         return f"#{position}" if position else ""

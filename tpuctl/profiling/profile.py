@@ -21,6 +21,7 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.usercode.child import start_child
 from tpuctl.usercode.scratch import scratch_folder
 
+# Importing a framework from a cold network disk may take minutes.
 START_LIMIT_S = 180.0
 MORE_TIME = "If it is slow and not stuck, give it more time with --seconds."
 TEMPLATE = "images"

@@ -17,6 +17,7 @@ SUPPORTED = (
     "path.py:function"
 )
 DEFAULT_SECONDS = 10.0
+# Shuffle buffers and first reads from a bucket take a minute; longer means stuck.
 LONGEST_WAIT_S = 120.0
 # A function may import a framework first, on a busy machine.
 LEAST_WAIT_S = 30.0

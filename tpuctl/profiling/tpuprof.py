@@ -13,7 +13,9 @@ from tpuctl.profiling.models import Profile
 from tpuctl.storage.local import translated_write_errors, write_atomically
 
 SCHEMA = "tpuctl.profile/"
+# Raised when an old reader would misunderstand a new file; added keys do not count.
 VERSION = 1
+_HINT = "Create it again: tpuctl profile run TARGET --out FILE.tpuprof"
 
 
 def save(profile: Profile, path: Path) -> None:
@@ -49,9 +51,6 @@ def load(path: Path) -> Profile:
         return from_plain(Profile, document.get("profile"))
     except ValueError as error:
         raise InvalidInputError(f"The profile {path} is damaged: {error}.", hint=_HINT) from error
-
-
-_HINT = "Create it again: tpuctl profile run TARGET --out FILE.tpuprof"
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tpuctl.profiling.whatif import Change
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.usercode.scratch import scratch_folder
 
+# Two processes per round and change: three rounds of three take about a minute.
 MOST_TRIED, ROUNDS, SECONDS = 3, 3, 2.0
 # A change whose median ratio of the rates is below this is not worth an edit.
 LEAST_RATIO = 1.0
@@ -27,6 +28,9 @@ NONE_TRIED = "None of the advice can be tried from outside: it needs an edit or 
 Measure = Callable[[Request], Measurement]
 # Yields what to measure without and with presizing, given the size and the CPU ms per example.
 Presize = Callable[[Request, int, float], AbstractContextManager[tuple[Request, Request]]]
+# What presizing the sample may take of CPU time, and how many photographs are enough and too few.
+CPU_S, LEAST, MOST = 10.0, 32, 256
+PRESIZE_LIMIT_S = 120.0
 
 
 @dataclass
@@ -137,11 +141,6 @@ def _measured(advice: Advice, rate: float) -> Advice:
     predicted = advice.predicted_examples_per_s
     error = None if predicted is None else predicted / rate - 1
     return replace(advice, measured_examples_per_s=rate, error_fraction=error)
-
-
-# What presizing the sample may take of CPU time, and how many photographs are enough and too few.
-CPU_S, LEAST, MOST = 10.0, 32, 256
-PRESIZE_LIMIT_S = 120.0
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Way = Literal["prefetch", "calls", "threads", "unordered", "cache", "ratio", "workers", "presize"]
+# exp of more overflows; the waiting is zero long before.
+FARTHEST = 500.0
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,6 @@ class Change:
     way: Way
     number: int | None = None
     location: str | None = None
-
-
-FARTHEST = 500.0
 
 
 @dataclass(frozen=True)

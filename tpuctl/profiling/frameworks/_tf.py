@@ -30,8 +30,11 @@ from tpuctl.profiling.request import Target
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
+# Decoding doubtful files before the measurement must not take longer than it.
 MOST_DECODED_FIRST = 200
 SAMPLE = 4
+# Operations and iterators, without the runtime's internals.
+HOST_LEVEL = 2
 
 
 @dataclass
@@ -211,10 +214,6 @@ def _why_undecodable(photo: Photo) -> str | None:
         kind = photo.format.upper()
         return f"damaged {kind}" if kind in ("JPEG", "PNG") else f"TensorFlow cannot decode {kind}"
     return None
-
-
-# Operations and iterators, without the runtime's internals.
-HOST_LEVEL = 2
 
 
 class TensorFlowProfiler:

@@ -15,6 +15,10 @@ from tpuctl.profiling.models import CopyingStage, NodeCost
 from tpuctl.profiling.whatif import Change
 
 AUTOTUNE = tf.data.AUTOTUNE
+# The median of short windows: one that another process disturbs does not count.
+WINDOWS, WINDOW_S, WARM_BATCHES = 4, 0.1, 4
+# Of larger batches fewer examples are copied, because several batches are in memory at a time.
+MOST_BYTES = 64_000_000
 
 
 @contextlib.contextmanager
@@ -85,11 +89,6 @@ def _patched(
         yield
     finally:
         setattr(place, name, plain)
-
-
-WINDOWS, WINDOW_S, WARM_BATCHES = 4, 0.1, 4
-# Of larger batches fewer examples are copied, because several batches are in memory at a time.
-MOST_BYTES = 64_000_000
 
 
 Threads = dict[str, signals.ThreadTime] | None

@@ -18,6 +18,8 @@ MOST_STAGES = 64
 CALLS, TIMED, WALL_NS, CPU_NS = range(4)
 FIELDS = 4
 ROW_BYTES = MOST_STAGES * FIELDS * 8
+# Timing a call takes some microseconds. After FEW calls that took less than QUICK_NS on average,
+# only one call in ONE_IN is timed.
 QUICK_NS, FEW, ONE_IN = 20_000, 256, 16
 
 

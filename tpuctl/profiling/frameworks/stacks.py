@@ -21,7 +21,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+# A handler takes up to 20 us on a stack of 20 frames: together 0.3 % of one vCPU (2026-11).
 EVERY_S, CPU_EVERY_S = 0.02, 0.01
+# Samples between writes: a killed worker loses at most the last 0.2 s.
 WRITE_EVERY = 10
 OURS = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), OURS, "<frozen")
@@ -36,7 +38,6 @@ _INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Key = tuple[str, str]
 TRANSFER: Key = ("transfer", "")
 COLLATE: Key = ("collate", "")
-LIBRARY = "(library)"
 
 
 @dataclass

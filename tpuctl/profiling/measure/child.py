@@ -24,7 +24,9 @@ from tpuctl.profiling.trace.models import Deep
 from tpuctl.usercode.child import Channel
 from tpuctl.usercode.scratch import scratch_folder
 
+# Stages are isolated if this share of their active time is neither CPU nor waiting for a vCPU.
 BLOCKED_SHARE = 0.3
+# For each part of the pipeline: a dozen stages must not take longer than the measurement itself.
 ISOLATE_S = 1.2
 TRACEABLE = ("tf.data", "photos", "shards")
 

@@ -19,6 +19,15 @@ LEAST_PAIRS = 3
 # 97.5 % quantiles of Student's t for 2, 3, ... degrees of freedom (NIST/SEMATECH e-Handbook of
 # Statistical Methods, 1.3.6.7.2); the last is used for more.
 STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# The ratio of one pair of adjacent windows is off by 4 to 5 %, whether they take half a second or a
+# whole one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
+# But short windows cut off more of the long operations, so if there are few elements, whose ratios
+# say nothing anyway, windows are long.
+FIRST_S, WINDOW_S, LONG_S = 0.2, 0.5, 1.0
+MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
+# With fewer elements in a window, the unfinished ones at its ends dominate.
+LEAST_ELEMENTS = 20
+FALLBACK = "shares are from the runtime's model instead"
 
 
 @dataclass(frozen=True)
@@ -45,17 +54,6 @@ def pooled(ratios: Sequence[float]) -> Slowdown | None:
     error = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
     low, middle, high = (math.expm1(mean + side * error) for side in (-1, 0, 1))
     return Slowdown(middle, low, high, len(logs))
-
-
-# The ratio of one pair of adjacent windows is off by 4 to 5 %, whether they take half a second or a
-# whole one (2026-11, 44 pairs with a profiler that records nothing): many short ones tell more.
-# But short windows cut off more of the long operations, so if there are few elements, whose ratios
-# say nothing anyway, windows are long.
-FIRST_S, WINDOW_S, LONG_S = 0.2, 0.5, 1.0
-MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
-# With fewer elements in a window, the unfinished ones at its ends dominate.
-LEAST_ELEMENTS = 20
-FALLBACK = "shares are from the runtime's model instead"
 
 
 class Profiler(Protocol):

@@ -18,8 +18,11 @@ from tpuctl.profiling.measure.probe import GilProbe, Sampler
 from tpuctl.profiling.models import Phase, Slice, Spread, StageCost
 from tpuctl.profiling.node_stats import NodeStats
 
+# Long enough for prefetch buffers to fill or drain, short beside the seconds of a window.
 SETTLE_S = 0.5
+# The first third of a window over the last: above this, caches or buffers are still filling.
 WARMING_RATIO = 1.5
+# Reading the counters must not wait 5 ms, the default interval, for each busy Python thread.
 PROMPT_SWITCH_S = 1e-5
 # Batches: the two that pipelines usually prefetch, and the one that the loop fetches ahead.
 BUFFERED = 3
@@ -51,6 +54,7 @@ class BatchReader:
         self.source = source
         self._batch_size = batch_size
         self._iterator: Iterator[Any] | None = None
+        # The sampler thread polls the iterator that this thread replaces between epochs.
         self._lock = threading.Lock()
         self.node_stats = NodeStats()
         self.epochs = 0

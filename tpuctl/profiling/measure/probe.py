@@ -9,6 +9,7 @@ from collections.abc import Callable
 # otherwise idle VM, hence ten probes a second and not fifty.
 PROBE_SLEEP_S = 0.002
 PROBE_EVERY_S = 0.100
+# Each sample reads the runtime's model and the CPU time of all workers, so not more often.
 SAMPLE_EVERY_S = 0.5
 
 

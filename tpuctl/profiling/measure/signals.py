@@ -19,6 +19,10 @@ from typing import NamedTuple, TypeVar
 
 from tpuctl.profiling.models import Host, Signals
 
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+# Fields in /proc/PID/stat after the name (proc(5)): CPU time of the process and reaped children.
+TIMES = slice(11, 15)
+
 
 def quota_vcpus(root: Path = Path("/")) -> float | None:
     """The CPU quota in vCPUs; None without a limit."""
@@ -83,11 +87,6 @@ def _text(path: Path) -> str | None:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
-
-
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-# Fields in /proc/PID/stat after the name (proc(5)): CPU time of the process and reaped children.
-TIMES = slice(11, 15)
 
 
 def workers(root: Path = Path("/"), process: str = "self") -> Iterator[Path]:

@@ -17,6 +17,8 @@ from tpuctl.profiling.request import SUPPORTED, Request, Target
 from tpuctl.profiling.whatif import Change
 from tpuctl.usercode.function import Function, load_function, parameters, users_errors
 
+FRAMEWORKS = {"tensorflow", "torch", "grain", "jax", "keras"}
+
 
 @contextlib.contextmanager
 def building_with(change: Change | None) -> Iterator[None]:
@@ -45,9 +47,6 @@ def finished(made: Any, kind: str | None, change: Change | None) -> Any:
         options = sys.modules["grain"].multiprocessing.MultiprocessingOptions
         return made.mp_prefetch(options(num_workers=change.number))
     return made
-
-
-FRAMEWORKS = {"tensorflow", "torch", "grain", "jax", "keras"}
 
 
 def open_source(request: Request, folder: str) -> Source:

@@ -13,6 +13,9 @@ from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program.watch import Series, Watch
 
+# The iterators below these adapters are recorded by the hooks of their own frameworks.
+WATCHED_BELOW = ("TFDatasetAdapter", "TorchDataLoaderAdapter", "GrainDatasetAdapter")
+
 
 def hook_grain(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
     """Record every outermost iterator from now on."""
@@ -101,10 +104,6 @@ def _torch_source(loader: Any, sampler: StackSampler) -> Source:
 
     size = loader.batch_size or 1
     return _detached(open_loader(loader, sampler.folder, batch_size=size, own=sampler))
-
-
-# The iterators below these adapters are recorded by the hooks of their own frameworks.
-WATCHED_BELOW = ("TFDatasetAdapter", "TorchDataLoaderAdapter", "GrainDatasetAdapter")
 
 
 def hook_keras(watch: Watch, module: ModuleType, _: StackSampler) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from tpuctl.profiling.program.watch import Series, Watch
 
 Find = Callable[[], Series]
+# Iterators that one graph may create before `prepare` is called again.
 SPARE = 8
 MODEL_EVERY_S = 0.5
 

@@ -24,6 +24,7 @@ from tpuctl.profiling.measure.signals import describe_host
 from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCost
 from tpuctl.profiling.program.watch import WARM_STEPS, Series, Watch
 
+# Also how much a killed program loses at most.
 WRITE_EVERY_S = 1.0
 # A step this many times as long as the median is an evaluation or a checkpoint.
 GAP_RATIO = 10.0

@@ -22,6 +22,18 @@ from tpuctl.usercode.scratch import scratch_folder
 
 EVERY_S = 1.0
 HINT = "Start it with profiling: tpuctl profile watch -- python train.py"
+LOOK_EVERY_S = 0.25
+# stdout is for the result, so the program's output goes to stderr.
+STDERR = 2
+SHOW_EVERY_S = 1.0
+HOOK = Path(__file__).with_name("hook")
+PACKAGE = Path(__file__).resolve().parents[3]
+FOLDER = "TPUCTL_PROFILE_FOLDER"
+SOURCE = "measured in the training"
+NO_STEPS = (
+    "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
+    "tpuctl.profile() in the program for anything else."
+)
 
 
 def follow(pid: int) -> Iterator[Profile]:
@@ -68,17 +80,6 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-LOOK_EVERY_S = 0.25
-STDERR = 2
-SHOW_EVERY_S = 1.0
-HOOK = Path(__file__).with_name("hook")
-PACKAGE = Path(__file__).resolve().parents[3]
-FOLDER = "TPUCTL_PROFILE_FOLDER"
-SOURCE = "measured in the training"
-NO_STEPS = (
-    "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
-    "tpuctl.profile() in the program for anything else."
-)
 OnLook = Callable[[Profile], None]
 
 

@@ -16,6 +16,8 @@ from tpuctl.profiling.program.recording import Recording
 from tpuctl.profiling.program.watch import Watch
 
 Then = Callable[[ModuleType], None]
+# How Python starts the processes of multiprocessing, which inherit PYTHONPATH and so this hook.
+WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -33,6 +35,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if name not in self._wanted:
             return None
         then = self._wanted.pop(name)
+        # `wanted` no longer has the name, so this finder is skipped and the others are asked.
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return None
@@ -56,9 +59,6 @@ class _Loader(importlib.abc.Loader):
             self._then(module)
         except Exception as error:
             sys.stderr.write(f"tpuctl: {module.__name__} is not profiled: {error}\n")
-
-
-WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
 
 def record_this_process(folder: str) -> Recording | None:

@@ -19,6 +19,7 @@ from tpuctl.profiling.frameworks.source import (
 )
 from tpuctl.profiling.node_stats import NodeStats
 
+# A training of days must not fill the memory: the older half is dropped at this number.
 MOST_STEPS = 50_000
 # Steps before the window: compilation, and buffers that fill up.
 WARM_STEPS = 3
@@ -152,6 +153,7 @@ class Watch:
 
         Calls of iterators inside another one's `next` are part of that call.
         """
+        # Thread-local: loaders that run in threads of their own take elements at the same time.
         if getattr(self._inside, "taking", False) or not self.is_on:
             return take()
         self._inside.taking = True

@@ -25,6 +25,10 @@ _COPIES = (
 # Their FLOPs are those of the operations inside them.
 _CONTAINERS = ("while", "conditional", "call")
 _PEAK_FLOPS = 1e12
+# A program that was launched less often does not show the period of a step.
+FEWEST_LAUNCHES = 3
+# A first or last step this much shorter than any other was cut off by the capture.
+CUT_OFF = 0.9
 
 
 @dataclass
@@ -144,11 +148,6 @@ def _named(plane: Plane, line_name: str) -> Iterator[tuple[str, int, int]]:
         if line.name == line_name:
             for event_id, start, end in line.events().rows():
                 yield plane.name_of(event_id), start, end
-
-
-FEWEST_LAUNCHES = 3
-# A first or last step this much shorter than any other was cut off by the capture.
-CUT_OFF = 0.9
 
 
 @dataclass(frozen=True)

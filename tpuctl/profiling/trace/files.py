@@ -20,6 +20,15 @@ _CHUNK = 1 << 20
 _STAMP = re.compile(r"\d{4}(_\d\d){5}")
 # The zlib setting for gzip files.
 ZIPPED = 16 + zlib.MAX_WBITS
+SHORTER = "Trace a few steps only; a second or two is enough."
+_KNOWN = (
+    (b"{", "it looks like JSON; the trace beside it ends with .xplane.pb"),
+    (b"[", "it looks like JSON; the trace beside it ends with .xplane.pb"),
+    (b"<", "it looks like a web page"),
+    (b"PK\x03\x04", "it is a zip archive"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; unpack it first"),
+    (b"version https://git-lfs", "it is a Git LFS pointer; fetch the file with git lfs pull"),
+)
 
 
 @dataclass(frozen=True)
@@ -112,9 +121,6 @@ def _content(file: Path) -> bytes:
     )
 
 
-SHORTER = "Trace a few steps only; a second or two is enough."
-
-
 def _unzip(file: Path) -> bytes:
     """Unzip as far as possible; the reader notices if the end is missing."""
     content, unzip = bytearray(), zlib.decompressobj(wbits=ZIPPED)
@@ -131,16 +137,6 @@ def _was_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-_KNOWN = (
-    (b"{", "it looks like JSON; the trace beside it ends with .xplane.pb"),
-    (b"[", "it looks like JSON; the trace beside it ends with .xplane.pb"),
-    (b"<", "it looks like a web page"),
-    (b"PK\x03\x04", "it is a zip archive"),
-    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; unpack it first"),
-    (b"version https://git-lfs", "it is a Git LFS pointer; fetch the file with git lfs pull"),
-)
 
 
 def _what_it_is(data: bytes) -> str:

@@ -26,6 +26,16 @@ from tpuctl.profiling.trace.xspace import PS_PER_S, Events, Line, Plane, Space
 OTHER, NOTHING = "other", "none"
 STEP_NUMBER = "step_num"
 _WHAT_ELSE = {OTHER: "other work of the host", NOTHING: "no host event was recorded"}
+OTHERS_BUSY = "others_busy"
+# What a device itself did while it was not computing is most specific; host classes follow.
+ON_THE_DEVICE = {
+    "infeed": "the device waits for the host to feed it",
+    "outfeed": "the device waits for the host to take its results",
+}
+MOST_GAPS = 20
+# Slices of the timeline: a report cannot show more.
+MOST_MOMENTS = 400
+NOTABLE = 0.05
 
 
 @dataclass(frozen=True)
@@ -118,17 +128,6 @@ def _step_marker(line: Line, events: Events) -> int | None:
     first = {event_id: index for index, event_id in reversed(list(enumerate(events.ids)))}
     details = zip(first, line.detail(events, first.values()), strict=True)
     return next((event_id for event_id, event in details if STEP_NUMBER in event.stats), None)
-
-
-OTHERS_BUSY = "others_busy"
-# What a device itself did while it was not computing is most specific; host classes follow.
-ON_THE_DEVICE = {
-    "infeed": "the device waits for the host to feed it",
-    "outfeed": "the device waits for the host to take its results",
-}
-MOST_GAPS = 20
-MOST_MOMENTS = 400
-NOTABLE = 0.05
 
 
 @dataclass(frozen=True)

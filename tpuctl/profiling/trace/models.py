@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+# A trace has an operation's time from start to end, even while another program has its vCPU: with
+# others using 70 % of the vCPUs, shares were wrong by up to 0.20, those of the runtime's model by
+# up to 0.12.
+MOST_OTHERS = 0.25
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -84,12 +89,6 @@ class TraceDetail:
     flops_of_peak: float | None
     hosts: tuple[HostTrace, ...]
     is_damaged: bool
-
-
-# A trace has an operation's time from start to end, even while another program has its vCPU: with
-# others using 70 % of the vCPUs, shares were wrong by up to 0.20, those of the runtime's model by
-# up to 0.12.
-MOST_OTHERS = 0.25
 
 
 @dataclass(frozen=True)

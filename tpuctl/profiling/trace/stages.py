@@ -106,6 +106,7 @@ def read_pipeline(space: Space) -> InputPipeline | None:
         return None
     first = min(thread.events.starts_ps[thread.wanted[0]] for thread in chosen if thread.wanted)
     last = max(thread.events.starts_ps[thread.wanted[-1]] for thread in chosen if thread.wanted)
+    # Cut by time and not by count, so that all threads end at the same moment.
     if shortened := count > MOST_EVENTS:
         last = first + (last - first) * MOST_EVENTS // count
     found = _Found()
@@ -177,6 +178,7 @@ def _enter(found: _Found, event: Event, stack: list[_Frame]) -> _Frame | None:
     if event.name.startswith(ITERATOR):
         return _enter_iterator(found, event, stack)
     if event.name == EXECUTOR:
+        # A nested executor is part of the outer one.
         if any(frame.operations is not None for frame in stack):
             return None
         if above:

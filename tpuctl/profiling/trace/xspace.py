@@ -33,6 +33,7 @@ PS_PER_S = 10**12
 LONGEST_PS = 30 * 86_400 * PS_PER_S
 # Timestamps below are from the start of the capture, those above from 1970, in nanoseconds.
 EPOCH_NS = 10**15
+# Later than any time: the end of the search when no interval is left.
 NEVER_PS = 1 << 63
 WHOLE_FILE = "the file"
 
@@ -174,6 +175,7 @@ class Plane:
 
     def _read_value(self, number: int, kind: int, a: int, b: int) -> Value | None:
         if kind == VARINT:
+            # XStat: 3 uint64, 4 int64, 7 a reference to a name; 2 double, 5 text, 6 bytes.
             return {3: a, 4: signed(a), 7: self.stat_names.get(a)}.get(number)
         if number == 2 and kind != LENGTH:
             return double(self.space.data, a)
@@ -247,6 +249,7 @@ class Space:
 def read_space(data: bytes) -> Space:
     """Read the structure of a trace. A file that is not a trace has no planes."""
     space = Space(data)
+    # XSpace: 1 planes, 2 errors, 3 warnings, 4 host names.
     for number, kind, start, stop in space.walk((0, len(data)), WHOLE_FILE):
         if kind != LENGTH or number > 4:
             space.record_damage(f"{WHOLE_FILE}: unknown field {number}")
@@ -273,6 +276,7 @@ def _origin_ns(stamps: Sequence[int]) -> int:
 
 def _read_plane(space: Space, span: Span) -> Plane:
     plane = Plane(space, span)
+    # XPlane: 2 name, 3 lines, 4 and 5 the metadata of events and statistics, 6 its statistics.
     for number, kind, start, stop in space.walk(span, "a plane"):
         if kind != LENGTH:
             continue
@@ -294,6 +298,7 @@ def _read_plane(space: Space, span: Span) -> Plane:
 def _read_line(plane: Plane, span: Span) -> Line:
     """Read the header of a line, which is written before its events."""
     line = Line(plane, span)
+    # XLine: 2 name, 3 timestamp, 4 events. The header ends at the first event.
     for number, kind, start, stop in plane.space.walk(span, "a line"):
         if number == 2 and kind == LENGTH:
             line.name = text(plane.space.data, start, stop)
