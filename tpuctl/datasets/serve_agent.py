@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# A server that dies within 20 seconds, five times in a row, is not restarted again. The waits
+# between the attempts double from half a second on.
 QUICK_S = 20.0
 MOST_QUICK_DEATHS = 5
 FIRST_WAIT_S = 0.5
