@@ -50,7 +50,7 @@ def test_what_agents_say_becomes_one_announcement_and_notes() -> None:
     watch.take('{"event": "ready", "name": "worker-0"}')
     watch.take("a warning of a library")
     assert said[1:] == [
-        "worker-0 ended (signal 9) and is started again.",
+        "worker-0 ended (signal 9) and is restarted.",
         "worker-0 is back.",
         "a warning of a library",
     ]
@@ -135,7 +135,7 @@ def test_a_pipeline_runs_on_it_and_its_servers_are_kept_alive() -> None:
         assert psutil.wait_procs(everybody, timeout=120)[1] == []
         assert process.stderr is not None
         said = process.stderr.read()
-        assert "worker-0 ended (signal 9) and is started again." in said
+        assert "worker-0 ended (signal 9) and is restarted." in said
         assert "The service has ended." in said
 
 

@@ -87,7 +87,7 @@ def test_what_is_a_picture_is_decided_as_in_a_folder(
     assert (found.lists, found.looks) == (1, 3)
     with pytest.raises(NotFoundError, match="nothing in gs://shelf/elsewhere"):
         scan_bucket(open_storage("gs://shelf/elsewhere"))
-    with pytest.raises(NotFoundError, match="no bucket gone"):
+    with pytest.raises(NotFoundError, match="the bucket gone does not exist"):
         presize("gs://gone/photos", tmp_path / "out", SMALL)
 
 

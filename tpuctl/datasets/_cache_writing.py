@@ -29,6 +29,7 @@ from tpuctl.usercode.function import (
 _INFINITE = -1
 _SAMPLE_ELEMENTS = 64
 _SAMPLE_S = 5.0
+# Length and checksums around a record in a TFRecord file.
 _FRAME_BYTES = 16
 _END = object()
 

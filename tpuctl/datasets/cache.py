@@ -99,7 +99,7 @@ def cache(
     user's code fails.
     """
     _need_libraries()
-    from tpuctl.datasets._cache_writing import load_source
+    from tpuctl.datasets._cache_writing import Feed, load_source
 
     options = options or CacheOptions()
     address = bucket_of(dst) or str(local_target(dst))
@@ -113,7 +113,9 @@ def cache(
                 place.clean_up({shard.name for shard in there.shards})
         return _result(run, there.records, there.bytes, len(there.shards), kept=options.variants)
     if options.dry_run:
-        return _result(run, 0, 0, 0, prediction=_sample_only(run))
+        feed = Feed(source, options, 0, lambda structure: None)
+        predicted = _predict(feed.take_sample(), feed.count, options.variants)
+        return _result(run, 0, 0, 0, prediction=predicted)
     with place.locked():
         return _make(run)
 
@@ -176,13 +178,6 @@ def _make_missing(run: _Run, done: set[int]) -> tuple[list[FinishedShard], Predi
             run.target.record(shard)
         made += shards
     return made, prediction
-
-
-def _sample_only(run: _Run) -> Prediction:
-    from tpuctl.datasets._cache_writing import Feed
-
-    feed = Feed(run.source, run.options, 0, lambda structure: None)
-    return _predict(feed.take_sample(), feed.count, run.options.variants)
 
 
 def _predict(sample: Sequence[tuple[int, float]], count: int | None, variants: int) -> Prediction:

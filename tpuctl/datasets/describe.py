@@ -1,6 +1,7 @@
 """What a data set holds: totals, labels, sizes, what was left out; and a sheet of thumbnails."""
 
 import io
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import Description, LabelCount, SizeBin
-from tpuctl.datasets.reading import Record, explained_damage, need_images_extra, to_record
+from tpuctl.datasets.reading import explained_damage, need_images_extra, to_record
 from tpuctl.errors import UsageError
 from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
@@ -39,11 +40,16 @@ def _describe(data_set: DataSet, name: str) -> Description:
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
     lengths: list[int] = []
-    for length, record in _glances(data_set):
-        lengths.append(length)
+    for glance in _all(data_set):
+        record = to_record(decode_leading_features(glance.head), data_set)
+        lengths.append(glance.length)
         labels[record.label] += 1
-        sizes[_bin(record.orig_height * record.orig_width / 1e6)] += 1
+        sizes[bisect(_MEGAPIXELS, record.orig_height * record.orig_width / 1e6) - 1] += 1
         flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
+    lengths.sort()
+    spread = {}
+    if lengths:
+        spread = {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]}
     return Description(
         path=name,
         plan_id=data_set.plan_id,
@@ -56,7 +62,7 @@ def _describe(data_set: DataSet, name: str) -> Description:
             for index in sorted(sizes)
         ),
         quarantined=data_set.quarantined,
-        record_bytes=_spread(sorted(lengths)),
+        record_bytes=spread,
         flags=dict(sorted(flags.items())),
     )
 
@@ -86,7 +92,9 @@ def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
         data_set = manifest.load_pictures(folder)
         count = min(most, data_set.records)
         wanted = {index * data_set.records // count for index in range(count)}
-        draw_sheet(_pick(data_set, wanted), count, data_set.classes).save(sheet, "PNG")
+        chosen = (glance for index, glance in enumerate(_all(data_set)) if index in wanted)
+        records = (to_record(decode_example(glance.whole()), data_set) for glance in chosen)
+        draw_sheet(records, count, data_set.classes).save(sheet, "PNG")
     return sheet.getvalue()
 
 
@@ -97,27 +105,6 @@ def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, 
         LabelCount(label, names.get(label, ""), labels[label])
         for label in sorted({*names, *labels})
     )
-
-
-def _bin(megapixels: float) -> int:
-    return max(index for index, low in enumerate(_MEGAPIXELS) if megapixels >= low)
-
-
-def _spread(lengths: list[int]) -> dict[str, int]:
-    if not lengths:
-        return {}
-    return {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]}
-
-
-def _glances(data_set: DataSet) -> Iterator[tuple[int, Record]]:
-    for glance in _all(data_set):
-        yield glance.length, to_record(decode_leading_features(glance.head), data_set)
-
-
-def _pick(data_set: DataSet, wanted: set[int]) -> Iterator[Record]:
-    for index, glance in enumerate(_all(data_set)):
-        if index in wanted:
-            yield to_record(decode_example(glance.whole()), data_set)
 
 
 def _all(data_set: DataSet) -> Iterator[Glance]:

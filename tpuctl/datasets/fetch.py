@@ -18,6 +18,8 @@ from tpuctl.storage.local import publish, translated_write_errors
 from tpuctl.storage.port import Entry, Storage
 from tpuctl.units import MIB
 
+# Large enough that the latency of a request does not count, small enough that 16 at once fit in
+# memory and that little is fetched again after an interruption.
 PIECE_BYTES = 8 << 20
 _CONNECTIONS = 16
 _THERE = b"\1"

@@ -101,7 +101,8 @@ def _files(walk: _Walk) -> Iterator[str]:
     pending = [walk.folder]
     while pending or linked:
         place = pending.pop() if pending else linked.pop(0)
-        if (identity := _identity(place)) in seen:
+        state = place.stat()
+        if (identity := (state.st_dev, state.st_ino)) in seen:
             walk.ignored["link to a folder that is read already"] += 1
             continue
         if _is_off_limits(place, walk):
@@ -119,11 +120,6 @@ def _files(walk: _Walk) -> Iterator[str]:
                     linked.append(Path(entry.path))
                 else:
                     yield entry.path
-
-
-def _identity(place: Path) -> tuple[int, int]:
-    state = place.stat()
-    return state.st_dev, state.st_ino
 
 
 def _is_off_limits(place: Path, walk: _Walk) -> bool:

@@ -21,6 +21,7 @@ from tpuctl.storage.port import Entry, Storage
 
 POLL_S = 5.0
 _RENEW_S = 20.0
+# Four renewals may fail before another machine takes over.
 _EXPIRES = timedelta(seconds=90)
 
 

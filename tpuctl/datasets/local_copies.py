@@ -125,6 +125,7 @@ def copy_data_set(
             if is_locked and not wanted.is_complete:
                 evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
                 fetched = _fill(wanted, on_progress)
+    # The time of its last use decides which copy is evicted first.
     os.utime(wanted.lock)
     return CopyResult(
         address=address,

@@ -169,14 +169,16 @@ def _missing(sizes: Sequence[_Size]) -> list[ShardJob]:
     done = {job for size in sizes for job in size.done}
     together = list(zip(*(size.plan.jobs for size in sizes), strict=True))
     return [
-        replace(jobs[0], siblings=tuple(map(_sibling, others, jobs[1:])))
+        replace(
+            jobs[0],
+            siblings=tuple(
+                SiblingShard(job.id, str(size.target.work.folder), size.plan.options)
+                for size, job in zip(others, jobs[1:], strict=True)
+            ),
+        )
         for jobs in _in_turn(together, lead.part, steal=lead.run.options.steal)
         if any(job.id not in done for job in jobs)
     ]
-
-
-def _sibling(size: _Size, job: ShardJob) -> SiblingShard:
-    return SiblingShard(job.id, str(size.target.work.folder), size.plan.options)
 
 
 def _in_turn(
@@ -187,6 +189,7 @@ def _in_turn(
     if not steal:
         return ours
     others = [each for number, each in enumerate(jobs) if number % part.hosts != part.host]
+    # Machines without a share of their own would otherwise all begin with the same shard.
     random.shuffle(others or ours)
     return ours + others
 
@@ -199,6 +202,7 @@ def _build_all(
     clock: Clock,
 ) -> _Built:
     """Build what no other machine is building until nothing is missing."""
+    # Sizes are made together, so that the lease on a shard of the first size covers the others.
     lead = sizes[0].target
     leases = Leases(lead.storage, clock, _owner_of(lead))
     built: _Built = {}

@@ -31,6 +31,7 @@ from tpuctl.storage.port import Entry, Storage, open_storage
 
 _NOTE = ".presize-"
 LEASE = f"{_NOTE}lease-"
+# Notes are small: what counts is the latency of a bucket.
 _CONNECTIONS = 16
 _LOCK_WAIT_S = 10.0
 
@@ -80,6 +81,8 @@ def put(
 ) -> Entry | None:
     """Write an object whether or not it exists; returns it if it is new."""
     while True:
+        # Neither request alone can write a name without looking whether it is there. Between the
+        # two another machine may create or delete it; then it is the other one's turn again.
         with contextlib.suppress(AlreadyExistsError):
             return storage.create(name, content, crc32c=crc32c, move=move)
         with contextlib.suppress(AlreadyExistsError, NotFoundError):
@@ -156,6 +159,7 @@ class Target:
     def record(self, finished: FinishedShard) -> None:
         """Write down that a shard is finished; at a shared target, put it in its place first."""
         if self.shared:
+            # The note says that the shard is there, so it comes second.
             self._place(finished)
             put(self.storage, note_of(finished.job), to_text(finished).encode())
         else:
@@ -173,6 +177,8 @@ class Target:
 
         Raises AlreadyExistsError if another data set has been published since; that one stays.
         """
+        # Shards first, then the list of what they lack, then the manifest, which makes all of it a
+        # data set: a kill between any two of these leaves no manifest that promises too much.
         shards = sorted(shards, key=lambda shard: shard.name)
         names = {shard.name for shard in shards}
         for number, shard in enumerate(shards):
@@ -234,6 +240,7 @@ class Target:
                 hint="Choose another target, or replace it with --overwrite.",
             )
         old = now.data_set.shards if now and now.data_set else ()
+        # Written down before the manifest that lists them is gone, so that a kill orphans no shard.
         if replaced := sorted({shard.name for shard in old} - set(shards)):
             put(self.storage, self._replaced, json.dumps(replaced).encode())
         path = self.work.folder / MANIFEST

@@ -61,16 +61,19 @@ def left_out_of(shards: Iterable["FinishedShard"]) -> tuple[Quarantined, ...]:
 
 def quarantine_text(shards: Iterable["FinishedShard"]) -> str:
     """Write the list of left-out files, one JSON object per line, by path."""
-    lines = sorted(
-        (bad.path, json.dumps({"key": bad.path, **_details(bad), "job": shard.job}))
-        for shard in shards
-        for bad in shard.left_out
+    left_out = [(bad.path, bad, shard.job) for shard in shards for bad in shard.left_out]
+    lines = (
+        {
+            "key": bad.path,
+            "reason": bad.reason,
+            "detail": bad.detail,
+            "bytes": bad.bytes,
+            "sha256": bad.sha256,
+            "job": job,
+        }
+        for _, bad, job in sorted(left_out, key=lambda each: each[0])
     )
-    return "".join(line + "\n" for _, line in lines)
-
-
-def _details(bad: Quarantined) -> dict[str, Any]:
-    return {"reason": bad.reason, "detail": bad.detail, "bytes": bad.bytes, "sha256": bad.sha256}
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def read_quarantine(text: bytes) -> dict[str, list[Quarantined]]:

@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# A server that dies within 20 seconds, five times in a row, is not restarted again. The waits
+# between the attempts double from half a second on.
 QUICK_S = 20.0
 MOST_QUICK_DEATHS = 5
 FIRST_WAIT_S = 0.5
@@ -74,9 +76,6 @@ class Server:
 
     def keep(self) -> None:
         """Serve until the end."""
-        if not is_free(self.spec["port"]):
-            self.tell("failed", how="no port", said=f"port {self.spec['port']} is in use")
-            return
         deaths, wait_s = 0, FIRST_WAIT_S
         while not self.closing.is_set():
             began = time.monotonic()
@@ -145,9 +144,7 @@ def main() -> None:
         signal.signal(number, lambda *_: events.put(None))
     if request.get("stdin"):
         threading.Thread(target=wait_for_end, args=(events,), daemon=True).start()
-    threads = [threading.Thread(target=server.keep, daemon=True) for server in servers]
-    for thread in threads:
-        thread.start()
+    threads = start(servers)
     failed = False
     while not failed:
         event = take(events)
@@ -167,6 +164,19 @@ def main() -> None:
     for spec in request["servers"]:
         shutil.rmtree(spec.get("work_dir", ""), ignore_errors=True)
     os._exit(1 if failed else 0)
+
+
+def start(servers: list[Server]) -> list[threading.Thread]:
+    """Start all servers, or report the ports that are taken."""
+    # In their order, before any is started: the first to fail is the one that is reported.
+    taken = [server for server in servers if not is_free(server.spec["port"])]
+    for server in taken:
+        server.tell("failed", how="no port", said=f"port {server.spec['port']} is in use")
+    keep = [] if taken else servers
+    threads = [threading.Thread(target=server.keep, daemon=True) for server in keep]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 def is_free(port: int) -> bool:

@@ -85,6 +85,7 @@ _PILLOW_FORMATS = {
     "tiff": ("TIFF",),
 }
 _BITS_PER_SAMPLE = 258
+# RGBA of 8 bits, its flattened copy, and 16 bits per channel while they are reduced.
 _BYTES_PER_PIXEL = 12
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.units import format_bytes
 
+# The rest is for the processes themselves, the page cache and everything else on the machine.
 _SHARE_OF_RAM = 0.6
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),

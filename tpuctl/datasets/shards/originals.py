@@ -105,6 +105,7 @@ class BucketOriginals:
 
     def _read_ahead(self) -> None:
         held = sum(size for size, _ in self._running.values())
+        # At least one, even if it is larger than the budget.
         while self._coming and (not self._running or held + self._coming[0].bytes <= self._budget):
             entry = self._coming.popleft()
             self._running[entry.key] = entry.bytes, self._threads.submit(self._fetch, entry)

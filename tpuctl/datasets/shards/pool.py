@@ -145,6 +145,7 @@ class _Slot:
             position, end = self._attempt(job, crashed)
             if end is None:
                 return
+            # A worker says which picture it is at before it touches it: that one gets the blame.
             strikes[position] += 1
             if position is not None and strikes[position] >= _FATAL_STRIKES:
                 crashed[position] = f"it killed {strikes[position]} workers ({end})"
@@ -191,7 +192,7 @@ class _Slot:
                 stderr=self._stderr,
                 env=_environment(),
                 pass_fds=self.inherit,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C is for this process, which then ends its workers.
             )
             _send(self._process, to_plain(self.setup))
         return self._process

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve jobs until there are no more."""
+    # Ctrl-C goes to the whole process group; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reports = _take_over_stdout()
     jobs: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -87,6 +88,7 @@ class _Server:
 def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
     for line in sys.stdin.buffer:
         jobs.put(json.loads(line))
+    # The run that started us has ended or was killed: stop at once, even in the middle of decoding.
     os._exit(0)
 
 
