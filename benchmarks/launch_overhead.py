@@ -18,9 +18,8 @@ import psutil
 
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.runtime.live import live_machine
-from tpuctl.training.plan import LaunchPlan
+from tpuctl.training.plan import LaunchPlan, plan_training
 from tpuctl.training.run import Training, run_training
-from tpuctl.training.strategies import plan_training
 from tpuctl.training.watched import watch_training
 
 TURNS = 30

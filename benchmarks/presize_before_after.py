@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpuctl.datasets.models import Encode, PresizeOptions
 from tpuctl.datasets.presize import presize
-from tpuctl.demo.photographs import assemble_photographs
+from tpuctl.demo.demo import assemble_photographs
 from tpuctl.profiling import Profile, profile_target, reference_step_ms
 
 BATCH_SIZE = 32

@@ -85,7 +85,7 @@ def test_sweeps_without_a_common_batch_are_compared_at_their_best() -> None:
 
 
 def test_sweeps_of_different_templates_are_not_compared() -> None:
-    with pytest.raises(InvalidInputError, match="mnist-cnn with one of imdb-lstm"):
+    with pytest.raises(InvalidInputError, match="mnist-cnn and imdb-lstm"):
         compare(sweep("gpu", GPU_S), sweep("tpu", TPU_S, template="imdb-lstm"))
 
 
@@ -148,8 +148,8 @@ def test_a_list_of_batches_that_is_none_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"epochs": 1}, "--epochs 1 leaves nothing"),
-        ({"batch_sizes": (8192,)}, "--batch 8192 is more than the 4096 examples"),
+        ({"epochs": 1}, "--epochs 1 is too few"),
+        ({"batch_sizes": (8192,)}, "--batch 8192 is larger than the epoch of 4096"),
         ({"template": "custom-loop"}, "has no flag --examples"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from tests import contract
 from tests.conftest import Tpuctl
-from tpuctl.demo.photographs import assemble_photographs
+from tpuctl.demo.demo import assemble_photographs
 
 NEEDS = ("cv2", "skimage", "tensorflow")
 pytestmark = [

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.demo.photographs import SUBJECTS, assemble_photographs, list_pictures
+from tpuctl.demo.demo import assemble_photographs
+from tpuctl.demo.photographs import SUBJECTS, list_pictures
 from tpuctl.progress import Progress
 
 

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from tests.workers import Slice, alive, running_slice
 from tpuctl.cloud.models import Node
 from tpuctl.remote.barrier import Probe
-from tpuctl.training.remote_launch import Surroundings, changes_for, situation_of
+from tpuctl.training.remote_launch import WorkerSetup, changes_for, situation_of
 from tpuctl.training.snippets import install_line
 from tpuctl.training.strategy import Choice, choose
 
@@ -79,26 +79,26 @@ def launch(tpuctl, workers: Slice, script: Path, *words: str):
 @pytest.mark.parametrize(
     ("there", "strategy"),
     [
-        pytest.param(Surroundings(4, PROBE, NODE), "distributed+mesh", id="a slice"),
+        pytest.param(WorkerSetup(4, PROBE, NODE), "distributed+mesh", id="a slice"),
         pytest.param(
-            Surroundings(1, PROBE, replace(NODE, accelerator_type="v5litepod-4")), "mesh", id="one"
+            WorkerSetup(1, PROBE, replace(NODE, accelerator_type="v5litepod-4")), "mesh", id="one"
         ),
         pytest.param(
-            Surroundings(1, replace(PROBE, chips=1), replace(NODE, accelerator_type="v6e-1")),
+            WorkerSetup(1, replace(PROBE, chips=1), replace(NODE, accelerator_type="v6e-1")),
             "single",
             id="one chip",
         ),
-        pytest.param(Surroundings(2, PROBE), "distributed+mesh", id="machines with chips"),
-        pytest.param(Surroundings(2, replace(PROBE, chips=0)), "cpu", id="machines without"),
+        pytest.param(WorkerSetup(2, PROBE), "distributed+mesh", id="machines with chips"),
+        pytest.param(WorkerSetup(2, replace(PROBE, chips=0)), "cpu", id="machines without"),
         pytest.param(
-            Surroundings(4, PROBE, replace(NODE, metadata={"tpuctl-emulator-ssh-port": "7"})),
+            WorkerSetup(4, PROBE, replace(NODE, metadata={"tpuctl-emulator-ssh-port": "7"})),
             "cpu",
             id="emulated",
         ),
     ],
 )
 def test_the_strategy_of_jax_follows_from_what_the_workers_are(
-    there: Surroundings, strategy: str
+    there: WorkerSetup, strategy: str
 ) -> None:
     assert choose(situation_of(there), framework="jax").strategy == strategy
 
@@ -116,13 +116,13 @@ def test_a_tensorflow_sees_a_tpu_only_if_it_was_built_for_one(
     packages: dict[str, str], image: str, build: str | None
 ) -> None:
     node = replace(NODE, runtime_version=image)
-    there = Surroundings(4, replace(PROBE, packages=packages), node)
+    there = WorkerSetup(4, replace(PROBE, packages=packages), node)
     assert situation_of(there).tensorflow_build == build
 
 
 def test_tensorflow_is_told_of_pjrt_and_of_the_tpus_name() -> None:
     node = replace(NODE, runtime_version="tpu-vm-tf-2.17.1-pod-pjrt")
-    there = Surroundings(4, replace(PROBE, packages={"tensorflow": "2.17.1"}), node)
+    there = WorkerSetup(4, replace(PROBE, packages={"tensorflow": "2.17.1"}), node)
     choice = choose(situation_of(there), framework="tensorflow")
     assert choice.strategy == "tpu-name"
     assert {c.variable: c.value for c in changes_for(choice, there)}["TPU_NAME"] == "t1"
@@ -198,7 +198,7 @@ def test_what_makes_no_sense_is_refused(tpuctl, two: Slice, script: Path, tmp_pa
     assert tpuctl("launch", str(script), "--detach").exit_code == 2
     assert launch(tpuctl, two, script, "--cpu-devices", "2").exit_code == 2
     outside = launch(tpuctl, two, script, "--code", str(tmp_path / "proj" / "nowhere"))
-    assert "There is no folder" in outside.stderr
+    assert "does not exist" in outside.stderr
     other = tmp_path / "other"
     other.mkdir()
     assert "is not in the folder" in launch(tpuctl, two, script, "--code", str(other)).stderr
@@ -214,7 +214,7 @@ def test_a_framework_that_the_workers_lack_comes_with_the_line_that_installs_it(
     path.write_text('FRAMEWORKS = ("torch",)\n')
     result = launch(tpuctl, two, path)
     assert result.exit_code == 1
-    assert "needs runs on torch, which worker 0" in result.stderr
+    assert "needs needs torch, which is not installed on worker 0" in result.stderr
     assert "-- pip install -U 'torch'" in result.stderr
 
 

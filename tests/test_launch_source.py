@@ -9,8 +9,8 @@ from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
 from tpuctl.reporters.launch import command_line
 from tpuctl.training.catalog import list_templates
+from tpuctl.training.plan import plan_training
 from tpuctl.training.source import Source, read_source
-from tpuctl.training.strategies import plan_training
 
 PLAIN = "import argparse, keras\nargparse.ArgumentParser().add_argument('--epochs', type=int)\n"
 HERE = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}
@@ -85,7 +85,7 @@ def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> No
 def test_a_script_whose_tensorflow_cannot_be_split_says_so(tmp_path: Path) -> None:
     path = tmp_path / "loop.py"
     path.write_text("import tensorflow as tf\ntf.distribute.get_strategy()")
-    with pytest.raises(UsageError, match="loop takes no --cpu-devices"):
+    with pytest.raises(UsageError, match="loop has no --cpu-devices"):
         plan_training(str(path), diagnosed(HERE), cpu_devices=2)
 
 

@@ -262,7 +262,7 @@ def test_a_disk_that_fills_up_is_one_error_and_more_space_finishes(
     photos = noise(tmp_path / "noise", 60)
     options = PresizeOptions(size=(96, 96), quality=95, workers=2)
     out = small_disk / "out"
-    with pytest.raises(WriteError, match="no space is left") as full:
+    with pytest.raises(WriteError, match="no space left") as full:
         presize(photos, out, options)
     assert "same command again" in str(full.value.hint)
     assert not (out / MANIFEST).exists()

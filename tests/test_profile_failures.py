@@ -113,7 +113,7 @@ def test_a_target_that_hangs_is_ended_and_its_line_named(
 
 ENDS = {
     "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL; .*memory"),
-    "leaves": ("os._exit(7)", "ended with code 7 and without a result.$"),
+    "leaves": ("os._exit(7)", "exited with code 7 without a result.$"),
 }
 
 
@@ -133,7 +133,7 @@ UNSUITABLE = {
     "text": ("def make():\n    return 'abc'\n", "builtins.str", "any iterable"),
     "nothing": ("def make():\n    return None\n", "NoneType", "a tf.data.Dataset"),
     "another function": ("def other():\n    pass\n", "no function make", "other"),
-    "arguments": ("def make(path):\n    return path\n", "needs arguments", "defaults"),
+    "arguments": ("def make(path):\n    return path\n", "requires arguments", "default values"),
 }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tpuctl.errors import TargetError
-from tpuctl.usercode.keeper import remove
 from tpuctl.usercode.scratch import scratch_folder
+from tpuctl.usercode.scratch_cleanup import remove
 
 LIMIT_S = 60.0
 OWNER = """
@@ -76,7 +76,7 @@ def test_a_command_that_fails_is_told_by_its_last_words() -> None:
 def test_a_command_that_takes_too_long_is_ended() -> None:
     with (
         scratch_folder("tpuctl-test-") as scratch,
-        pytest.raises(TargetError, match="longer than 0 s"),
+        pytest.raises(TargetError, match="timed out after 0 s"),
     ):
         scratch.run([sys.executable, "-c", "import time; time.sleep(600)"], limit_s=0.1)
 

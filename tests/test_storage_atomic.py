@@ -38,9 +38,9 @@ def test_a_folder_that_cannot_be_made_names_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="a file, not a folder"):
         ensure_folder(tmp_path / "file" / "below")
-    with pytest.raises(WriteError, match="a file of that name is in the way") as refused:
+    with pytest.raises(WriteError, match="a file with that name exists") as refused:
         ensure_folder(tmp_path / "file")
-    assert refused.value.hint == "Choose another place for it."
+    assert refused.value.hint == "Choose another path."
 
 
 def test_only_a_file_is_opened_and_a_pipe_does_not_block(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_bytes_that_are_always_corrupted_are_never_given_out(
     bad.storage.create("a", b"0123456789")
     tired = bad.soon_tired()
     for act in (lambda: tired.read("a"), lambda: tired.fetch("a", tmp_path / "x")):
-        with pytest.raises(UnavailableError, match="not those that are stored"):
+        with pytest.raises(UnavailableError, match="do not match the stored crc32c"):
             act()
 
 
@@ -150,7 +150,7 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(practice: Any, monkey
         lambda: missing.read("a"),
         lambda: list(missing.list()),
     ):
-        with pytest.raises(NotFoundError, match="there is no bucket elsewhere") as given:
+        with pytest.raises(NotFoundError, match="the bucket elsewhere does not exist") as given:
             act()
         assert "buckets create" not in (given.value.hint or "")
     create = shlex.split(given.value.hint or "")
@@ -168,7 +168,7 @@ def test_a_bucket_of_googles_is_created_with_googles_command(monkeypatch: Any) -
 def test_an_emulator_that_is_gone_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
     clock = ManualClock(datetime(2026, 1, 1, tzinfo=timezone.utc))
-    with pytest.raises(UnavailableError, match="no emulator answers at http://127") as given:
+    with pytest.raises(UnavailableError, match="no emulator is running at http://127") as given:
         open_storage("gs://shelf", clock=clock).read("a")
     assert "tpuctl emulator start" in (given.value.hint or "")
 
@@ -179,11 +179,11 @@ def test_without_a_login_the_command_to_log_in_is_named(
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     (tmp_path / "broken.json").write_text("{}")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "broken.json"))
-    with pytest.raises(NotLoggedInError, match="cannot be used"):
+    with pytest.raises(NotLoggedInError, match="are not usable"):
         open_storage("gs://shelf")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
-    with pytest.raises(NotLoggedInError, match="no credentials"):
+    with pytest.raises(NotLoggedInError, match="no Google Cloud credentials"):
         open_storage("gs://shelf")
 
 

@@ -89,7 +89,7 @@ def test_a_framework_or_strategy_asked_for_is_kept() -> None:
     situation = Situation(accelerator="tpu", devices=8, jax_build="tpu", tensorflow_build="tpu")
     assert choose(situation, framework="jax").strategy == "mesh"
     named = choose(situation, framework="tensorflow", strategy="default")
-    assert (named.strategy, named.because) == ("default", "asked for by name")
+    assert (named.strategy, named.because) == ("default", "requested by name")
     assert "get_strategy" in named.snippet
 
 

@@ -60,9 +60,9 @@ def test_predict_says_what_is_no_batch(run: dict[str, Any]) -> None:
         "Could not predict: a batch holds str, not an array with rows.",
         "Could not predict: a batch holds int, not an array with rows.",
         "Could not predict: a batch holds float32, not an array with rows.",
-        "Could not predict: the model takes rows of shape (20,), these are (7,).",
-        "Could not predict in batches of 0: it takes at least 1.",
-        "Could not predict: str is no model of the Keras that is imported.",
+        "Could not predict: the model expects rows of shape (20,), not (7,).",
+        "Could not predict: batch_size must be at least 1, not 0.",
+        "Could not predict: str is not a Keras model.",
     ]
 
 

@@ -57,12 +57,12 @@ def test_any_cycle_keeps_between_its_ends_and_its_peak(
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"max_rate": 0.0}, "max_rate is 0.0"),
-        ({"max_rate": math.nan}, "max_rate is nan"),
-        ({"steps": 0}, "steps is 0"),
-        ({"warm_up": 1.0}, "warm_up is 1.0"),
-        ({"start_divisor": 0.0}, "a divisor"),
-        ({"annealing": "cubic"}, "annealing is 'cubic', not none, linear"),
+        ({"max_rate": 0.0}, "max_rate must be positive"),
+        ({"max_rate": math.nan}, "max_rate must be positive"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"warm_up": 1.0}, "warm_up must be between"),
+        ({"start_divisor": 0.0}, "divisors"),
+        ({"annealing": "cubic"}, "annealing must be one of none, linear"),
     ],
 )
 def test_an_impossible_cycle_is_refused_and_names_the_value(

@@ -161,11 +161,11 @@ def test_the_strategy_of_a_recorded_machine(
 @pytest.mark.parametrize(
     ("name", "framework", "says"),
     [
-        ("tpu", "tensorflow", "There is no TPU here that tensorflow could use"),
-        ("mirored", "tensorflow", "'mirored' is no strategy of tensorflow"),
-        ("mesh", "tensorflow", "'mesh' is no strategy of tensorflow"),
-        ("auto", "theano", "'theano' is no framework"),
-        ("auto", "torch", "PyTorch has no scope"),
+        ("tpu", "tensorflow", "tensorflow has no TPU to use here"),
+        ("mirored", "tensorflow", "'mirored' is not a strategy for tensorflow"),
+        ("mesh", "tensorflow", "'mesh' is not a strategy for tensorflow"),
+        ("auto", "theano", "Unknown framework 'theano'"),
+        ("auto", "torch", "PyTorch has no strategy scope"),
     ],
 )
 def test_a_strategy_that_cannot_be_is_one_error(name: str, framework: str, says: str) -> None:
@@ -237,6 +237,6 @@ def test_a_strategy_opens_real_replicas_and_scales_batch_and_rate(
 @pytest.mark.slow
 def test_a_batch_that_does_not_divide_names_the_nearest_that_does() -> None:
     assert on_replicas("jax", "mesh", batch_size=30) == [
-        "A batch of 30 does not divide over 4 replicas.",
+        "A batch of 30 is not divisible by 4 replicas.",
         "batch_size=32",
     ]

@@ -1,7 +1,8 @@
-"""Frozen dataclasses to plain JSON values and back, checked field by field."""
+"""Dataclasses to JSON values and back, every field checked against its type."""
 
 import base64
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -9,13 +10,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-Record = TypeVar("Record")
+T = TypeVar("T")
 
 
 def to_plain(value: Any) -> Any:
-    """Reduce a dataclass to what JSON knows; a number that is not finite becomes null.
+    """Turn dataclasses into what JSON can hold.
 
-    Times become ISO 8601 text, bytes base64. A field whose metadata says `internal` is left out.
+    NaN and infinities become null, a datetime its ISO text, bytes base64. Fields with `internal`
+    in their metadata are left out.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
@@ -24,19 +26,17 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
-def from_plain(cls: type[Record], value: Any) -> Record:
-    """Make a dataclass from JSON values.
+def from_plain(cls: type[T], value: Any) -> T:
+    """Build a dataclass from JSON values; unknown keys and internal fields are ignored.
 
-    Unknown keys are ignored. Raises ValueError for a missing key or a value of another type.
+    Raises ValueError, with the path of the field, for a missing key or a value of the wrong type.
     """
     made = _read(cls, value, cls.__name__)
     assert isinstance(made, cls)
@@ -44,67 +44,85 @@ def from_plain(cls: type[Record], value: Any) -> Record:
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if origin in (typing.Union, types.UnionType):
-        return _read_union(kind, value, where)
+        return _read_union(arguments, value, where)
     if origin is typing.Literal:
-        return _checked(value in typing.get_args(kind), value, where)
-    if origin is tuple:
-        return _read_tuple(typing.get_args(kind), value, where)
-    if origin in (dict, Mapping):
-        return dict(_checked(isinstance(value, dict), value, where))
-    if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple, which JSON has as a list
-        return kind(*_read_tuple(tuple(typing.get_type_hints(kind).values()), value, where))
+        return _checked(value in arguments, value, kind, where)
+    if origin in (tuple, list):
+        return _read_items(origin, arguments, value, where)
+    if origin in (dict, Mapping) or kind is dict:
+        return _read_dict(arguments, value, where)
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
+    if issubclass(kind, tuple):  # a NamedTuple, which JSON has as a list
+        return kind(*_read_items(tuple, tuple(_hints(kind).values()), value, where))
     return _read_scalar(kind, value, where)
 
 
-def _read_union(kind: Any, value: Any, where: str) -> Any:
-    options = [option for option in typing.get_args(kind) if option is not type(None)]
-    return None if value is None else _read(options[0], value, where)
+def _read_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
+    """Read `X | None`, or the first of several types that fits."""
+    if value is None and type(None) in options:
+        return None
+    kinds = [option for option in options if option is not type(None)]
+    for kind in kinds[:-1]:
+        try:
+            return _read(kind, value, where)
+        except ValueError:
+            continue
+    return _read(kinds[-1], value, where)
 
 
-def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    _checked(isinstance(value, list), value, where)
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_read(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    _checked(len(kinds) == len(value), value, where)
+def _read_items(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    _checked(isinstance(value, list), value, list, where)
+    if origin is list or kinds[1:] == (Ellipsis,):
+        return origin(_read(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    _checked(len(kinds) == len(value), value, f"{len(kinds)} items", where)
     pairs = zip(kinds, value, strict=True)
     return tuple(_read(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(pairs))
 
 
+def _read_dict(kinds: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
+    _checked(isinstance(value, dict), value, dict, where)
+    kind = kinds[1] if kinds else Any
+    return {key: _read(kind, item, f"{where}.{key}") for key, item in value.items()}
+
+
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
-    _checked(isinstance(value, dict), value, where)
-    hints = typing.get_type_hints(kind)
+    _checked(isinstance(value, dict), value, dict, where)
+    hints = _hints(kind)
     given = {}
     for field in dataclasses.fields(kind):
-        if field.name in value:
+        if field.name in value and not field.metadata.get("internal"):
             given[field.name] = _read(hints[field.name], value[field.name], f"{where}.{field.name}")
-        elif _is_required(field):
+        elif field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{where}.{field.name} is missing")
     return kind(**given)
 
 
 def _read_scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is datetime:
-        return datetime.fromisoformat(_checked(isinstance(value, str), value, where))
-    if kind is bytes:
-        return base64.b64decode(_checked(isinstance(value, str), value, where), validate=True)
     if kind is float:
-        _checked(isinstance(value, (int, float)) and not isinstance(value, bool), value, where)
-        return float(value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return float(_checked(is_number, value, kind, where))
+    if kind is datetime:
+        _checked(isinstance(value, str), value, kind, where)
+        # Python 3.10 does not read the Z that other programs write for UTC.
+        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if kind is bytes:
+        _checked(isinstance(value, str), value, kind, where)
+        return base64.b64decode(value, validate=True)
+    # To Python a bool is an int; in JSON it is not.
     good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    return _checked(good, value, where)
+    return _checked(good, value, kind, where)
 
 
-def _is_required(field: "dataclasses.Field[Any]") -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _checked(good: bool, value: Any, where: str) -> Any:
+def _checked(good: bool, value: Any, expected: Any, where: str) -> Any:
     if not good:
-        raise ValueError(f"{where} is {str(value)[:60]!r}")
+        name = getattr(expected, "__name__", str(expected))
+        raise ValueError(f"{where} should be {name}, not {str(value)[:60]!r}")
     return value

@@ -16,8 +16,7 @@ from tpuctl.progress import OnProgress
 from tpuctl.remote.run import plan_command
 from tpuctl.reporters import launch as report
 from tpuctl.runtime.live import live_machine
-from tpuctl.training.plan import find_script
-from tpuctl.training.strategies import plan_training
+from tpuctl.training.plan import find_script, plan_training
 from tpuctl.training.watched import watch_training
 
 app = typer.Typer(add_completion=False)

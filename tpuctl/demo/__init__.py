@@ -1,1 +1,1 @@
-"""The whole day on this machine: doctor, profile, presize, profile again, train, report."""
+"""End to end on this machine: doctor, profile, presize, profile again, train, report."""

@@ -1,4 +1,4 @@
-"""Make the demo's photographs with OpenCV from what scikit-image and scikit-learn carry."""
+"""Make the demo's photographs with OpenCV from images in scikit-image and scikit-learn."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ _NOISE_SIDE = 1024
 
 
 def make_photographs(pictures: list[Picture], folder: Path, on_progress: OnProgress) -> None:
-    """Write the pictures that are not there yet; a file under its final name is complete."""
+    """Write the missing pictures; a file under its final name is complete."""
     missing = [picture for picture in pictures if not (folder / picture.name).exists()]
     sources = {subject: _SOURCES[subject]() for subject in {p.subject for p in missing}}
     noise = np.random.default_rng(0).normal(0, _NOISE_SIGMA, (_NOISE_SIDE, _NOISE_SIDE, 1))
@@ -56,7 +56,7 @@ def make_photographs(pictures: list[Picture], folder: Path, on_progress: OnProgr
 
 
 def _draw(picture: Picture, source: Image, noise: Any) -> Image:
-    """Crop, flip, enlarge and expose one source; add the noise of a sensor, darker parts more."""
+    """Crop, flip, enlarge and expose one source, then add sensor noise."""
     height, width = source.shape[:2]
     crop_width = int(width * picture.scale)
     crop_height = min(int(crop_width * picture.height / picture.width), height)

@@ -1,4 +1,4 @@
-"""The whole day: each step is a command of its own; this runs them in order."""
+"""Run the commands of a first day in order: doctor, profile, presize, profile again, launch."""
 
 import importlib.util
 import subprocess
@@ -9,17 +9,18 @@ from pathlib import Path
 
 from tpuctl import data as data_sets
 from tpuctl import profiling
-from tpuctl.demo.photographs import assemble_photographs
+from tpuctl.demo.photographs import VERSION, list_pictures
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.profiling import reference_step_ms
-from tpuctl.progress import OnProgress
+from tpuctl.progress import OnProgress, silent
 from tpuctl.runtime.live import live_machine
+from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder
+from tpuctl.training.plan import plan_training
 from tpuctl.training.run import Training
-from tpuctl.training.strategies import plan_training
 from tpuctl.training.watched import watch_training
 
 BATCH_SIZE = 32
@@ -29,7 +30,7 @@ EPOCHS = 2
 
 @dataclass(frozen=True)
 class Day(Outcome):
-    """What one day with tpuctl found, step by step."""
+    """The result of every step of the demo."""
 
     images: str
     out: str
@@ -50,31 +51,31 @@ class Day(Outcome):
 
     @property
     def status(self) -> Status:
-        """An error when the training failed, attention when an image had to be left out."""
+        """Error if the training failed, attention if an image was quarantined."""
         if self.launch.returncode:
             return "error"
         return "attention" if self.presize.quarantined else "ok"
 
     @property
     def exit_code(self) -> int:
-        """1 when the training failed."""
+        """1 if the training failed."""
         return 1 if self.launch.returncode else 0
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """How the training failed."""
+        """Why the training failed."""
         return self.launch.failures
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Everything its steps had to remark, once."""
+        """The warnings of all steps, each once."""
         steps = (self.doctor, self.before, self.presize, self.verify, self.after)
         return tuple(dict.fromkeys(text for step in steps for text in step.warnings))
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who is told how far the day is, and where the training's own words go."""
+    """Callbacks for steps and progress, and where the output of the training goes."""
 
     on_step: Callable[[int, str], None]
     on_progress: OnProgress
@@ -82,20 +83,20 @@ class Watcher:
 
 
 def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
-    """Run the day on a folder of photographs, or on the demo's own when there is none.
+    """Run all steps on a folder of photographs, by default on photographs that the demo makes.
 
-    Takes a few minutes. Every step can be interrupted; the same call again reuses what is complete.
-    Raises whatever its steps raise.
+    Takes a few minutes. Any step can be interrupted; the same call again reuses what is complete.
+    Raises whatever a step raises.
     """
     start_s = time.monotonic()
     if images is not None and not images.is_dir():
         raise NotFoundError(
-            f"There is no folder {images} of photographs.",
-            hint="Point --images to a folder, or leave it out: the demo makes its own.",
+            f"Could not start the demo: there is no folder {images}.",
+            hint="Give --images a folder of photographs, or omit it: the demo makes its own.",
         )
     _check_extras(own_photographs=images is None)
     ensure_folder(out)
-    watcher.on_step(1, "doctor: what is this machine?")
+    watcher.on_step(1, "doctor: which machine is this?")
     doctor = diagnose(live_machine())
     source = images or assemble_photographs(on_progress=watcher.on_progress)
     watcher.on_step(2, f"profile run: what do the photographs in {source} cost?")
@@ -131,8 +132,29 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
     )
 
 
+def assemble_photographs(
+    per_subject: int | None = None, *, on_progress: OnProgress = silent
+) -> Path:
+    """Return a folder with about 200 camera-sized photographs in class folders.
+
+    The first call takes up to a minute and 220 MB of the cache folder; an interrupted one resumes.
+    Raises MissingExtraError and WriteError.
+    """
+    pictures = list_pictures() if per_subject is None else list_pictures(per_subject)
+    folder = cache_dir() / "demo" / f"photographs-{VERSION}-{len(pictures)}"
+    ensure_folder(folder)
+    try:
+        from tpuctl.demo._photographs import make_photographs
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "Making the demo's photographs", extra="demo", module=error.name or "scikit-image"
+        ) from error
+    make_photographs(pictures, folder, on_progress)
+    return folder
+
+
 def _check_extras(*, own_photographs: bool) -> None:
-    """Fail before the first step, not in the middle of the day."""
+    """Raise MissingExtraError before the first step instead of in the middle."""
     modules = ["tensorflow", "keras", "cv2", "simplejpeg", "PIL", "google_crc32c"]
     for module in modules + (["skimage", "sklearn"] if own_photographs else []):
         if importlib.util.find_spec(module) is None:

@@ -1,19 +1,13 @@
-"""Which photographs the demo is made of: a pure list, the same on every machine.
+"""The list of photographs that the demo makes, the same on every machine.
 
-The sources are the photographs that scikit-image and scikit-learn carry inside their packages, so
-nothing is downloaded. Each picture is a crop, flip and enlargement of one of them to the size of a
-camera's file, with a little sensor noise: an enlargement alone is so smooth that its JPEG would
-decode faster than any camera's.
+The sources are the photographs inside the packages scikit-image and scikit-learn, so nothing is
+downloaded. Each picture is a crop of one of them, flipped and enlarged to the size of a camera
+file, plus sensor noise: an enlargement alone is so smooth that its JPEG would decode faster than a
+camera's.
 """
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
-
-from tpuctl.errors import MissingExtraError
-from tpuctl.progress import OnProgress, silent
-from tpuctl.settings import cache_dir
-from tpuctl.storage.local import ensure_folder
 
 SUBJECTS = ("astronaut", "cat", "coffee", "flower", "galaxies", "motorcycle", "rocket", "temple")
 PER_SUBJECT = 25
@@ -23,7 +17,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Picture:
-    """One photograph to be made. The crop is in fractions of the source: left, top, scale."""
+    """One photograph to make; left, top and scale of the crop are fractions of the source."""
 
     subject: str
     number: int
@@ -39,7 +33,7 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """Its place below the folder of photographs; the class folder is the label."""
+        """Path below the folder of photographs; its class folder is the label."""
         return f"{self.subject}/{self.subject}-{self.number:03}.jpg"
 
 
@@ -67,24 +61,3 @@ def list_pictures(per_subject: int = PER_SUBJECT, seed: int = 0) -> list[Picture
                 )
             )
     return pictures
-
-
-def assemble_photographs(
-    per_subject: int | None = None, *, on_progress: OnProgress = silent
-) -> Path:
-    """Return a folder with about 200 camera-sized photographs in class folders.
-
-    The first call takes the better part of a minute and 220 MB in the cache folder; one that was
-    interrupted goes on where it stopped. Raises MissingExtraError and WriteError.
-    """
-    pictures = list_pictures() if per_subject is None else list_pictures(per_subject)
-    folder = cache_dir() / "demo" / f"photographs-{VERSION}-{len(pictures)}"
-    ensure_folder(folder)
-    try:
-        from tpuctl.demo._photographs import make_photographs
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "Making the demo's photographs", extra="demo", module=error.name or "scikit-image"
-        ) from error
-    make_photographs(pictures, folder, on_progress)
-    return folder

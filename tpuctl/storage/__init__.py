@@ -1,1 +1,1 @@
-"""Where bytes go."""
+"""Read and write objects in local folders and Cloud Storage buckets."""

@@ -1,4 +1,4 @@
-"""crc32c, in the hexadecimal that manifests have and the base64 that Cloud Storage has."""
+"""crc32c checksums, as hexadecimal (manifests) and as base64 (Cloud Storage)."""
 
 import base64
 from pathlib import Path
@@ -11,23 +11,23 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Crc32c:
-    """The crc32c of everything that was added."""
+    """An incremental crc32c."""
 
     def __init__(self) -> None:
         self._value = 0
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self._value = google_crc32c.extend(self._value, data)
 
     @property
     def hex(self) -> str:
-        """The checksum so far, in eight digits."""
+        """The checksum so far as eight hexadecimal digits."""
         return f"{self._value:08x}"
 
 
 def crc32c_of(content: bytes | Path) -> str:
-    """The checksum of bytes or of a file; raises OSError."""
+    """Compute the checksum of bytes or of a file; raises OSError."""
     found = Crc32c()
     if isinstance(content, bytes):
         found.add(content)
@@ -39,20 +39,20 @@ def crc32c_of(content: bytes | Path) -> str:
 
 
 def check_checksum(content: bytes | Path, crc32c: str) -> None:
-    """Refuse content that is not what it was when its checksum was taken."""
+    """Raise InvalidInputError if content no longer has the checksum that was taken of it."""
     actual = crc32c_of(content)
     if actual != crc32c:
         raise InvalidInputError(
-            f"The bytes to write have changed: their crc32c is {actual}, and was {crc32c}.",
-            hint="Make them again; if it happens again, suspect the disk or the memory.",
+            f"Data changed before it was written: its crc32c is {actual}, expected {crc32c}.",
+            hint="Run it again; if that fails too, check this machine's disk and memory.",
         )
 
 
 def to_base64(crc32c: str) -> str:
-    """Write hexadecimal as Cloud Storage does."""
+    """Convert hexadecimal to the base64 of Cloud Storage."""
     return base64.b64encode(bytes.fromhex(crc32c)).decode()
 
 
 def from_base64(crc32c: str) -> str:
-    """Read what Cloud Storage wrote."""
+    """Convert the base64 of Cloud Storage to hexadecimal."""
     return base64.b64decode(crc32c).hex()

@@ -1,4 +1,4 @@
-"""A bucket as storage: written by Google's client under preconditions, read by a reader of ours."""
+"""Buckets as `Storage`: writes by Google's client under preconditions, reads by our own reader."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 def open_bucket(
     bucket: str, prefix: str, *, clock: Clock | None, patience: Patience
 ) -> "GcsStorage":
-    """Open a bucket of Google's, or of the emulator that STORAGE_EMULATOR_HOST leads to.
+    """Open a bucket at Google, or in the emulator that STORAGE_EMULATOR_HOST names.
 
     Raises NotLoggedInError.
     """
@@ -46,14 +46,14 @@ def open_bucket(
 
 
 def _open_writer(bucket: str, login: Login, patience: Patience, base: str) -> "Writer":
-    # Google's client takes half a second and 50 MB, which those who only read can spare.
+    # Importing Google's client takes half a second and 50 MB; reading does not need it.
     from tpuctl.storage._gcs_writing import Writer
 
     return Writer(bucket, login, patience, base)
 
 
 class GcsStorage:
-    """The objects of a bucket below a prefix; the version of one is its generation."""
+    """The objects of a bucket below a prefix; an object's version is its generation."""
 
     def __init__(
         self, bucket: str, prefix: str, reader: Reader, open_writer: Callable[[], "Writer"]
@@ -71,12 +71,12 @@ class GcsStorage:
         return f"gs://{self._bucket}/{self._below}".rstrip("/")
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Every object whose name begins like that; one request for a thousand of them."""
+        """List objects by name prefix, a thousand per request."""
         query = {"prefix": self._below + prefix, "fields": _FIELDS}
         while True:
             page = self._reader.page(query)
             for item in page.get("items", ()):
-                # Consoles make objects of no bytes that stand for folders.
+                # The Cloud console creates empty objects that stand for folders.
                 if not item["name"].endswith("/"):
                     yield self._entry(item)
             if "nextPageToken" not in page:
@@ -84,7 +84,7 @@ class GcsStorage:
             query["pageToken"] = page["nextPageToken"]
 
     def stat(self, name: str) -> Entry:
-        """What is known of an object; raises NotFoundError."""
+        """Return an object's metadata; raises NotFoundError."""
         return self._entry(self._reader.stat(self._below + name))
 
     def read(
@@ -95,36 +95,36 @@ class GcsStorage:
         length: int | None = None,
         version: str | None = None,
     ) -> bytes:
-        """Read an object, or what there is of a range of it; raises NotFoundError."""
+        """Read an object or a range of it, cut at its end; raises NotFoundError."""
         return self._reader.read(self._below + name, start, length, version)
 
     def fetch(self, name: str, path: Path) -> Entry:
-        """Copy an object to a file of this machine; raises NotFoundError, WriteError."""
+        """Download an object to a local file; raises NotFoundError, WriteError."""
         with translated_write_errors(path), path.open("wb") as target:
             arriving = self._reader.fetch(self._below + name, target)
         return Entry(name, arriving.received, arriving.generation, arriving.crc32c)
 
     def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
-        """Make an object that is not there yet; there with the same bytes already is as good."""
+        """Create an object; one with the same bytes that exists already is fine."""
         return self._write(name, content, crc32c, generation=0)
 
     def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
-        """Replace that very version of an object; raises AlreadyExistsError for another one."""
+        """Replace this version of an object; raises AlreadyExistsError if another is there."""
         return self._write(entry.name, content, crc32c, generation=int(entry.version))
 
     def checksum(self, entry: Entry) -> str:
-        """The crc32c of an object in hexadecimal, which the service keeps."""
+        """Return the crc32c of an object, which the service stores, as hexadecimal."""
         return entry.crc32c or self.stat(entry.name).crc32c or ""
 
     def delete(self, entry: Entry) -> None:
-        """Delete that very version; gone already is as good, another one AlreadyExistsError."""
+        """Delete this version; raises AlreadyExistsError if another is there."""
         try:
             self._writer.delete(self._below + entry.name, int(entry.version))
         except NotFoundError:
             return
 
     def location(self) -> Location | None:
-        """Where the bucket is; None where that may not be asked."""
+        """Return the bucket's location; None without permission to read it."""
         try:
             document = self._reader.bucket()
         except (PermissionDeniedError, NotFoundError):
@@ -142,10 +142,10 @@ class GcsStorage:
         try:
             return self._entry(self._writer.write(full_name, content, crc32c, generation))
         except AlreadyExistsError:
-            # Perhaps it was us, and the reply got lost; or somebody with the same bytes.
-            there = self.stat(name)
-            if there.crc32c == crc32c:
-                return there
+            # Our own write whose reply was lost, or somebody else wrote the same bytes.
+            existing = self.stat(name)
+            if existing.crc32c == crc32c:
+                return existing
             raise
 
     def _entry(self, item: dict[str, Any]) -> Entry:

@@ -1,6 +1,6 @@
-"""Reading from Cloud Storage over a pool of connections: a sixth of the CPU of Google's client.
+"""Read from Cloud Storage over pooled connections, with a third of the CPU of Google's client.
 
-It speaks the JSON API itself, compares every whole object with its crc32c, and repeats what fails.
+Uses the JSON API directly, verifies the crc32c of every object read whole, and retries.
 """
 
 import json
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class TransientError(Exception):
-    """It may work in a moment; `cause` is what to raise when it does not."""
+    """A request that may succeed when retried; `cause` is raised if it never does."""
 
     def __init__(self, cause: TpuctlError, *, after_s: float | None = None) -> None:
         super().__init__(str(cause))
@@ -38,7 +38,7 @@ class TransientError(Exception):
 
 
 def open_pool() -> urllib3.PoolManager:
-    """Connections that are kept open, and are given back by whoever reads them to the end."""
+    """Open a connection pool; a connection returns to it once its reply has been read."""
     return urllib3.PoolManager(
         maxsize=CONNECTIONS,
         retries=False,
@@ -48,7 +48,7 @@ def open_pool() -> urllib3.PoolManager:
 
 @dataclass
 class Arriving:
-    """An object on its way into a file: how much is there, and what it must turn out to be."""
+    """The state of a download: what has been received, and what the service declared."""
 
     received: int = 0
     size_bytes: int | None = None
@@ -58,12 +58,12 @@ class Arriving:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything is there."""
+        """Whether all bytes have been received."""
         return self.received == self.size_bytes
 
 
 class Reader:
-    """The requests that change nothing, for the objects of one bucket."""
+    """The read-only requests for one bucket."""
 
     def __init__(
         self,
@@ -77,30 +77,30 @@ class Reader:
         self._bucket, self._login, self._pool = bucket, login, pool
         self._place = f"{base}/storage/v1/b/{quote(bucket, safe='')}"
         self._objects = f"{self._place}/o"
-        self._patience, self._clock = patience, clock
+        self._retry, self._clock = patience, clock
 
     def page(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """One page of a list."""
+        """Read one page of a listing."""
         asked = Asked(f"Could not list gs://{self._bucket}/{query.get('prefix', '')}", self._bucket)
         return self._document(f"{self._objects}?{urlencode(query)}", asked)
 
     def bucket(self) -> dict[str, Any]:
-        """The metadata of the bucket."""
+        """Read the location of the bucket."""
         fields = urlencode({"fields": "location,customPlacementConfig"})
-        asked = Asked(f"Could not look at gs://{self._bucket}", self._bucket)
+        asked = Asked(f"Could not read the location of gs://{self._bucket}", self._bucket)
         return self._document(f"{self._place}?{fields}", asked)
 
     def stat(self, name: str) -> dict[str, Any]:
-        """The metadata of an object."""
+        """Read the metadata of an object."""
         fields = urlencode({"fields": "name,size,generation,crc32c"})
         return self._document(f"{self._url(name)}?{fields}", self._asked(name))
 
     def read(
         self, name: str, start: int, length: int | None, generation: str | None = None
     ) -> bytes:
-        """The bytes of an object, as they are stored, or what there is of a range of them.
+        """Read an object as stored, or a range of it, cut at its end.
 
-        With `generation`, of that one alone: AlreadyExistsError where another is there now.
+        With `generation`, raises AlreadyExistsError if the object has another one now.
         """
         if length == 0:
             return b""
@@ -110,10 +110,10 @@ class Reader:
         asked = self._asked(name)
         only = {} if generation is None else {"ifGenerationMatch": generation}
         url = f"{self._url(name)}?{urlencode({'alt': 'media', **only})}"
-        return self.patiently(lambda: self._read(url, headers, asked))
+        return self.with_retries(lambda: self._read(url, headers, asked))
 
     def fetch(self, name: str, target: BinaryIO) -> Arriving:
-        """Write an object into a file; after an interruption it goes on where it was."""
+        """Download an object into a file; resumes after a broken connection."""
         asked = self._asked(name)
 
         def fetch_once() -> Arriving:
@@ -124,33 +124,33 @@ class Reader:
                 raise _damaged(asked)
             return arriving
 
-        return self.patiently(fetch_once)
+        return self.with_retries(fetch_once)
 
     def _fetch(self, name: str, target: BinaryIO, asked: Asked) -> Arriving:
         arriving = Arriving()
         while not arriving.is_whole:
             before = arriving.received
             try:
-                self.patiently(lambda: self._stream(name, arriving, target, asked))
+                self.with_retries(lambda: self._stream(name, arriving, target, asked))
             except TpuctlError:
-                # As long as something arrives, patience begins anew.
+                # While bytes still arrive, the retry budget starts over.
                 if arriving.received <= before:
                     raise
         return arriving
 
-    def patiently(self, act: Callable[[], T]) -> T:
-        """Do it until it works; raises what went wrong when patience has run out."""
-        wait_s, waited_s = self._patience.first_s, 0.0
+    def with_retries(self, act: Callable[[], T]) -> T:
+        """Retry `act` with growing pauses; raises the last error when the time is used up."""
+        wait_s, waited_s = self._retry.first_s, 0.0
         while True:
             try:
                 return act()
             except TransientError as error:
                 pause_s = max(random.uniform(wait_s / 2, wait_s), error.after_s or 0.0)
-                if waited_s + pause_s > self._patience.total_s:
+                if waited_s + pause_s > self._retry.total_s:
                     raise error.cause from None
             self._clock.sleep(pause_s)
             waited_s += pause_s
-            wait_s = min(2 * wait_s, self._patience.longest_s)
+            wait_s = min(2 * wait_s, self._retry.longest_s)
 
     def _read(self, url: str, headers: dict[str, str], asked: Asked) -> bytes:
         response = self._ask(url, headers, asked)
@@ -194,12 +194,12 @@ class Reader:
             document: dict[str, Any] = json.loads(response.data)
             return document
 
-        return self.patiently(ask)
+        return self.with_retries(ask)
 
     def _ask(
         self, url: str, headers: dict[str, str], asked: Asked, *, preload: bool = True
     ) -> urllib3.BaseHTTPResponse:
-        # With gzip accepted, the service sends what is stored, to which its checksum belongs.
+        # Accepting gzip makes the service send the bytes as stored, which the checksum covers.
         headers = {"Accept-Encoding": "gzip", **headers, **self._login.headers()}
         try:
             return self._pool.request(
@@ -230,11 +230,11 @@ class Reader:
 
 
 def _damaged(asked: Asked) -> TransientError:
-    return TransientError(unavailable(asked, "the bytes are not those that are stored (crc32c)"))
+    return TransientError(unavailable(asked, "the bytes received do not match the stored crc32c"))
 
 
 def _declared(response: urllib3.BaseHTTPResponse) -> str | None:
-    """The crc32c that the service says the whole object has."""
+    """Return the crc32c that the service declares for the whole object."""
     for part in response.headers.get("X-Goog-Hash", "").split(","):
         name, _, value = part.strip().partition("=")
         if name == "crc32c":
@@ -243,7 +243,7 @@ def _declared(response: urllib3.BaseHTTPResponse) -> str | None:
 
 
 def _message(response: urllib3.BaseHTTPResponse) -> str:
-    """The words of a refusal: JSON where metadata was asked for, plain text where bytes were."""
+    """Return the text of an error: JSON for metadata requests, plain text for media."""
     data = response.data[:_LONGEST_ERROR_BYTES]
     try:
         return str(json.loads(data)["error"]["message"])

@@ -1,4 +1,4 @@
-"""Writing to Cloud Storage with Google's client, every request under a precondition."""
+"""Write to Cloud Storage with Google's client, every request under a generation precondition."""
 
 import io
 import os
@@ -23,13 +23,13 @@ from tpuctl.storage._credentials import Login
 from tpuctl.storage.errors import LOGIN_COMMAND, Asked, translate, unavailable
 from tpuctl.storage.port import Patience
 
-# Pieces are kept in memory until they have arrived; the client's own choice is 100 MiB.
-_PIECE_BYTES = 16 << 20
+# A chunk stays in memory until it has been accepted; the client's default is 100 MiB.
+_CHUNK_BYTES = 16 << 20
 _TIMEOUT_S = 60.0
 
 
 class Writer:
-    """The requests that change something, each only if a generation is still what it was."""
+    """The requests that change objects, each only if the generation is the expected one."""
 
     def __init__(self, bucket: str, login: Login, patience: Patience, base: str) -> None:
         credentials = login.credentials or AnonymousCredentials()
@@ -44,8 +44,8 @@ class Writer:
     def write(
         self, name: str, content: bytes | Path, crc32c: str, generation: int
     ) -> dict[str, Any]:
-        """Upload an object, its checksum declared; gives its metadata."""
-        blob = self._bucket.blob(name, chunk_size=_PIECE_BYTES)
+        """Upload an object with its declared checksum and return its metadata."""
+        blob = self._bucket.blob(name, chunk_size=_CHUNK_BYTES)
         with self._translated(f"Could not write gs://{self._name}/{name}"), _open(content) as file:
             blob.upload_from_file(
                 file,
@@ -65,7 +65,7 @@ class Writer:
         }
 
     def delete(self, name: str, generation: int) -> None:
-        """Delete an object of that generation."""
+        """Delete this generation of an object."""
         with self._translated(f"Could not delete gs://{self._name}/{name}"):
             self._bucket.blob(name).delete(
                 if_generation_match=generation, timeout=_TIMEOUT_S, retry=self._retry
@@ -73,7 +73,7 @@ class Writer:
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
-        """Let nothing of Google's escape: whatever is raised inside becomes a TpuctlError."""
+        """Turn every exception of Google's libraries into a TpuctlError."""
         asked = Asked(doing, self._name)
         try:
             yield
@@ -82,7 +82,7 @@ class Writer:
         except GoogleAPICallError as error:
             raise _translate(error, asked) from None
         except google.auth.exceptions.GoogleAuthError as error:
-            message = f"{doing}: the login does not work: {first_line(error)}"
+            message = f"{doing}: the login failed: {first_line(error)}"
             raise NotLoggedInError(message, hint=LOGIN_COMMAND) from None
         except (requests.RequestException, urllib3.exceptions.HTTPError, DataCorruption) as error:
             raise unavailable(asked, first_line(error)) from None

@@ -1,4 +1,4 @@
-"""From what Cloud Storage answers to our errors, with the command that helps."""
+"""Translate HTTP errors of Cloud Storage into our errors, with the command that helps."""
 
 import json
 import os
@@ -19,21 +19,21 @@ from tpuctl.errors import (
 LOGIN_COMMAND = "gcloud auth application-default login"
 EMULATOR = "STORAGE_EMULATOR_HOST"
 TRANSIENT = (408, 429, 500, 502, 503, 504)
-"""Statuses after which the same request may work in a moment."""
+"""HTTP statuses that are worth a retry."""
 
 _NO_BUCKET = "specified bucket does not exist"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What we were doing, `Could not read gs://b/n`, and in which bucket."""
+    """What the request was for, as `Could not read gs://b/n`, and in which bucket."""
 
     doing: str
     bucket: str
 
 
 def translate(status: int, message: str, asked: Asked) -> TpuctlError:
-    """Turn a status and the service's words into the error to raise."""
+    """Turn an HTTP status and the service's message into the error to raise."""
     doing, bucket, said = asked.doing, asked.bucket, message.strip().partition("\n")[0]
     if status == 401:
         return NotLoggedInError(f"{doing}: the login is not valid: {said}", hint=LOGIN_COMMAND)
@@ -44,23 +44,25 @@ def translate(status: int, message: str, asked: Asked) -> TpuctlError:
             "--member=user:YOU --role=roles/storage.objectUser",
         )
     if status == 404 and _NO_BUCKET in message:
-        return NotFoundError(f"{doing}: there is no bucket {bucket}.", hint=_create_bucket(bucket))
+        return NotFoundError(
+            f"{doing}: the bucket {bucket} does not exist.", hint=_create_bucket(bucket)
+        )
     if status == 404:
         return NotFoundError(
-            f"{doing}: there is no such object.", hint=f"gcloud storage ls gs://{bucket}"
+            f"{doing}: the object does not exist.", hint=f"gcloud storage ls gs://{bucket}"
         )
     if status == 412:
         return AlreadyExistsError(
-            f"{doing}: somebody else has written it in the meantime.",
-            hint="Look at what is there, then run the same command again.",
+            f"{doing}: it was modified concurrently.",
+            hint="Check its content, then run the same command again.",
         )
     if status == 429:
         return RateLimitedError(
             f"{doing}: too many requests.", hint="Run the same command again in a minute."
         )
     if status in TRANSIENT:
-        return unavailable(asked, f"status {status}: {said}")
-    return InvalidInputError(f"{doing}: Cloud Storage refuses it (status {status}): {said}")
+        return unavailable(asked, f"HTTP {status}: {said}")
+    return InvalidInputError(f"{doing}: Cloud Storage refused it (HTTP {status}): {said}")
 
 
 def _create_bucket(bucket: str) -> str:
@@ -71,16 +73,16 @@ def _create_bucket(bucket: str) -> str:
 
 
 def unavailable(asked: Asked, why: str) -> UnavailableError:
-    """Say that the service did not answer, or not to the end."""
+    """Build the error for a reply that is missing or incomplete."""
     return UnavailableError(
         f"{asked.doing}: Cloud Storage did not answer: {why}",
-        hint="Run the same command again; what was done is kept.",
+        hint="Run the same command again; finished work is kept.",
     )
 
 
 def no_emulator(asked: Asked, url: str) -> UnavailableError:
-    """Say that nobody listens where the emulator is said to be."""
+    """Build the error for an emulator address where nothing listens."""
     return UnavailableError(
-        f"{asked.doing}: no emulator answers at {'/'.join(url.split('/')[:3])}.",
+        f"{asked.doing}: no emulator is running at {'/'.join(url.split('/')[:3])}.",
         hint=f"tpuctl emulator start (or unset {EMULATOR} to use Google's service)",
     )

@@ -1,4 +1,4 @@
-"""A folder of this machine as storage."""
+"""Local folders as `Storage`."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ _PART = ".part"
 
 
 class Folder:
-    """Files below a folder; writers of this kind keep each other out by a lock on the folder."""
+    """Files below a folder; writers exclude each other with a lock on the folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -26,14 +26,14 @@ class Folder:
         return str(self._root)
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Every file whose name begins like that; links to folders are not followed."""
+        """List files by name prefix; links to folders are not followed."""
         names = sorted(name for name in self._names(prefix) if name.startswith(prefix))
         for name in names:
             with suppress(OSError):
                 yield _entry(name, (self._root / name).stat())
 
     def stat(self, name: str) -> Entry:
-        """What is known of a file; raises NotFoundError."""
+        """Return a file's size and version; raises NotFoundError."""
         with self._reading(name) as path, open_regular(path) as file:
             return _entry(name, os.fstat(file.fileno()))
 
@@ -45,7 +45,7 @@ class Folder:
         length: int | None = None,
         version: str | None = None,
     ) -> bytes:
-        """Read a file, or what there is of a range of it; raises NotFoundError."""
+        """Read a file or a range of it, cut at its end; raises NotFoundError."""
         with self._reading(name) as path, open_regular(path) as file:
             if version not in (None, _entry(name, os.fstat(file.fileno())).version):
                 raise self._another(name)
@@ -61,38 +61,38 @@ class Folder:
             return _entry(name, os.fstat(file.fileno()))
 
     def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
-        """Make a file that is not there yet; there with the same bytes already is as good."""
+        """Create a file; one with the same bytes that exists already is fine."""
         final = self._root / check_name(name)
-        with self._part_of(final, content, crc32c) as part, _alone_in(final.parent):
+        with self._part_of(final, content, crc32c) as part, _locked_folder(final.parent):
             if final.exists():
                 return self._same(name, part)
-            return _give_name(name, part, final)
+            return _rename(name, part, final)
 
     def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
-        """Replace that very version of a file; raises AlreadyExistsError for another one."""
+        """Replace this version of a file; raises AlreadyExistsError if another is there."""
         final = self._root / check_name(entry.name)
-        with self._part_of(final, content, crc32c) as part, _alone_in(final.parent):
+        with self._part_of(final, content, crc32c) as part, _locked_folder(final.parent):
             if self.stat(entry.name).version != entry.version:
                 return self._same(entry.name, part)
-            return _give_name(entry.name, part, final)
+            return _rename(entry.name, part, final)
 
     def checksum(self, entry: Entry) -> str:
-        """The crc32c of a file in hexadecimal, by reading it."""
+        """Compute the crc32c of a file, as hexadecimal."""
         from tpuctl.storage._checksum import crc32c_of
 
         with self._reading(entry.name) as path:
             return crc32c_of(path)
 
     def delete(self, entry: Entry) -> None:
-        """Delete that very version; gone already is as good, another one AlreadyExistsError."""
+        """Delete this version; raises AlreadyExistsError if another is there."""
         final = self._root / check_name(entry.name)
-        with suppress(NotFoundError), translated_write_errors(final), _alone_in(final.parent):
+        with suppress(NotFoundError), translated_write_errors(final), _locked_folder(final.parent):
             if self.stat(entry.name).version != entry.version:
                 raise self._another(entry.name)
             final.unlink(missing_ok=True)
 
     def location(self) -> None:
-        """None: it is on this machine."""
+        """Return None: the folder is on this machine."""
 
     def _names(self, prefix: str) -> Iterator[str]:
         top = self._root / prefix.rpartition("/")[0]
@@ -104,14 +104,14 @@ class Folder:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[Path]:
-        """Where a file is; turns what goes wrong with reading it into our errors."""
+        """Yield the path of a file; turns read errors into TpuctlErrors."""
         if name.startswith("/") or ".." in name.split("/"):
-            raise InvalidInputError(f"{name!r} is no name of an object in {self._root}.")
+            raise InvalidInputError(f"{name!r} is not a valid object name in {self._root}.")
         try:
             yield self._root / name
         except (FileNotFoundError, NotADirectoryError):
             raise NotFoundError(
-                f"There is no {name} in {self._root}.", hint=f"See what there is: ls {self._root}"
+                f"{self._root} has no {name}.", hint=f"List what it has: ls {self._root}"
             ) from None
         except OSError as error:
             raise InvalidInputError(
@@ -136,7 +136,7 @@ class Folder:
                 part.unlink(missing_ok=True)
 
     def _same(self, name: str, part: Path) -> Entry:
-        """What is there, if it is what was to be written."""
+        """Return the existing file if it has the content that was to be written."""
         with open_regular(self._root / name) as there, part.open("rb") as ours:
             while (block := ours.read(1 << 20)) == there.read(1 << 20):
                 if not block:
@@ -145,8 +145,8 @@ class Folder:
 
     def _another(self, name: str) -> AlreadyExistsError:
         return AlreadyExistsError(
-            f"Somebody else has written {self._root / name} in the meantime.",
-            hint="Look at what is there, then run the same command again.",
+            f"{self._root / name} was modified concurrently.",
+            hint="Check its content, then run the same command again.",
         )
 
 
@@ -161,19 +161,19 @@ def _fill(descriptor: int, part: Path, content: bytes | Path) -> None:
         os.fsync(descriptor)
 
 
-def _give_name(name: str, part: Path, final: Path) -> Entry:
+def _rename(name: str, part: Path, final: Path) -> Entry:
     os.replace(part, final)
     sync_folder(final.parent)
     return _entry(name, final.stat())
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other writers of the same folder waiting; the lock dies with its holder."""
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against other writers; the lock ends with the process that holds it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotFoundError(f"There is no folder {folder}.") from None
+        raise NotFoundError(f"The folder {folder} does not exist.") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

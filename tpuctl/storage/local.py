@@ -1,4 +1,4 @@
-"""Files on a local disk: either the old content or the new, whatever happens in between."""
+"""Local files, written so that a crash leaves either the old content or the new."""
 
 import errno
 import fcntl
@@ -14,25 +14,25 @@ from typing import BinaryIO, NamedTuple
 from tpuctl.errors import TryAgainError, WriteError
 
 _REASONS = {
-    errno.ENOSPC: "no space is left on that disk",
-    errno.EDQUOT: "your disk quota is used up",
-    errno.EROFS: "that file system is read-only",
-    errno.EACCES: "you may not write there",
-    errno.EPERM: "you may not write there",
+    errno.ENOSPC: "no space left on the disk",
+    errno.EDQUOT: "disk quota exceeded",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
     errno.ENOENT: "the folder does not exist",
-    errno.ENOTDIR: "a part of that path is a file, not a folder",
-    errno.EISDIR: "that is a folder",
-    errno.EEXIST: "a file of that name is in the way",
-    errno.EFBIG: "the file would be larger than is allowed here (see: ulimit -f)",
+    errno.ENOTDIR: "part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder",
+    errno.EEXIST: "a file with that name exists",
+    errno.EFBIG: "the file would exceed the size limit (ulimit -f)",
 }
-# Network file systems without locks: there two runs at once are the user's own care.
+# Network file systems without locks: there, nothing stops two runs at the same time.
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _LOCK_POLL_S = 0.05
 
 
 @contextmanager
 def translated_write_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals to write below `path` into WriteError."""
+    """Turn OSErrors from writing below `path` into WriteError."""
     try:
         yield
     except OSError as error:
@@ -42,13 +42,13 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             f"Could not write {path}: {reason}.",
             hint=f"Free some space (df -h {path.parent}) and run the same command again."
             if full
-            else "Choose another place for it.",
+            else "Choose another path.",
         ) from error
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading, and nothing but a file: a pipe would block; raises OSError."""
-    # Looked at first, because to open some devices is to act on them; again, because of the race.
+    """Open a regular file for reading; raises OSError for pipes, devices and folders."""
+    # Checked before opening, since opening some devices has effects, and after, against a race.
     _check_regular(os.stat(path), path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -65,9 +65,9 @@ def _check_regular(state: os.stat_result, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Replace `path` by `content` in one step that survives a crash.
+    """Replace `path` with `content` atomically; it survives a crash.
 
-    Raises WriteError; the old content is then still there.
+    Raises WriteError and then leaves the old content.
     """
     data = content.encode() if isinstance(content, str) else content
     with translated_write_errors(path):
@@ -86,7 +86,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` survive a power cut."""
+    """Flush a folder so that renames in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,11 +95,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def ensure_folder(path: Path) -> None:
-    """Create a folder and its parents, and prove that it can be written to; raises WriteError."""
+    """Create a folder and its parents and check that it is writable; raises WriteError."""
     with translated_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         try:
-            # A file without a name leaves no litter, even when we are killed right here.
+            # A file without a name leaves nothing behind, even after a SIGKILL right here.
             os.close(os.open(path, os.O_TMPFILE | os.O_WRONLY))
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
@@ -110,8 +110,8 @@ def ensure_folder(path: Path) -> None:
 def locked(path: Path, *, wait_s: float, busy: str) -> Iterator[int]:
     """Hold the lock file at `path`; yields its descriptor, which children may inherit.
 
-    The lock dies with the last process that holds it, so a stale one cannot exist. Raises
-    TryAgainError with the sentence `busy` when somebody else keeps it.
+    The lock ends with the last process that holds it, so there are no stale locks. Raises
+    TryAgainError with the message `busy` if another process keeps it.
     """
     with translated_write_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -129,7 +129,7 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise TryAgainError(busy, hint="Wait for it to end, or end it.") from None
+                raise TryAgainError(busy, hint="Wait for it to finish, or stop it.") from None
             time.sleep(_LOCK_POLL_S)
         except OSError as error:
             if error.errno not in NO_LOCKS_HERE:
@@ -140,7 +140,7 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a file and have it on the disk before returning; raises WriteError."""
+    """Append one line to a file and flush it to disk; raises WriteError."""
     with translated_write_errors(path), path.open("ab") as file:
         file.write(line.encode() + b"\n")
         file.flush()
@@ -148,7 +148,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def publish(part: Path, final: Path) -> None:
-    """Give a finished file its name in one step that survives a crash; raises WriteError."""
+    """Rename a finished file to its final name; survives a crash; raises WriteError."""
     with translated_write_errors(final):
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -157,20 +157,20 @@ def publish(part: Path, final: Path) -> None:
 
 
 class DiskSpace(NamedTuple):
-    """What a file system holds, in bytes."""
+    """Free and total bytes of a file system."""
 
     free: int
     total: int
 
 
 def disk_space(path: Path) -> DiskSpace:
-    """Look at the file system where `path` is or will be; raises WriteError."""
+    """Return the space of the file system where `path` is or will be; raises WriteError."""
     with translated_write_errors(path):
-        place = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-        usage = shutil.disk_usage(place)
+        existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+        usage = shutil.disk_usage(existing)
     return DiskSpace(usage.free, usage.total)
 
 
 def free_bytes(path: Path) -> int:
-    """How much may still be written where `path` is or will be; raises WriteError."""
+    """Return the free bytes where `path` is or will be; raises WriteError."""
     return disk_space(path).free

@@ -1,4 +1,4 @@
-"""Whether a bucket lies where a machine is: bytes from elsewhere are slow, and cost money."""
+"""The storage port: the same few operations on local folders and Cloud Storage buckets."""
 
 import json
 import re
@@ -16,13 +16,13 @@ _FACTS = Path(__file__).parent / "data" / "locations.json"
 
 @dataclass(frozen=True)
 class Location:
-    """Where a bucket keeps its bytes: `US-CENTRAL1`, `EU`, `NAM4`; two regions of one's choice."""
+    """A bucket's location: `US-CENTRAL1`, `EU`, `NAM4`, or a configured pair of regions."""
 
     name: str
     regions: tuple[str, ...] = ()
 
     def holds(self, zone: str) -> bool | None:
-        """Whether a zone, `us-central1-a`, is inside; None for a place that is not known here."""
+        """Whether the location contains a zone such as `us-central1-a`; None if unknown."""
         region = zone.rpartition("-")[0].lower()
         if self.regions:
             return region in {name.lower() for name in self.regions}
@@ -35,13 +35,13 @@ class Location:
 
 
 def warning_of(address: str, location: Location, zone: str) -> str | None:
-    """Say that a bucket is not where the machine is; None where it is, or nobody knows."""
+    """Return a warning if a bucket is in another region than the machine, None if unknown."""
     if location.holds(zone) is not False:
         return None
     place = "+".join(location.regions) or location.name
     return (
-        f"{address} is in {place}, this machine in {zone}: every byte between them is slow and is "
-        f"charged for. A bucket in {zone.rpartition('-')[0]} costs nothing to read."
+        f"{address} is in {place}, this machine in {zone}: transfers between them are slow and "
+        f"billed. Reading from a bucket in {zone.rpartition('-')[0]} is free."
     )
 
 
@@ -58,9 +58,9 @@ _LONGEST_NAME_BYTES = 1024
 
 @dataclass(frozen=True)
 class Entry:
-    """One object: its name below the address, its size, and which version of it this is.
+    """One object: its name below the address, its size and its version.
 
-    `crc32c` is in hexadecimal; None where it would take reading the bytes to know it.
+    `crc32c` is hexadecimal, or None if computing it would mean reading the object.
     """
 
     name: str
@@ -70,17 +70,17 @@ class Entry:
 
 
 class Storage(Protocol):
-    """Objects below one address. Names are relative, with slashes; raises only TpuctlErrors."""
+    """Objects below one address; names are relative, with slashes. Raises only TpuctlErrors."""
 
     @property
     def address(self) -> str:
-        """The folder, or `gs://BUCKET/PREFIX`."""
+        """The folder or `gs://BUCKET/PREFIX`."""
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Every object whose name begins like that, in the order of their names."""
+        """List objects by name prefix, sorted by name."""
 
     def stat(self, name: str) -> Entry:
-        """What is known of an object; raises NotFoundError."""
+        """Return an object's size and version; raises NotFoundError."""
 
     def read(
         self,
@@ -90,38 +90,38 @@ class Storage(Protocol):
         length: int | None = None,
         version: str | None = None,
     ) -> bytes:
-        """Read an object, or what there is of a range of it; raises NotFoundError.
+        """Read an object or a range of it, cut at its end; raises NotFoundError.
 
-        What is read as a whole from a bucket has been compared with its crc32c. With `version`,
-        AlreadyExistsError says that another one is there now.
+        Objects read whole from a bucket are verified with their crc32c. With `version`, raises
+        AlreadyExistsError if the object has another version now.
         """
 
     def fetch(self, name: str, path: Path) -> Entry:
-        """Copy an object to a file of this machine, checked; raises NotFoundError, WriteError."""
+        """Copy an object to a local file, verified; raises NotFoundError, WriteError."""
 
     def create(self, name: str, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
-        """Make an object that is not there yet; there with the same bytes already is as good.
+        """Create an object; one with the same bytes that exists already is fine.
 
-        `content` may be a file of this machine; `crc32c` is what its bytes are known to have, and
-        InvalidInputError says that they have not. Raises AlreadyExistsError, WriteError.
+        `content` may be a local file. Raises InvalidInputError if it does not have the given
+        `crc32c`, AlreadyExistsError and WriteError.
         """
 
     def replace(self, entry: Entry, content: bytes | Path, *, crc32c: str | None = None) -> Entry:
-        """Replace that very version of an object; raises AlreadyExistsError for another one."""
+        """Replace this version of an object; raises AlreadyExistsError if another is there."""
 
     def checksum(self, entry: Entry) -> str:
-        """The crc32c of an object in hexadecimal; reads it where that is not kept."""
+        """Return the crc32c of an object as hexadecimal, reading the object if necessary."""
 
     def delete(self, entry: Entry) -> None:
-        """Delete that very version; gone already is as good, another one AlreadyExistsError."""
+        """Delete this version, if it still exists; raises AlreadyExistsError if another does."""
 
     def location(self) -> Location | None:
-        """Where the bytes are; None for a folder, and where that may not be asked."""
+        """Return the bucket's location; None for a folder or without permission."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to repeat what may work in a moment: waits double from the first to the longest."""
+    """How long to retry transient errors; pauses double from the first to the longest."""
 
     first_s: float = 0.5
     longest_s: float = 30.0
@@ -131,9 +131,9 @@ class Patience:
 def open_storage(
     address: str | Path, *, clock: Clock | None = None, patience: Patience | None = None
 ) -> Storage:
-    """Open a folder, or a bucket at `gs://BUCKET/PREFIX`; nothing is asked or made yet.
+    """Open a folder, or a bucket at `gs://BUCKET/PREFIX`, without sending a request.
 
-    Raises InvalidInputError for an address that cannot be, NotLoggedInError, MissingExtraError.
+    Raises InvalidInputError for a malformed address, NotLoggedInError, MissingExtraError.
     """
     found = _BUCKET.fullmatch(str(address))
     if found is None:
@@ -143,7 +143,7 @@ def open_storage(
     bucket, prefix = found["bucket"], (found["prefix"] or "").strip("/")
     if not _BUCKET_NAME.fullmatch(bucket):
         raise InvalidInputError(
-            f"{address} names no bucket.", hint="Write gs://BUCKET or gs://BUCKET/FOLDER."
+            f"{address} has no valid bucket name.", hint="Use gs://BUCKET or gs://BUCKET/FOLDER."
         )
     try:
         from tpuctl.storage._gcs import open_bucket
@@ -154,19 +154,19 @@ def open_storage(
 
 
 def check_name(name: str) -> str:
-    """Return a name that any storage can have; raises InvalidInputError for others."""
+    """Return the name if every storage accepts it; raises InvalidInputError otherwise."""
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts):
         why = "its parts must not be empty, . or .."
     elif re.search(r"[\x00\r\n]", name):
-        why = "it has a line break or a zero in it"
+        why = "it contains a line break or a null byte"
     elif len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME_BYTES:
         why = f"it is longer than {_LONGEST_NAME_BYTES} bytes"
     elif not _is_unicode(name):
-        why = "it is no Unicode"
+        why = "it is not valid Unicode"
     else:
         return name
-    raise InvalidInputError(f"{name!r} cannot be the name of an object: {why}.")
+    raise InvalidInputError(f"{name!r} is not a valid object name: {why}.")
 
 
 def _is_unicode(name: str) -> bool:

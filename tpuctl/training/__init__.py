@@ -1,4 +1,4 @@
-"""What a training loop borrows: learning-rate schedules, their finder, and predict.
+"""Training: plan and run scripts with the right strategy, schedules, predict and bench.
 
     from tpuctl.training import LearningRateFinder, OneCycle, predict
 

@@ -1,18 +1,17 @@
-"""Open JAX's devices, for Keras 3 and for a mesh of one's own."""
+"""Open JAX devices as a mesh, and for Keras 3."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from tpuctl.training.device_counts import Executed
-from tpuctl.training.strategies import Devices
+from tpuctl.training.device_counts import Devices, Executed
 
 
 @contextmanager
 def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Devices]:
-    """Spread batches over the devices that a strategy of JAX names; undo that at the end.
+    """Distribute batches over the devices of a JAX strategy while the block runs.
 
-    `native` is a mesh with one axis, `data`, over them all.
+    `native` is a mesh over all of them with one axis, `data`.
     """
     import jax
     import numpy as np
@@ -38,21 +37,20 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
 
 @contextmanager
 def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
-    """Read, at the end, how often each device has counted up its own copy of the step number.
+    """Count the training steps of each device from its copy of the optimizer's step counter.
 
-    The step number is a variable of Keras' optimizer; each device's copy is what its own execution
-    of the training step left there.
+    Each device increments its own copy when it executes the training step.
     """
     keras = _keras()
     if keras is None:
         yield
         return
-    begun: dict[int, tuple[Any, int]] = {}
+    started: dict[int, tuple[Any, int]] = {}
     make = keras.Model.make_train_function
 
     def noted(model: Any, *args: Any, **kwargs: Any) -> Any:
         if optimizer := getattr(model, "optimizer", None):
-            begun.setdefault(id(optimizer), (optimizer, int(optimizer.iterations)))
+            started.setdefault(id(optimizer), (optimizer, int(optimizer.iterations)))
         return make(model, *args, **kwargs)
 
     keras.Model.make_train_function = noted
@@ -61,7 +59,7 @@ def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
     finally:
         keras.Model.make_train_function = make
         steps = dict.fromkeys(devices.names, 0)
-        for optimizer, before in begun.values():
+        for optimizer, before in started.values():
             for shard in optimizer.iterations.value.addressable_shards:
                 name = str(shard.device)
                 steps[name] = steps.get(name, 0) + int(shard.data) - before
@@ -70,7 +68,7 @@ def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
 
 @contextmanager
 def _data_parallel(wanted: bool) -> Iterator[None]:
-    """Let Keras, where it is installed, split every batch over all devices."""
+    """Let Keras, if installed, split every batch over all devices."""
     keras = _keras() if wanted else None
     if keras is None:
         yield

@@ -1,4 +1,4 @@
-"""One cycle and the learning-rate finder as Keras callbacks."""
+"""Keras callbacks: the one-cycle schedule and the learning-rate finder."""
 
 import math
 from pathlib import Path
@@ -12,11 +12,11 @@ from tpuctl.training.schedules import OneCyclePlan, RangeTest, range_test_rate, 
 
 
 class OneCycle(keras.callbacks.Callback):
-    """Drive the learning rate (and momentum) of `model.fit` through one cycle.
+    """Set the learning rate and momentum of `model.fit` by the one-cycle schedule.
 
-    `steps` is the number of training steps of the whole run, over all epochs; further arguments are
-    those of `schedules.OneCyclePlan`. With `steps_per_execution` above 1 the rate changes
-    once for each execution. `history` holds (step, rate) as they were set.
+    `steps` is the number of training steps over all epochs; `plan` are arguments of
+    `schedules.OneCyclePlan`. With `steps_per_execution` above 1 the rate changes once per
+    execution. `history` holds the (step, rate) pairs that were set.
     """
 
     def __init__(self, max_rate: float, steps: int, *, first_step: int = 0, **plan: Any) -> None:
@@ -26,11 +26,11 @@ class OneCycle(keras.callbacks.Callback):
         self._step = first_step
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate of the step that begins."""
+        """Set the rate for this step."""
         rate = self.plan.rate(self._step)
         optimizer = _set_rate(self.model, rate)
-        # Momentum is a Python number that a compiled step has swallowed already: only an optimizer
-        # that keeps it as a variable can follow.
+        # A compiled step has a momentum that is a Python number baked in: only an optimizer that
+        # keeps it as a variable can change it.
         momentum: Any = getattr(optimizer, "momentum", None)
         if hasattr(momentum, "assign"):
             momentum.assign(self.plan.momentum_at(self._step))
@@ -38,7 +38,7 @@ class OneCycle(keras.callbacks.Callback):
         self._step += 1
 
     def write_plot(self, path: str | Path) -> Path:
-        """Draw the whole cycle as a PNG."""
+        """Plot the schedule as a PNG."""
         steps = range(self.plan.steps)
         return write_plot(
             Path(path),
@@ -50,14 +50,14 @@ class OneCycle(keras.callbacks.Callback):
 
 
 class LearningRateFinder(keras.callbacks.Callback):
-    """Raise the learning rate step by step, watch the loss, and name a rate; then undo it all.
+    """Run a learning-rate range test, suggest a rate, and restore the model.
 
         finder = LearningRateFinder(steps=100)
         model.fit(dataset, steps_per_epoch=100, epochs=1, callbacks=[finder])
         finder.result.steepest
 
-    The test ends early where the loss is `diverged_at` times its best or no number. Weights and
-    optimizer are as before when it ends. `result` is None until then.
+    The test stops early when the loss reaches `diverged_at` times its best value or is not finite.
+    Weights and optimizer are restored at the end. `result` is None until then.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class LearningRateFinder(keras.callbacks.Callback):
         super().__init__()
         if steps < 2 or not 0 < low < high:
             raise InvalidInputError(
-                f"Could not plan a range test of {steps} steps from {low} to {high}: it takes at "
-                "least 2 steps, and 0 < low < high."
+                f"Invalid range test: {steps} steps from {low} to {high}. It needs 2 steps or more "
+                "and 0 < low < high."
             )
         self.result: RangeTest | None = None
         self._steps, self._low, self._high, self._diverged_at = steps, low, high, diverged_at
@@ -78,27 +78,27 @@ class LearningRateFinder(keras.callbacks.Callback):
         self._seen = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Remember what must be put back."""
+        """Save weights and optimizer state."""
         self._rates, self._losses, self._seen = [], [], 0.0
-        optimizer = _plain_optimizer(self.model)
+        optimizer = _unwrapped_optimizer(self.model)
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         self._weights = self.model.get_weights()
         self._optimizer = [variable.numpy() for variable in optimizer.variables]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Start the epoch's mean anew, as Keras does."""
+        """Reset the running mean, as Keras does."""
         self._seen = 0.0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the next rate."""
+        """Set the rate for this step."""
         rate = range_test_rate(len(self._rates), self._steps, self._low, self._high)
         self._rates.append(rate)
         _set_rate(self.model, rate)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note the loss of this step alone; stop where the training has come apart."""
-        # Keras reports the mean since the epoch began; the step's own loss is in the difference.
+        """Record the loss of this step; stop if the training has diverged."""
+        # Keras reports the mean since the epoch began: the loss of the step is the difference.
         total = float((logs or {})["loss"]) * (batch + 1)
         loss = total - self._seen
         self._seen = total
@@ -110,18 +110,20 @@ class LearningRateFinder(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Put weights and optimizer back, and read the test."""
-        _take_back_state(self.model)
+        """Restore weights and optimizer, and evaluate the test."""
+        _sync_state(self.model)
         self.model.set_weights(self._weights)
-        variables = _plain_optimizer(self.model).variables
+        variables = _unwrapped_optimizer(self.model).variables
         for variable, value in zip(variables, self._optimizer or (), strict=True):
             variable.assign(value)
         self.result = read_range_test(self._rates[: len(self._losses)], self._losses)
 
     def write_plot(self, path: str | Path) -> Path:
-        """Draw loss against learning rate as a PNG, with the rate that is advised."""
+        """Plot loss against learning rate as a PNG, with the suggested rate."""
         if self.result is None:
-            raise InvalidInputError("The learning-rate finder has not run yet: fit with it first.")
+            raise InvalidInputError(
+                "The learning-rate finder has no result yet.", hint="Pass it to model.fit first."
+            )
         mark = self.result.steepest
         return write_plot(
             Path(path),
@@ -134,8 +136,8 @@ class LearningRateFinder(keras.callbacks.Callback):
         )
 
 
-def _plain_optimizer(model: Any) -> Any:
-    """The optimizer whose rate counts: the one inside where losses are scaled."""
+def _unwrapped_optimizer(model: Any) -> Any:
+    """Return the optimizer itself, without a loss-scaling wrapper."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise InvalidInputError("The model has no optimizer.", hint="Call model.compile() first.")
@@ -143,16 +145,18 @@ def _plain_optimizer(model: Any) -> Any:
 
 
 def _set_rate(model: Any, rate: float) -> Any:
-    """Give the optimizer a rate for the next step; returns the optimizer."""
-    _take_back_state(model)
-    optimizer = _plain_optimizer(model)
+    """Set the rate of the next step and return the optimizer."""
+    _sync_state(model)
+    optimizer = _unwrapped_optimizer(model)
     optimizer.learning_rate = rate
     return optimizer
 
 
-def _take_back_state(model: Any) -> None:
-    """Keras on JAX keeps all variables outside of the model during fit: what is assigned to the
-    model is lost unless its state was taken back before.
+def _sync_state(model: Any) -> None:
+    """Copy the state back into the model.
+
+    Keras on JAX keeps all variables outside the model during fit; an assignment to the model is
+    lost unless its state is synchronised first.
     """
     if keras.backend.backend() == "jax":
         model.jax_state_sync()

@@ -1,4 +1,4 @@
-"""Curves as a PNG, through matplotlib."""
+"""Plot curves as PNG files with matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,9 @@ def write_plot(
     logarithmic: bool = False,
     mark: tuple[float, str] | None = None,
 ) -> Path:
-    """Draw one curve; `mark` is a place on the x axis and what to say of it.
+    """Plot one curve; `mark` is a position on the x axis and its label.
 
-    Raises MissingExtraError where matplotlib is not installed, WriteError where the file finds no
-    place.
+    Raises MissingExtraError without matplotlib, and WriteError.
     """
     points = list(zip(across, up, strict=True))
     return write_curves(path, {"": points}, x=x, y=y, logarithmic=logarithmic, mark=mark)
@@ -35,11 +34,11 @@ def write_curves(
     logarithmic: bool = False,
     mark: tuple[float, str] | None = None,
 ) -> Path:
-    """Draw named curves of (x, y) points; raises as `write_plot` does."""
+    """Plot named curves of (x, y) points; raises what `write_plot` raises."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise MissingExtraError("A plot", extra="plot", module="matplotlib") from error
+        raise MissingExtraError("Plotting", extra="plot", module="matplotlib") from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for name, points in curves.items():

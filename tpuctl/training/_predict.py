@@ -1,4 +1,4 @@
-"""`predict`: any number of rows on any number of replicas, with one compiled shape."""
+"""`predict`: any number of rows on any number of replicas, with a single compiled shape."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,46 +14,43 @@ ROWS_PER_REPLICA = 32
 
 
 def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
-    """Predict every row of `x`, in its order, whatever the number of rows and replicas.
+    """Predict every row of `x` in order, for any number of rows and replicas.
 
     `x` is an array (or a dict, tuple or list of arrays with equal rows), a `tf.data.Dataset`, or
-    any iterable of such batches; batches of a data set or a generator may have any sizes, and where
-    they are `(x, y)` or `(x, y, weights)` tuples only the first counts. Rows are regrouped into
-    batches of `batch_size` (global; rounded up to a multiple of the replicas), the last one is
-    filled with copies of its last row, and what the copies gave is cut off: nothing is compiled
-    for a rest, and no replica stands without a row.
+    any iterable of such batches, of any sizes; of `(x, y)` and `(x, y, weights)` tuples only `x` is
+    used. Rows are regrouped into batches of `batch_size` (global; rounded up to a multiple of the
+    replicas). The last batch is padded with copies of its last row, whose predictions are dropped,
+    so that no second shape is compiled.
 
-    Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError where
-    arrays disagree about the number of rows, a batch is not made of arrays, the model takes rows of
-    another shape, or `model` is none.
+    Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError if
+    arrays have different numbers of rows, a batch is not made of arrays, the model expects rows of
+    another shape, or `model` is not a Keras model.
     """
     if not isinstance(model, keras.Model):
-        raise InvalidInputError(
-            f"Could not predict: {type(model).__name__} is no model of the Keras that is imported."
-        )
+        raise InvalidInputError(f"Could not predict: {type(model).__name__} is not a Keras model.")
     replicas = count_replicas(model)
     wanted = ROWS_PER_REPLICA * replicas if batch_size is None else batch_size
     if wanted < 1:
-        raise InvalidInputError(f"Could not predict in batches of {wanted}: it takes at least 1.")
+        raise InvalidInputError(f"Could not predict: batch_size must be at least 1, not {wanted}.")
     size = -(-wanted // replicas) * replicas
-    batches = _Full(_batches(x), size)
+    batches = _Regrouped(_batches(x), size)
     first = next(batches, None)
     if first is None:
-        return _nothing(model, batches.empty)
+        return _empty_outputs(model, batches.empty)
     _check_shapes(model, first)
     with warnings.catch_warnings():
-        # Keras takes the end of a generator for an interruption when a strategy distributes it.
+        # Under a strategy, Keras warns about the end of a generator as if it were an interruption.
         warnings.filterwarnings("ignore", message=".*ran out of data", category=UserWarning)
         try:
             outputs = model.predict(_again(first, batches), verbose=0)
         except Exception as error:
-            # What a generator raises reaches us buried in an error of the framework's.
+            # The framework wraps an exception of the generator in one of its own.
             raise batches.error or error from None
     return keras.tree.map_structure(lambda output: output[: batches.rows], outputs)
 
 
 def count_replicas(model: Any) -> int:
-    """How many replicas the model's strategy or Keras' distribution spreads a batch over."""
+    """Return the number of replicas that a batch of the model is split over."""
     if keras.backend.backend() == "tensorflow":
         return int(model.distribute_strategy.num_replicas_in_sync)
     distribution = keras.distribution.distribution()
@@ -63,8 +60,8 @@ def count_replicas(model: Any) -> int:
     return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
 
 
-class _Full:
-    """Batches of exactly `size` rows, and how many of those rows were real."""
+class _Regrouped:
+    """Regroup batches to exactly `size` rows, counting the real ones."""
 
     def __init__(self, batches: Iterator[Any], size: int) -> None:
         self.rows = 0
@@ -170,17 +167,17 @@ def _pad(batch: Any, missing: int) -> Any:
 
 
 def _check_shapes(model: Any, batch: Any) -> None:
-    """Say in one sentence what TensorFlow would say in a hundred lines."""
+    """Raise a short error for rows of the wrong shape; TensorFlow's has a hundred lines."""
     inputs, leaves = getattr(model, "inputs", None) or (), keras.tree.flatten(batch)
     if len(inputs) != len(leaves):
         return
     for tensor, leaf in zip(inputs, leaves, strict=True):
         taken, given = tuple(tensor.shape[1:]), leaf.shape[1:]
-        # Keras adds or takes away a last axis of 1 by itself.
+        # Keras adds or removes a last axis of size 1 itself.
         if not _fits(taken, given) and 1 not in (*taken[-1:], *given[-1:]):
             raise InvalidInputError(
-                f"Could not predict: the model takes rows of shape {taken}, these are {given}.",
-                hint="A data set or a generator gives batches: rows are the first axis.",
+                f"Could not predict: the model expects rows of shape {taken}, not {given}.",
+                hint="The first axis of each batch is its rows.",
             )
 
 
@@ -190,11 +187,13 @@ def _fits(taken: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
     )
 
 
-def _nothing(model: Any, empty: Any) -> Any:
-    """The prediction of no rows: empty, of the model's own structure, shapes and types."""
+def _empty_outputs(model: Any, empty: Any) -> Any:
+    """Return empty outputs with the structure, shapes and dtypes of the model's."""
     like = empty if empty is not None else getattr(model, "input", None)
     if like is None:
-        raise InvalidInputError("Could not predict: there is not one row, nor one batch.")
+        raise InvalidInputError(
+            "Could not predict: the input is empty and the model's input shape is unknown."
+        )
     rows = keras.tree.map_structure(
         lambda leaf: keras.KerasTensor((None, *leaf.shape[1:]), dtype=str(leaf.dtype)), like
     )

@@ -1,16 +1,15 @@
-"""Open and close TensorFlow's distribution strategies."""
+"""Open TensorFlow's distribution strategies."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tpuctl.training.device_counts import Executed
-from tpuctl.training.strategies import Devices
+from tpuctl.training.device_counts import Devices, Executed
 
 
 @contextmanager
 def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Devices]:
-    """Connect to the devices that a strategy of TensorFlow needs; let them go at the end."""
+    """Open the devices of a TensorFlow strategy while the block runs."""
     import tensorflow as tf
 
     if strategy.startswith("tpu-"):
@@ -25,7 +24,7 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
 
 
 def split_cpu(count: int) -> None:
-    """Split the CPU into pretended devices; only before TensorFlow has used it."""
+    """Split the CPU into virtual devices; must run before TensorFlow uses it."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -35,9 +34,9 @@ def split_cpu(count: int) -> None:
 
 @contextmanager
 def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
-    """Let every replica count, in a variable on its own device, the steps that it executes.
+    """Count the steps of each replica in a variable on its own device.
 
-    Whatever goes through the strategy's `run` counts, which is all that Keras does.
+    Counts every call of the strategy's `run`, which Keras uses for all its steps.
     """
     import tensorflow as tf
 
@@ -73,10 +72,10 @@ def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
 
 @contextmanager
 def connected_tpu(tf: Any, argument: str | None) -> Iterator[Any]:
-    """A TPUStrategy whose TPU system is up, in the only order that works, and down at the end.
+    """Connect to a TPU, initialise it and yield its TPUStrategy; shut it down at the end.
 
-    `argument` "local" alone selects the chips of this very machine; with None the resolver asks
-    TPU_NAME and its relatives (tensorflow.org/guide/tpu).
+    Only "local" selects the chips of this machine; with None the resolver reads TPU_NAME and
+    related variables (tensorflow.org/guide/tpu).
     """
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=argument)
     tf.config.experimental_connect_to_cluster(resolver)

@@ -1,15 +1,16 @@
-"""What a sweep measured, and what two of them say of each other."""
+"""Measure training speed over batch sizes, and compare two machines."""
 
 import json
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from tpuctl.clock import WallClock
+from tpuctl.codec import from_plain
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import (
     InvalidInputError,
@@ -22,9 +23,8 @@ from tpuctl.outcome import Outcome, Status
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.training.catalog import Template
 from tpuctl.training.environment import Change
-from tpuctl.training.plan import LaunchPlan, find_script, pick_choice
+from tpuctl.training.plan import LaunchPlan, find_script, pick_choice, plan_training
 from tpuctl.training.run import run_training
-from tpuctl.training.strategies import plan_training
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Row:
-    """One training: the first epoch apart, since it compiles; the rest as means over epochs.
+    """One training run: the first epoch separately, since it compiles; the rest as means.
 
     `batch_size` is global. `us_per_example` is an epoch's time over its examples.
     """
@@ -59,9 +59,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench(Outcome):
-    """A sweep over batch sizes on everything that this machine can train on.
+    """A sweep over batch sizes on every device of this machine.
 
-    `date` is the day (UTC) as YYYY-MM-DD; empty where a sweep that was read does not say.
+    `date` is the day in UTC as YYYY-MM-DD, empty if a file has none.
     """
 
     machine: str
@@ -75,30 +75,30 @@ class Bench(Outcome):
 
     @property
     def place(self) -> str:
-        """Where and when it was measured."""
+        """The machine and the date."""
         return f"{self.machine}, {self.date}" if self.date else self.machine
 
     @property
     def status(self) -> Status:
-        """Partial where some trainings failed, an error where all did."""
+        """Partial if some runs failed, error if all did."""
         if not self.errors:
             return "ok"
         return "partial" if self.rows else "error"
 
     @property
     def exit_code(self) -> int:
-        """1 when any training failed."""
+        """1 if any run failed."""
         return 1 if self.errors else 0
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """The trainings that failed, each with its command."""
+        """The runs that failed, each with its command."""
         return self.errors
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Two machines at one batch size, or each at its best where `batch_size` is None."""
+    """Two machines at one batch size, or each at its best if `batch_size` is None."""
 
     batch_size: int | None
     before: Row
@@ -109,7 +109,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class Comparison(Outcome):
-    """How many times as fast the second machine is as the first; each with its date."""
+    """How much faster the second machine is than the first."""
 
     template: str
     before: str
@@ -117,17 +117,17 @@ class Comparison(Outcome):
     speed_ups: tuple[SpeedUp, ...]
 
 
-_HINT = "Take it again: tpuctl bench --json > FILE.json"
+_HINT = "Create one with: tpuctl bench --json > FILE.json"
 
 
 def compare(before: Bench, after: Bench) -> Comparison:
-    """Compare the best rows of two sweeps, batch by batch and at each one's best batch.
+    """Compare two sweeps at each common batch size and at their best.
 
-    Raises InvalidInputError where they trained different things.
+    Raises InvalidInputError if they measured different templates.
     """
     if before.template != after.template:
         raise InvalidInputError(
-            f"Cannot compare a sweep of {before.template} with one of {after.template}.",
+            f"Could not compare: {before.template} and {after.template} are different templates.",
             hint="Run both with the same --template.",
         )
     sizes = sorted(_sizes(before) & _sizes(after))
@@ -142,38 +142,24 @@ def compare(before: Bench, after: Bench) -> Comparison:
 
 
 def load(path: Path) -> Bench:
-    """Read what `tpuctl bench --json` printed; raises NotFoundError or InvalidInputError."""
+    """Read the output of `tpuctl bench --json`; raises NotFoundError or InvalidInputError."""
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no sweep {path}.", hint=_HINT) from error
+        raise NotFoundError(f"The file {path} does not exist.", hint=_HINT) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"Could not read the sweep {path}: {error}", hint=_HINT) from error
+        raise InvalidInputError(f"Could not read {path}: {error}", hint=_HINT) from error
     try:
-        data = document["data"]
-        rows = tuple(_read_row(row) for row in data["rows"])
-        bench = Bench(
-            str(data["machine"]),
-            str(data.get("date", "")),
-            str(data["template"]),
-            int(data["examples_per_epoch"]),
-            int(data["epochs"]),
-            rows,
-            None,
-        )
+        bench = from_plain(Bench, {"date": "", "plot": None, **document["data"]})
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"{path} is no sweep of tpuctl bench.", hint=_HINT) from error
-    if not rows:
-        raise InvalidInputError(f"The sweep {path} holds no measurement.", hint=_HINT)
+        raise InvalidInputError(f"{path} is not a bench result.", hint=_HINT) from error
+    if not bench.rows:
+        raise InvalidInputError(f"{path} has no measurements.", hint=_HINT)
+    if not all(min(row.first_epoch_s, row.epoch_s, row.us_per_example) > 0 for row in bench.rows):
+        raise InvalidInputError(
+            f"{path} is not a bench result: times must be positive.", hint=_HINT
+        )
     return bench
-
-
-def _read_row(row: dict[str, Any]) -> Row:
-    values = {field.name: row[field.name] for field in fields(Row)}
-    numbers = [value for name, value in values.items() if name.endswith(("_s", "_ms", "_example"))]
-    if not all(isinstance(value, int | float) and value > 0 for value in numbers):
-        raise ValueError("a time is not above 0")
-    return Row(**values)
 
 
 def _sizes(bench: Bench) -> set[int]:
@@ -195,7 +181,7 @@ def _speed_up(size: int | None, before: Row, after: Row) -> SpeedUp:
     )
 
 
-# Seed of the comparison: MNIST has as many; a CPU would need minutes for each epoch of them.
+# MNIST has 60,000 training examples; an epoch of them takes a CPU minutes.
 EXAMPLES_ON_ACCELERATOR = 60_000
 EXAMPLES_ON_CPU = 4_096
 _ALONE = {"tensorflow": "default", "jax": "single"}
@@ -208,14 +194,14 @@ def plan_variants(
 ) -> tuple[Variant, ...]:
     """List what to measure: the accelerator with all replicas and with one, and the CPU.
 
-    `cpu_devices` adds the CPU split into so many pretended devices.
+    `cpu_devices` adds the CPU split into that many virtual devices.
     """
     choice = pick_choice(
         script, here.strategies, preferred=here.recommended.framework, framework=framework
     )
     name, variants = choice.framework, []
     if name not in _ALONE:
-        raise UsageError(f"bench measures TensorFlow and JAX, not {name}.")
+        raise UsageError(f"bench does not support {name}, only TensorFlow and JAX.")
     count, kind = _accelerators(here)
     on_cpu = {_ON_CPU[name], "default"}
     if count and choice.strategy not in on_cpu | {_ALONE[name]}:
@@ -240,10 +226,10 @@ def run_bench(
     examples: int | None = None,
     cpu_devices: int | None = None,
 ) -> Bench:
-    """Train the template once for each variant and batch size, a process each.
+    """Train the template once for each variant and batch size, each in a process of its own.
 
-    Raises UsageError for an `epochs` that leaves nothing without the first, a batch of more
-    examples than there are, or a template without the flags it takes.
+    Raises UsageError if there are fewer than two epochs, if a batch is larger than an epoch, or if
+    the template lacks a flag that bench sets.
     """
     script = find_script(template)
     variants = plan_variants(here, script, framework=framework, cpu_devices=cpu_devices)
@@ -276,7 +262,7 @@ def parse_batches(text: str) -> tuple[int, ...]:
         sizes = (0,)
     if min(sizes) < 1:
         raise UsageError(
-            f"--batch {text!r} is no list of batch sizes.", hint="Like: --batch 256,512,1024"
+            f"--batch {text!r} is not a list of batch sizes.", hint="For example: 256,512,1024"
         )
     return tuple(dict.fromkeys(sizes))
 
@@ -284,12 +270,12 @@ def parse_batches(text: str) -> tuple[int, ...]:
 def _check(batch_sizes: Sequence[int], epochs: int, examples: int) -> None:
     if epochs < 2:
         raise UsageError(
-            f"--epochs {epochs} leaves nothing to measure: the first epoch compiles and is apart.",
+            f"--epochs {epochs} is too few: the first epoch compiles and is not counted.",
             hint="--epochs 3",
         )
     if max(batch_sizes) > examples:
         raise UsageError(
-            f"--batch {max(batch_sizes)} is more than the {examples} examples of an epoch.",
+            f"--batch {max(batch_sizes)} is larger than the epoch of {examples} examples.",
             hint=f"--examples {4 * max(batch_sizes)}",
         )
 
@@ -319,7 +305,7 @@ def _train(
 
 
 def _hidden(plan: LaunchPlan) -> LaunchPlan:
-    because = tuple(f"{Change(name, value, 'the CPU alone')}" for name, value in _HIDE.items())
+    because = tuple(f"{Change(name, value, 'only the CPU')}" for name, value in _HIDE.items())
     return replace(plan, env={**plan.env, **_HIDE}, because=(*plan.because, *because))
 
 
@@ -329,7 +315,7 @@ def _row(variant: Variant, batch_size: int, result: dict[str, Any]) -> Row:
         epoch_s = fmean(epoch["seconds"] for epoch in rest)
         steps = rest[0]["steps"]
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise InvalidInputError("The template left no times of its epochs.") from error
+        raise InvalidInputError("The template's result.json has no epoch times.") from error
     examples = steps * batch_size
     return Row(
         device=variant.device,
@@ -358,9 +344,9 @@ def _machine(here: Diagnosis) -> str:
 
 
 def draw(bench: Bench, path: Path) -> Bench:
-    """Draw microseconds per example over the batch size, a curve for each device, as a PNG.
+    """Plot microseconds per example against batch size as a PNG, one curve per device.
 
-    Raises MissingExtraError where matplotlib is not installed.
+    Raises MissingExtraError without matplotlib.
     """
     from tpuctl.training._plot import write_curves
 

@@ -1,7 +1,4 @@
-"""The training templates that come with tpuctl.
-
-Each is one readable script that runs without tpuctl; nothing here imports one.
-"""
+"""The training templates that ship with tpuctl; they are read, never imported."""
 
 import ast
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from tpuctl.training.source import read_source
 
 @dataclass(frozen=True)
 class Flag:
-    """One option of a training script: `--batch-size`, and what it says of itself."""
+    """One command-line flag of a training script, such as `--batch-size`."""
 
     name: str
     help: str
@@ -27,10 +24,10 @@ class Flag:
 
 @dataclass(frozen=True)
 class Template(Outcome):
-    """A training script: what it does, which flags it takes, which frameworks it can use.
+    """A training script: its summary, flags and frameworks.
 
-    `frameworks` is the script's own `FRAMEWORKS = (...)` or what it imports; empty when it does
-    not say. A script of plain Keras leaves the strategy to whoever runs it.
+    `frameworks` is the script's `FRAMEWORKS = (...)`, else what it imports; empty if unknown. A
+    plain Keras script has no strategy code and can run inside any strategy.
     """
 
     name: str
@@ -43,25 +40,25 @@ class Template(Outcome):
 
     @property
     def reads_shards(self) -> bool:
-        """Whether its --data is what `tpuctl data presize` makes."""
+        """Whether its --data takes shards made by `tpuctl data presize`."""
         return any(flag.name == "--data" and "of shards" in flag.help for flag in self.flags)
 
     @property
     def decides_alone(self) -> bool:
-        """Whether neither a flag nor a scope around it can give the script a strategy."""
+        """Whether no strategy can be given to it, by a flag or by a scope around it."""
         return not self.is_plain_keras and all(flag.name != "--strategy" for flag in self.flags)
 
 
 @dataclass(frozen=True)
 class Catalog(Outcome):
-    """Every template, by name."""
+    """All templates."""
 
     templates: tuple[Template, ...]
 
 
 @dataclass(frozen=True)
 class Written(Outcome):
-    """A file that is now the user's own."""
+    """A template that was copied into the user's folder."""
 
     path: str
     next_command: str
@@ -73,24 +70,24 @@ def list_templates() -> Catalog:
 
 
 def find_template(name: str) -> Path:
-    """The script behind a template's name; raises NotFoundError."""
+    """Return the script of a template; raises NotFoundError."""
     path = _folder() / f"{name.replace('-', '_')}.py"
     if not path.is_file():
         names = ", ".join(_template_name(script) for script in sorted(_folder().glob("*.py")))
-        raise NotFoundError(f"There is no template named {name!r}.", hint=f"Templates: {names}.")
+        raise NotFoundError(f"Unknown template {name!r}.", hint=f"Templates: {names}.")
     return path
 
 
 def describe_script(path: Path) -> Template:
-    """Read what a training script says of itself, without running it.
+    """Read a script's docstring, flags and frameworks without running it.
 
-    Raises NotFoundError, or InvalidInputError where the file is no Python.
+    Raises NotFoundError, or InvalidInputError if the file is not valid Python.
     """
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"There is no script {path}.", hint="See the templates: tpuctl templates list"
+            f"The script {path} does not exist.", hint="List the templates: tpuctl templates list"
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise InvalidInputError(f"Could not read the script {path}: {error}") from error
@@ -108,19 +105,19 @@ def describe_script(path: Path) -> Template:
 
 
 def write_template(name: str, folder: Path) -> Written:
-    """Copy a template into a folder of the user's, never over an existing file."""
+    """Copy a template into a folder; never overwrites a file."""
     source = find_template(name)
     target = folder / source.name
     if target.exists():
         raise AlreadyExistsError(
-            f"{target} exists already; nothing was written.", hint="Choose another folder."
+            f"{target} exists; nothing was written.", hint="Choose another folder."
         )
     write_atomically(target, source.read_bytes())
     return Written(str(target), f"python {target} --data fake --steps 2")
 
 
 def _folder() -> Path:
-    """Inside the package in a wheel, beside it in a checkout."""
+    """Return the templates folder: inside the package in a wheel, beside it in a checkout."""
     package = Path(tpuctl.__file__).parent
     packaged = package / "_templates"
     return packaged if packaged.is_dir() else package.parent / "templates"
@@ -131,7 +128,7 @@ def _template_name(path: Path) -> str:
 
 
 def _flags(tree: ast.Module) -> list[Flag]:
-    """Every `add_argument("--name", ...)` of a script."""
+    """Find every `add_argument("--name", ...)` in a script."""
     flags = []
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -154,7 +151,7 @@ def _flags(tree: ast.Module) -> list[Flag]:
 
 
 def _literal(node: ast.expr | None, default: Any) -> Any:
-    """The value of a literal of the same kind as `default`; anything cleverer is not known."""
+    """Evaluate a literal; return `default` for other expressions and other types."""
     try:
         value = ast.literal_eval(node) if node else default
     except (ValueError, TypeError):

@@ -1,20 +1,33 @@
-"""The proof of a training: which devices executed its steps, as the devices themselves counted."""
+"""The devices of a strategy, and the steps that each of them executed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# Where a script that runs inside of ours leaves its counts; set for the child by `run_training`.
+from tpuctl.codec import from_plain
+
+# The file where the runner writes its counts; set for the child by `run_training`.
 COUNTS_VARIABLE = "TPUCTL_COUNTS_FILE"
 
 
 @dataclass(frozen=True)
-class Executed:
-    """What one device did: steps of training and evaluation, and the examples it was given.
+class Devices:
+    """Opened devices; `native` is the framework's own strategy or mesh."""
 
-    `examples` is None where the framework does not tell it.
+    names: tuple[str, ...]
+    replicas: int
+    scope: Callable[[], AbstractContextManager[Any]]
+    native: Any
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Steps of training and evaluation that one device executed, and the examples in them.
+
+    `examples` is None if the framework does not report it.
     """
 
     device: str
@@ -27,38 +40,23 @@ class Executed:
 
 
 def write_counts(path: Path, counts: Sequence[Executed]) -> None:
-    """Leave the counts for the process that started this one."""
+    """Write the counts for the parent process."""
     path.write_text(json.dumps([asdict(count) for count in counts]), encoding="utf-8")
 
 
 def read_counts(path: Path, result: Mapping[str, Any] | None) -> tuple[Executed, ...]:
-    """The counts of a script that ended: its own in `result`, else those left in `path`."""
-    said: Any = (result or {}).get("executed") or _left(path)
-    if not isinstance(said, list):
+    """Read the counts of a finished script: its own from `result`, else those in `path`."""
+    try:
+        counts = (result or {}).get("executed") or json.loads(path.read_text(encoding="utf-8"))
+        return tuple(from_plain(Executed, count) for count in counts)
+    except (OSError, ValueError, TypeError):
         return ()
-    return tuple(_read(entry) for entry in said if isinstance(entry, Mapping))
 
 
 def idle_devices(counts: Sequence[Executed], devices: int) -> str | None:
-    """Say which part of the devices did nothing; None where all worked or nothing was counted."""
+    """Return a warning if some devices did nothing, None if all worked or none were counted."""
     worked = [count for count in counts if count.steps and count.examples != 0]
     if not counts or len(worked) >= devices:
         return None
     names = ", ".join(count.device for count in worked) or "none"
     return f"Only {len(worked)} of {devices} devices executed steps: {names}."
-
-
-def _left(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _read(entry: Mapping[str, Any]) -> Executed:
-    steps, examples = entry.get("steps"), entry.get("examples")
-    return Executed(
-        str(entry.get("device")),
-        steps if isinstance(steps, int) else 0,
-        examples if isinstance(examples, int) else None,
-    )

@@ -1,6 +1,6 @@
-"""What must change in the environment before a framework is imported: pure, and shown.
+"""Plan the environment variables that must change before a framework is imported.
 
-A framework reads these variables once, while it is imported; afterwards it is too late.
+Frameworks read them once, at import.
 """
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
@@ -15,9 +15,9 @@ _KERAS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
 
 @dataclass(frozen=True)
 class Change:
-    """One variable that is set, or removed where `value` is None, and why.
+    """One variable to set, or to remove if `value` is None, and why.
 
-    `code` is the failure of the catalogue that it prevents, if there is one.
+    `code` is the catalogue failure that the change prevents.
     """
 
     variable: str
@@ -37,10 +37,10 @@ def plan_environment(
     *,
     libtpu: str | None = None,
 ) -> tuple[Change, ...]:
-    """List what must change for a choice to work, given the codes of the problems found.
+    """List the changes that a choice needs, given the codes of the problems found.
 
-    `libtpu` is the path of the TPU library, for TensorFlow's PJRT variables. What is right already
-    is left out.
+    `libtpu` is the path of the TPU library, for TensorFlow's PJRT variables. Variables that are
+    right already are left out.
     """
     wanted = (
         *_keras(choice),
@@ -53,7 +53,7 @@ def plan_environment(
 
 
 def find_libtpu() -> str | None:
-    """The path of the TPU library, as images and pip put it."""
+    """Return the path of libtpu.so, from the VM image or from pip."""
     spec = find_spec("libtpu")
     pip = Path(spec.origin).with_name("libtpu.so") if spec and spec.origin else None
     places = (Path("/lib/libtpu.so"), Path("/usr/lib/libtpu.so"), pip)
@@ -61,7 +61,7 @@ def find_libtpu() -> str | None:
 
 
 def apply_changes(changes: Iterable[Change], env: MutableMapping[str, str]) -> None:
-    """Make the changes in an environment."""
+    """Apply changes to an environment."""
     for change in changes:
         if change.value is None:
             env.pop(change.variable, None)
@@ -79,7 +79,7 @@ def _addresses(choice: Choice, problems: Collection[str]) -> Iterable[Change]:
         because = "torch_xla would start more processes than TPU_PROCESS_ADDRESSES names"
         yield Change("TPU_PROCESS_ADDRESSES", None, because, "F53")
     elif "F54" in problems:
-        yield Change("TPU_PROCESS_ADDRESSES", None, "the address 'local' has no port", "F54")
+        yield Change("TPU_PROCESS_ADDRESSES", None, "its address 'local' has no port", "F54")
     if choice.framework == "torch" and "F61" in problems:
         yield Change("PJRT_DEVICE", "TPU", "PJRT_DEVICE hides the TPU", "F61")
 
@@ -89,16 +89,18 @@ def _hostnames(problems: Collection[str], env: Mapping[str, str]) -> Iterable[Ch
         return
     for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS"):
         if any(space in env.get(name, "") for space in " \n\t"):
-            yield Change(name, None, f"{name} holds a sentence where host names belong", "F47")
+            yield Change(
+                name, None, f"{name} contains an error message instead of host names", "F47"
+            )
 
 
 def _platforms(
     choice: Choice, problems: Collection[str], env: Mapping[str, str]
 ) -> Iterable[Change]:
-    """JAX obeys, too, when it is told to leave a TPU alone: that may be meant."""
+    """Remove a demand for a TPU that is not there; a request to avoid the TPU may be intended."""
     asked_for = env.get("JAX_PLATFORMS", "").lower()
     if choice.framework == "jax" and "F16" in problems and "tpu" in asked_for:
-        yield Change("JAX_PLATFORMS", None, "JAX would insist on a TPU that is not here", "F16")
+        yield Change("JAX_PLATFORMS", None, "JAX would fail without a TPU", "F16")
 
 
 def _pjrt(choice: Choice, problems: Collection[str], libtpu: str | None) -> Iterable[Change]:

@@ -1,29 +1,32 @@
-"""From "train this here" to one command: which script, which arguments, which environment."""
+"""Plan a training run: script, framework, strategy, arguments and environment."""
 
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Flag, Template, describe_script, find_template
-from tpuctl.training.environment import Change
+from tpuctl.training.environment import Change, find_libtpu, plan_environment
 from tpuctl.training.strategy import FRAMEWORKS, Choice
 
 RUNNER = "tpuctl.training.runner"
-_ABSENT = "not-installed"
-_ON_CPU_ONLY = "none-on-tpu"
+_NOT_INSTALLED = "not-installed"
+_CPU_ONLY = "none-on-tpu"
+_CPU_STRATEGIES = {"tensorflow": "mirrored", "jax": "mesh", "torch": "xla-spmd"}
 ON_ALL_HOSTS = frozenset({"distributed+mesh", "multiworker-mirrored", "xla-launch-all-hosts"})
 
 
 @dataclass(frozen=True)
 class LaunchPlan(Outcome):
-    """One training run before it starts, and why it looks like this.
+    """A training run before it starts, with the reasons for its choices.
 
-    `env` is set and `unset` removed before the script starts, as frameworks read both on import.
+    `env` is set and `unset` removed before the script starts, since frameworks read them on import.
     """
 
     script: str
@@ -43,7 +46,7 @@ class LaunchPlan(Outcome):
 
 
 def find_script(target: str) -> Template:
-    """A template by name, or the user's own script by path; raises NotFoundError."""
+    """Find a template by name or a script by path; raises NotFoundError."""
     is_path = target.endswith(".py") or "/" in target
     return describe_script(Path(target) if is_path else find_template(target))
 
@@ -57,34 +60,33 @@ def pick_choice(
     strategy: str = "auto",
     accelerator: str = "none",
 ) -> Choice:
-    """Pick the framework and strategy for a script among what the machine offers.
+    """Pick the framework and strategy for a script from those that the machine offers.
 
-    A framework or strategy given by name is kept; a script that does not say what it runs on may
-    run without any. `accelerator` is what an installation that is advised must see. Raises
-    UsageError for a framework that does not exist or that the script cannot use, and for a script
-    of one host where there are several; MissingExtraError or NotFoundError where none of its
+    A framework or strategy given by name is kept. `accelerator` decides which package a hint says
+    to install. Raises UsageError for a framework that is unknown or that the script cannot use, and
+    for a single-host script on several hosts; MissingExtraError or NotFoundError if none of its
     frameworks is installed.
     """
     can_use = script.frameworks or FRAMEWORKS
     if framework not in ("auto", *can_use):
         raise UsageError(
-            f"{script.name} does not run on {framework}.",
-            hint=f"It runs on: {', '.join(can_use)}.",
+            f"{script.name} does not support {framework}.",
+            hint=f"Frameworks it supports: {', '.join(can_use)}.",
         )
     wanted = can_use if framework == "auto" else (framework,)
-    usable = [c for c in choices if c.framework in wanted and c.strategy != _ABSENT]
+    usable = [c for c in choices if c.framework in wanted and c.strategy != _NOT_INSTALLED]
     if not usable and not script.frameworks and framework == "auto":
         return Choice(preferred, "default", "no framework is installed; the script decides", "")
     if not usable:
         raise _missing(script, wanted, choices, accelerator)
     order = (preferred, *can_use)
-    best = min(usable, key=lambda c: (c.strategy == _ON_CPU_ONLY, order.index(c.framework)))
+    best = min(usable, key=lambda c: (c.strategy == _CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
         _check_strategy(script, best.framework, strategy)
-        return replace(best, strategy=strategy, because=f"--strategy {strategy} was asked for")
-    if best.strategy == _ON_CPU_ONLY:
-        return replace(best, strategy="default", because=f"{best.because}; it runs on the CPU")
-    return _known_to(script, best)
+        return replace(best, strategy=strategy, because=f"requested with --strategy {strategy}")
+    if best.strategy == _CPU_ONLY:
+        return replace(best, strategy="default", because=f"{best.because}; running on the CPU")
+    return _supported_by(script, best)
 
 
 def plan_launch(
@@ -100,9 +102,8 @@ def plan_launch(
 ) -> LaunchPlan:
     """Turn `--set K=V` settings and a choice of strategy into a command.
 
-    `changes` are made in the environment first; `cpu_devices` splits the CPU into so many
-    pretended devices. Raises UsageError for a setting that is not `K=V` or that the script has no
-    flag for.
+    `changes` are applied to the environment first; `cpu_devices` splits the CPU into that many
+    virtual devices. Raises UsageError for a setting that is not `K=V` or has no matching flag.
     """
     given = [word for setting in settings for word in _flag(setting, script)]
     named = {word.split("=")[0] for word in (*given, *arguments)}
@@ -129,21 +130,91 @@ def plan_launch(
     )
 
 
+def plan_training(
+    target: str,
+    here: Diagnosis,
+    *,
+    framework: str = "auto",
+    strategy: str = "auto",
+    settings: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    cpu_devices: int | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> LaunchPlan:
+    """Plan the training of a template or script on this machine, including its environment.
+
+    `cpu_devices` splits the CPU into that many virtual devices, for practice. Raises what
+    `find_script`, `pick_choice` and `plan_launch` raise.
+    """
+    script = find_script(target)
+    offered = here.strategies
+    if cpu_devices and cpu_devices > 1:
+        offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
+    preferred = here.recommended.framework
+    choice = pick_choice(
+        script,
+        offered,
+        preferred=preferred,
+        framework=framework,
+        strategy=strategy,
+        accelerator=here.accelerator,
+    )
+    codes = {problem.code for problem in here.problems}
+    changes = {c.variable: c for c in plan_environment(choice, codes, env, libtpu=find_libtpu())}
+    if cpu_devices:
+        changes |= {c.variable: c for c in _virtual_devices(choice, script, here, cpu_devices, env)}
+    return plan_launch(
+        script,
+        choice,
+        settings,
+        arguments,
+        devices=here.devices or here.gpus or 1,
+        cpu_devices=cpu_devices,
+        changes=tuple(changes.values()),
+    )
+
+
+def _over_cpus(choice: Choice, count: int) -> Choice:
+    spread = _CPU_STRATEGIES.get(choice.framework)
+    if spread is None or choice.strategy == "not-installed":
+        return choice
+    return replace(choice, strategy=spread, because=f"{count} virtual CPU devices")
+
+
+def _virtual_devices(
+    choice: Choice, script: Template, here: Diagnosis, count: int, env: Mapping[str, str]
+) -> list[Change]:
+    """Hide accelerators and, for JAX, set the number of CPU devices."""
+    why = f"{count} virtual CPU devices"
+    takes_flag = any(flag.name == "--cpu-devices" for flag in script.flags)
+    named = {"tensorflow": "TensorFlow", "torch": "PyTorch"}.get(choice.framework)
+    if named and not (takes_flag or script.is_plain_keras):
+        raise UsageError(
+            f"{script.name} has no --cpu-devices flag, so tpuctl cannot split the CPU for {named}.",
+            hint="Omit --cpu-devices, or split the CPU in the script.",
+        )
+    hidden = [Change("CUDA_VISIBLE_DEVICES", "-1", why)] if here.gpus else []
+    if choice.framework != "jax":
+        return hidden
+    flags = f"{env.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
+    return [*hidden, Change("XLA_FLAGS", flags, why), Change("JAX_PLATFORMS", "cpu", why)]
+
+
 def _spread(
     script: Template, choice: Choice, cpu_devices: int | None, named: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """How the strategy reaches a script: by its own flags, or by a runner that opens it around."""
+    """Pass the strategy to a script: through its own flags, or by a runner that opens it first."""
     flags = {flag.name for flag in script.flags}
     words, because = [], []
     if script.is_plain_keras and choice.framework in ("tensorflow", "jax"):
         words = ["-m", RUNNER, "--framework", choice.framework, "--strategy", choice.strategy]
-        because = [f"{script.name} has no strategy of its own: it runs inside of {choice.strategy}"]
+        because = [f"{script.name} has no strategy code: it runs inside {choice.strategy}"]
         flags = {"--cpu-devices"}
     elif "--strategy" not in flags:
-        because = [f"{script.name} takes no --strategy; it decides for itself"]
+        because = [f"{script.name} has no --strategy flag; it decides for itself"]
     elif "--strategy" not in named:
         words = ["--strategy", choice.strategy]
-    # JAX is told by its environment, before it starts.
+    # JAX reads the number of CPU devices from the environment instead.
     if cpu_devices and "--cpu-devices" in flags and choice.framework != "jax":
         words += ["--cpu-devices", str(cpu_devices)]
     return words, because
@@ -152,31 +223,31 @@ def _spread(
 def _missing(
     script: Template, wanted: Sequence[str], choices: Sequence[Choice], accelerator: str
 ) -> TpuctlError:
-    """No framework of the script is here: what to install, so that it sees the accelerator."""
+    """Build the error that says which package to install for this accelerator."""
     if "tensorflow" in wanted and accelerator == "none":
         return MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     line = snippets.install_line(accelerator, wanted)
-    has_jax = any(c.framework == "jax" and c.strategy != _ABSENT for c in choices)
+    has_jax = any(c.framework == "jax" and c.strategy != _NOT_INSTALLED for c in choices)
     if has_jax and "tensorflow-tpu" in line:  # F20
-        line = f"In an environment of its own, as it replaces the libtpu of the JAX here: {line}"
+        line = f"In a new environment, since it replaces the libtpu of the installed JAX: {line}"
     return NotFoundError(
-        f"{script.name} was to run on {' or '.join(wanted)}, which is not installed here.",
+        f"{script.name} needs {' or '.join(wanted)}, which is not installed.",
         hint=line,
     )
 
 
-def _known_to(script: Template, choice: Choice) -> Choice:
-    """The choice, or the CPU where the script's own --strategy has no word for it."""
+def _supported_by(script: Template, choice: Choice) -> Choice:
+    """Fall back to the CPU if the script's own --strategy does not support the choice."""
     known = next((flag.choices for flag in script.flags if flag.name == "--strategy"), ())
     if not known or choice.strategy in known:
         return choice
     if choice.strategy in ON_ALL_HOSTS:
         raise UsageError(
-            f"{script.name} trains on one host, and here it takes {choice.strategy}: "
+            f"{script.name} trains on one host, but this TPU needs {choice.strategy}: "
             f"{choice.because}.",
-            hint="On JAX the template jax-images trains on all hosts together.",
+            hint="The template jax-images trains on all hosts together.",
         )
-    why = f"{script.name} cannot use {choice.strategy} ({choice.because}); it runs on the CPU"
+    why = f"{script.name} does not support {choice.strategy} ({choice.because}); running on the CPU"
     return replace(choice, strategy="cpu" if "cpu" in known else "default", because=why)
 
 
@@ -184,14 +255,14 @@ def _check_strategy(script: Template, framework: str, strategy: str) -> None:
     flag = next((flag for flag in script.flags if flag.name == "--strategy"), Flag("", ""))
     if script.decides_alone:
         raise UsageError(
-            f"{script.name} takes no --strategy, so --strategy {strategy} cannot reach it.",
-            hint="Leave it out, or give the script such a flag.",
+            f"{script.name} has no --strategy flag, so --strategy {strategy} has no effect.",
+            hint="Omit it, or add the flag to the script.",
         )
-    usable = [name for name in ("default", *snippets.known(framework)) if name != _ON_CPU_ONLY]
+    usable = [name for name in ("default", *snippets.known(framework)) if name != _CPU_ONLY]
     known = [name for name in flag.choices or dict.fromkeys(usable) if name in usable]
     if (flag.choices or script.is_plain_keras) and strategy not in known:
         raise UsageError(
-            f"{script.name} knows no strategy {strategy} on {framework}.",
+            f"{script.name} does not support the strategy {strategy} on {framework}.",
             hint=f"Strategies: auto, {', '.join(known)}.",
         )
 
@@ -201,12 +272,12 @@ def _flag(setting: str, script: Template) -> list[str]:
     key, equals, value = setting.partition("=")
     flag = f"--{key.strip().lstrip('-').replace('_', '-')}"
     if not equals or not key.strip():
-        raise UsageError(f"--set {setting} is not of the form K=V.", hint="Like: --set epochs=2")
+        raise UsageError(f"--set {setting} is not K=V.", hint="For example: --set epochs=2")
     if flag not in flags:
         near = get_close_matches(flag, flags, 1)
         meant = f"Did you mean --set {near[0][2:]}={value}? " if near else ""
         raise UsageError(
-            f"{script.name} has no flag {flag} for --set {setting}.",
+            f"{script.name} has no flag {flag} (from --set {setting}).",
             hint=f"{meant}Its flags: {', '.join(sorted(flags)) or 'none'}.",
         )
     _check_value(flags[flag], value)
@@ -216,7 +287,8 @@ def _flag(setting: str, script: Template) -> list[str]:
 def _check_value(flag: Flag, value: str) -> None:
     if flag.choices and value not in flag.choices:
         raise UsageError(
-            f"{flag.name} cannot be {value!r}.", hint=f"It is one of: {', '.join(flag.choices)}."
+            f"{value!r} is not a valid {flag.name}.",
+            hint=f"Choose from: {', '.join(flag.choices)}.",
         )
     kind = {"int": int, "float": float}.get(flag.type)
     try:

@@ -1,4 +1,4 @@
-"""`launch --on`: the same training on every worker of a TPU, or on machines of yours."""
+"""`launch --on`: run a training on every worker of a TPU, or on your own hosts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,10 +34,10 @@ from tpuctl.training.strategy import (
 )
 
 FOLDER = "tpuctl-launch"
-"""Where a script is put on a worker that comes without a folder of its own."""
+"""Folder on the workers for a script that is copied alone."""
 
 LIBRARY = ".tpuctl"
-"""Where tpuctl itself is put beside it, if the script is to run inside of our runner."""
+"""Folder beside the script for tpuctl itself, if the script needs our runner."""
 
 PYTHON = "python3"
 _PJRT = "F30"
@@ -45,10 +45,10 @@ _PJRT = "F30"
 
 @dataclass(frozen=True)
 class RemotePlan(LaunchPlan):
-    """A training on workers before it starts: `folder` is where it runs there.
+    """A training on workers before it starts; `folder` is its working directory setup.
 
-    `copies` are pairs of a path here and the folder that it goes to over there; the hosts are
-    those that start it: where one of them drives all the others, only that one.
+    `copies` are pairs of a local path and its target on the workers. `hosts` are those that start
+    the program: only one if it drives all the others.
     """
 
     on: str
@@ -58,15 +58,15 @@ class RemotePlan(LaunchPlan):
 
     @property
     def command(self) -> Command:
-        """The job to start on each of the hosts."""
+        """The command to run on each of the hosts."""
         removed = [word for name in self.unset for word in ("-u", name)]
         argv = ("env", *removed, *self.argv) if removed else self.argv
         return Command(argv, self.env, self.folder)
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What is known of the workers: their number, the first one, and the TPU that they are of."""
+class WorkerSetup:
+    """What is known about the workers: their number, a probe of the first one, and their TPU."""
 
     workers: int
     probe: Probe
@@ -74,16 +74,16 @@ class Surroundings:
 
     @property
     def emulated(self) -> bool:
-        """Whether they are processes of this machine, with pretended chips."""
+        """Whether they are emulated, so that their chips are not real."""
         return self.node is not None and EMULATED_PORT in self.node.metadata
 
 
-def situation_of(there: Surroundings) -> Situation:
-    """What the choice of a strategy depends on, as far as it can be seen from here."""
-    probe, packages = there.probe, there.probe.packages
-    kind = known_type(there.node.accelerator_type) if there.node else None
-    is_tpu = probe.chips > 0 and not there.emulated
-    image = there.node.runtime_version if there.node else ""
+def situation_of(setup: WorkerSetup) -> Situation:
+    """Derive the inputs of the strategy choice from the probe and the TPU."""
+    probe, packages = setup.probe, setup.probe.packages
+    kind = known_type(setup.node.accelerator_type) if setup.node else None
+    is_tpu = probe.chips > 0 and not setup.emulated
+    image = setup.node.runtime_version if setup.node else ""
     tensorflow = any(name.startswith("tensorflow") for name in packages)
     sees_tpu = is_tpu and ("tensorflow-tpu" in packages or image.startswith("tpu-vm-tf-"))
     known = generation(kind.generation) if kind else None
@@ -91,8 +91,8 @@ def situation_of(there: Surroundings) -> Situation:
         accelerator="tpu" if is_tpu else "none",
         runtime="tpu-vm" if is_tpu else "workstation",
         devices=(kind.devices_per_worker if kind else probe.chips) if is_tpu else 1,
-        hosts=there.workers if is_tpu else 1,
-        remote=there.node.name if there.node and is_tpu and there.workers > 1 else None,
+        hosts=setup.workers if is_tpu else 1,
+        remote=setup.node.name if setup.node and is_tpu and setup.workers > 1 else None,
         needs_pjrt_variables=is_tpu and known is not None and "pjrt" in known.needs,
         tensorflow_build=("tpu" if sees_tpu else "cpu") if tensorflow else None,
         jax_build=("tpu" if is_tpu else "cpu") if "jax" in packages else None,
@@ -116,76 +116,78 @@ def plan_on_workers(
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> RemotePlan:
-    """Look at the first worker, and plan a training for all of them.
+    """Probe the first worker and plan a training for all of them.
 
-    Raises why that worker cannot be asked, and what `plan_launch` raises.
+    Raises the worker's error if it cannot be probed, and what `plan_launch` raises.
     """
-    seen = check_workers(hosts[:1], access)
-    if not seen.workers:
-        raise seen.failures[0]
-    there = Surroundings(len(hosts), seen.workers[0], node)
+    probed = check_workers(hosts[:1], access)
+    if not probed.workers:
+        raise probed.failures[0]
+    setup = WorkerSetup(len(hosts), probed.workers[0], node)
     script = find_script(target)
-    place, name, copied = _place(script, code)
-    choice = _choice(script, there, hosts[0], framework=framework, strategy=strategy)
+    folder, name, copied = _target(script, code)
+    choice = _choice(script, setup, hosts[0], framework=framework, strategy=strategy)
     plan = plan_launch(
         replace(script, path=name),
         choice,
         settings,
         arguments,
-        devices=max(1, situation_of(there).devices) * situation_of(there).hosts,
-        changes=changes_for(choice, there),
+        devices=max(1, situation_of(setup).devices) * situation_of(setup).hosts,
+        changes=changes_for(choice, setup),
         python=PYTHON,
     )
     copies, added = [copied], dict(env or {})
     if RUNNER in plan.argv:
-        copies.append((str(Path(tpuctl.__file__).parent), f"{place}/{LIBRARY}/tpuctl"))
+        copies.append((str(Path(tpuctl.__file__).parent), f"{folder}/{LIBRARY}/tpuctl"))
         added["PYTHONPATH"] = LIBRARY
     known = {each.name: getattr(plan, each.name) for each in fields(LaunchPlan)}
     started_on = hosts[:1] if choice.strategy == "tpu-name" else hosts
-    said = (f"{len(hosts)} emulated workers have no chips: each trains on its CPU",)
+    emulated = (f"{len(hosts)} emulated workers have no chips: each trains on its CPU",)
     known |= {
         "env": {**plan.env, **added},
         "workers": len(started_on),
-        "because": (*(said if there.emulated else ()), *plan.because),
+        "because": (*(emulated if setup.emulated else ()), *plan.because),
     }
     return RemotePlan(
-        **known, on=hosts[0].target, folder=place, copies=tuple(copies), hosts=started_on
+        **known, on=hosts[0].target, folder=folder, copies=tuple(copies), hosts=started_on
     )
 
 
-def changes_for(choice: Choice, there: Surroundings) -> tuple[Change, ...]:
-    """What must be set on the workers before the framework starts there."""
-    situation = situation_of(there)
+def changes_for(choice: Choice, setup: WorkerSetup) -> tuple[Change, ...]:
+    """What must be set on the workers before the framework starts setup."""
+    situation = situation_of(setup)
     problems = {_PJRT} if situation.needs_pjrt_variables else set()
-    changes = plan_environment(choice, problems, {}, libtpu=there.probe.libtpu)
-    if choice.strategy == "tpu-name" and there.node:
-        why = "one worker drives all of them by the TPU's name"
-        changes += (Change("TPU_NAME", there.node.name, why),)
+    changes = plan_environment(choice, problems, {}, libtpu=setup.probe.libtpu)
+    if choice.strategy == "tpu-name" and setup.node:
+        why = "one worker drives all of them through the TPU's name"
+        changes += (Change("TPU_NAME", setup.node.name, why),)
     return changes
 
 
-def _place(script: Template, code: Path | None) -> tuple[str, str, tuple[str, str]]:
-    """The folder over there, the script's name in it, and what is copied where."""
+def _target(script: Template, code: Path | None) -> tuple[str, str, tuple[str, str]]:
+    """Return the folder on the workers, the script's path in it, and what to copy there."""
     path = Path(script.path)
     if code is None:
         return FOLDER, path.name, (str(path), f"{FOLDER}/")
     root = code.expanduser().resolve()
     if not root.is_dir():
-        raise NotFoundError(f"There is no folder {code} to copy.")
+        raise NotFoundError(
+            f"The folder {code} does not exist.", hint="--code takes a local folder."
+        )
     try:
         name = path.resolve().relative_to(root)
     except ValueError as error:
         raise UsageError(
-            f"{path} is not in the folder {code}.", hint="--code takes the folder that it is in."
+            f"{path} is not in the folder {code}.", hint="--code takes the folder that contains it."
         ) from error
     place = root.name or FOLDER
     return place, str(name), (str(root), place)
 
 
 def _choice(
-    script: Template, there: Surroundings, host: Host, *, framework: str, strategy: str
+    script: Template, setup: WorkerSetup, host: Host, *, framework: str, strategy: str
 ) -> Choice:
-    situation = situation_of(there)
+    situation = situation_of(setup)
     offered = [chooser(situation) for chooser in (choose_tensorflow, choose_jax, choose_torch)]
     try:
         return pick_choice(
@@ -200,18 +202,18 @@ def _choice(
         wanted = " or ".join(known)
         install = snippets.install_line(situation.accelerator, known)
         raise NotFoundError(
-            f"{script.name} runs on {wanted}, which {host.label} does not have.",
-            hint=f"Install it on all of them: tpuctl run {host.target} -- {install}",
+            f"{script.name} needs {wanted}, which is not installed on {host.label}.",
+            hint=f"Install it on all workers: tpuctl run {host.target} -- {install}",
         ) from error
 
 
 def copy_to_workers(
     plan: RemotePlan, access: Access, *, on_progress: OnProgress = silent
 ) -> Copied | None:
-    """Bring everything over that the plan names; the copy that failed, if one did."""
+    """Copy everything in the plan to the workers; return the copy that failed, if any."""
     for source, target in plan.copies:
-        way = CopyPlan(Direction.UP, None, target, source)
-        copied = copy(plan.hosts, access, way, on_progress=on_progress)
+        job = CopyPlan(Direction.UP, None, target, source)
+        copied = copy(plan.hosts, access, job, on_progress=on_progress)
         if copied.failed:
             return copied
     return None
@@ -228,9 +230,9 @@ def train_on_workers(
     note: Callable[[str], None],
     progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
 ) -> Copied | StartedJob | Logs:
-    """Copy, start on every worker, and follow to the end, unless it is to go on alone.
+    """Copy, start on every worker and follow the log to the end, unless `detach` is set.
 
-    The training survives a broken connection. Ctrl-C ends it on every worker, and goes on.
+    The training survives a broken connection. Ctrl-C stops it on every worker.
     """
     with progress() as on_progress:
         failed = copy_to_workers(plan, access, on_progress=on_progress)

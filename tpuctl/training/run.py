@@ -1,4 +1,4 @@
-"""Run a planned training on this machine and tell what came of it."""
+"""Run a planned training on this machine and collect its result."""
 
 import json
 import os
@@ -21,19 +21,19 @@ from tpuctl.storage.local import translated_write_errors
 from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
 
-# A child that was asked to stop writes nothing long: Keras leaves within a batch.
+# Keras stops within a batch, and a template saves its checkpoint within seconds.
 STOP_S = 15
-# Below a tenth, faster input would not be felt.
-WORTH_SAYING = 0.1
-# What TensorFlow 2.21 prints at every start, whatever its log level is set to (2026-11-20).
+# Below a tenth, a faster input pipeline makes no noticeable difference.
+NOTABLE_WAIT = 0.1
+# TensorFlow 2.21 prints these at every start, whatever its log level (2026-11-20).
 _START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What was seen of a training's steps from outside, compilation and evaluation left out.
+    """Measured training steps, without compilation and evaluation.
 
-    `slowest` is the stage of the input pipeline that the device would wait for first.
+    `slowest` is the bottleneck stage of the input pipeline.
     """
 
     steps: int
@@ -45,9 +45,9 @@ class Watched:
 
 @dataclass(frozen=True)
 class Training(LaunchPlan):
-    """A training run that ended: its plan, its exit code and the figures it left behind.
+    """A finished training run: its plan, exit code and measurements.
 
-    `result` is what the script wrote down itself; `watched` is None where no steps were seen.
+    `result` is the script's own `result.json`; `watched` is None if no steps were seen.
     """
 
     returncode: int
@@ -59,58 +59,58 @@ class Training(LaunchPlan):
 
     @property
     def status(self) -> Status:
-        """An error when the script failed, attention when a device or the input kept it waiting."""
+        """Error if the script failed, attention if a device was idle or waited for input."""
         if self.returncode:
             return "error"
         return "attention" if self.warnings else "ok"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Devices that did nothing, and an input pipeline that kept them waiting."""
+        """Idle devices, and an input pipeline that the device waited for."""
         if self.returncode:
             return ()
-        found = (idle_devices(self.executed, self.devices), self._waited())
+        found = (idle_devices(self.executed, self.devices), self._input_wait())
         return tuple(sentence for sentence in found if sentence)
 
     @property
     def input_wait_fraction(self) -> float | None:
-        """How much of the time the device waited for input: the script's own word counts first."""
-        said = (self.result or {}).get("input_wait_fraction")
-        if isinstance(said, float):
-            return said
+        """Share of time the device waited for input; the script's own figure takes precedence."""
+        reported = (self.result or {}).get("input_wait_fraction")
+        if isinstance(reported, float):
+            return reported
         return self.watched.input_wait_fraction if self.watched else None
 
     @property
     def exit_code(self) -> int:
-        """The script's own; 128 + N for signal N, as a shell would say."""
+        """The script's exit code, or 128 + N for signal N as in a shell."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Nothing more: the reasons of the plan were given before it ran."""
+        """Empty: the plan's reasons were shown before the run."""
         return ()
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """How the script ended, where it did not end well."""
+        """The script's failure, if it failed."""
         if not self.returncode:
             return ()
-        how = f"ended with exit code {self.returncode}"
+        how = f"exited with code {self.returncode}"
         if self.returncode < 0:
             how = f"was killed by {_signal_name(-self.returncode)}"
-        said = f": {self.last_words[-1].strip()}" if self.last_words else "."
-        again = f"Run it alone: {shlex.join(self.argv)}"
-        return (ScriptFailedError(f"{self.script} {how}{said}", hint=again),)
+        last = f": {self.last_words[-1].strip()}" if self.last_words else "."
+        hint = f"Run it without tpuctl: {shlex.join(self.argv)}"
+        return (ScriptFailedError(f"{self.script} {how}{last}", hint=hint),)
 
-    def _waited(self) -> str | None:
+    def _input_wait(self) -> str | None:
         fraction = self.input_wait_fraction
-        if fraction is None or fraction < WORTH_SAYING:
+        if fraction is None or fraction < NOTABLE_WAIT:
             return None
         slowest = self.watched and self.watched.slowest
         where = f"; the slowest stage is {slowest}" if slowest else ""
         return (
-            f"The device, and the MXU in it, waited for input {fraction:.0%} of the time{where}. "
-            f"What would mend it: tpuctl profile run -- {shlex.join(_plainly(self.argv))}"
+            f"The device waited for input {fraction:.0%} of the time{where}. "
+            f"To find the fix: tpuctl profile run -- {shlex.join(_short_argv(self.argv))}"
         )
 
 
@@ -120,21 +120,20 @@ def run_training(
     log: int | None = None,
     errors: Path | None = None,
     stdin: int | None = None,
-    beside: Mapping[str, str] | None = None,
+    extra_env: Mapping[str, str] | None = None,
 ) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
-    `beside` are variables of the environment that are not the plan's but those of who watches.
-    `log` is the descriptor for what the script prints (default: stdout); `errors` is a file for
-    its stderr (default: this process's), whose end is shown when the script fails. On Ctrl-C the
-    script is stopped before KeyboardInterrupt goes on.
+    `extra_env` is added to the plan's environment. `log` is the file descriptor for the script's
+    stdout, `errors` a file for its stderr, whose end is shown if it fails; both default to this
+    process's. On Ctrl-C the script is stopped before KeyboardInterrupt is raised.
     """
     start_s = time.monotonic()
     result_path = _output_folder(plan) / "result.json"
     before = _stamp(result_path)
     with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
         counts = Path(folder) / "counts.json"
-        environment = {**_environment(plan, counts), **(beside or {})}
+        environment = {**_environment(plan, counts), **(extra_env or {})}
         child = subprocess.Popen(plan.argv, env=environment, stdout=log, stderr=stderr, stdin=stdin)
         with _stopped_on_interrupt(child):
             returncode = child.wait()
@@ -157,7 +156,7 @@ def _environment(plan: LaunchPlan, counts: Path) -> dict[str, str]:
     return {**kept, **plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
 
 
-def _plainly(argv: Sequence[str]) -> tuple[str, ...]:
+def _short_argv(argv: Sequence[str]) -> tuple[str, ...]:
     return ("python", *argv[1:]) if argv[0] == sys.executable else tuple(argv)
 
 
@@ -207,7 +206,7 @@ def _read_result(path: Path) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"Could not read the training's result {path}: {error}") from error
+        raise InvalidInputError(f"Could not read the training result {path}: {error}") from error
     return result
 
 

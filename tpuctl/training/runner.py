@@ -1,9 +1,9 @@
-"""Run a Keras script inside of a strategy that it knows nothing of, and count who worked.
+"""Run a plain Keras script inside a strategy and count the steps of each device.
 
     python -m tpuctl.training.runner --framework tensorflow --strategy mirrored SCRIPT [ARGS...]
 
-`tpuctl launch` writes this line where a script has no strategy code. The script runs as if it had
-been started itself, its `__main__` part included.
+`tpuctl launch` uses this for scripts without strategy code. The script runs as `__main__`, as if it
+had been started directly.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, write_count
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Open the devices, run the script in their scope, and leave the counts."""
+    """Open the devices, run the script in their scope and write the counts."""
     parser = argparse.ArgumentParser(prog="python -m tpuctl.training.runner")
     parser.add_argument("--framework", choices=["tensorflow", "jax"], required=True)
     parser.add_argument("--strategy", required=True)
@@ -38,21 +38,21 @@ def main(arguments: list[str] | None = None) -> None:
             with devices.scope(), counting_steps(devices, counts):
                 _run(Path(args.script), args.arguments)
         finally:
-            _leave(counts)
+            _report(counts)
 
 
 def _run(script: Path, arguments: list[str]) -> None:
-    """As `python SCRIPT ARGS` would: its folder comes first on the path."""
+    """Run like `python SCRIPT ARGS`, with the script's folder first on the path."""
     sys.argv = [str(script), *arguments]
     sys.path[0] = str(script.resolve().parent)
     runpy.run_path(str(script), run_name="__main__")
 
 
-def _leave(counts: list[Executed]) -> None:
+def _report(counts: list[Executed]) -> None:
     if file := os.environ.get(COUNTS_VARIABLE):
         write_counts(Path(file), counts)
     else:
-        sys.stderr.write(f"steps executed by: {', '.join(map(str, counts)) or 'nobody'}\n")
+        sys.stderr.write(f"steps executed by: {', '.join(map(str, counts)) or 'no device'}\n")
 
 
 if __name__ == "__main__":

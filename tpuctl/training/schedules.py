@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the step, and how to choose one from a range test."""
+"""Learning-rate schedules as pure functions of the step, and the range test."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,15 +29,15 @@ ANNEALINGS: dict[str, Callable[[float, float, float], float]] = {
     "exponential": _exponential,
     "cosine": _cosine,
 }
-"""Ways from one value to another: `none` stays at the first."""
+"""Interpolations between two values; `none` stays at the first."""
 
 
 @dataclass(frozen=True)
 class OneCyclePlan:
     """The one-cycle policy (Smith 2018, arXiv 1803.09820): up to `max_rate`, then far down.
 
-    The rate climbs from `max_rate / start_divisor` during the first `warm_up` of the `steps` and
-    falls to `max_rate / end_divisor`; momentum goes the other way, between `momentum`'s two values.
+    The rate rises from `max_rate / start_divisor` during the first `warm_up` of the `steps` and
+    falls to `max_rate / end_divisor`; momentum moves in the opposite direction.
     """
 
     max_rate: float
@@ -51,25 +51,28 @@ class OneCyclePlan:
     def __post_init__(self) -> None:
         wrong = next((what for what, is_wrong in self._faults() if is_wrong), None)
         if wrong:
-            raise InvalidInputError(f"Could not plan a one-cycle schedule: {wrong}.")
+            raise InvalidInputError(f"Invalid one-cycle schedule: {wrong}.")
 
     def _faults(self) -> tuple[tuple[str, bool], ...]:
         known = ", ".join(ANNEALINGS)
         return (
-            (f"max_rate is {self.max_rate}, not above 0", not self.max_rate > 0),
-            (f"steps is {self.steps}, not at least 1", self.steps < 1),
-            (f"warm_up is {self.warm_up}, not between 0 and 1", not 0 <= self.warm_up < 1),
-            ("a divisor is not above 0", min(self.start_divisor, self.end_divisor) <= 0),
-            (f"annealing is {self.annealing!r}, not {known}", self.annealing not in ANNEALINGS),
+            (f"max_rate must be positive, not {self.max_rate}", not self.max_rate > 0),
+            (f"steps must be at least 1, not {self.steps}", self.steps < 1),
+            (f"warm_up must be between 0 and 1, not {self.warm_up}", not 0 <= self.warm_up < 1),
+            ("the divisors must be positive", min(self.start_divisor, self.end_divisor) <= 0),
+            (
+                f"annealing must be one of {known}, not {self.annealing!r}",
+                self.annealing not in ANNEALINGS,
+            ),
         )
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0; after the last step it stays there."""
+        """Return the learning rate of a step, counted from 0; constant after the last step."""
         low, end = self.max_rate / self.start_divisor, self.max_rate / self.end_divisor
         return self._at(step, (low, self.max_rate, end))
 
     def momentum_at(self, step: int) -> float:
-        """The momentum (or Adam's first beta) of a step."""
+        """Return the momentum, or Adam's first beta, of a step."""
         high, low = self.momentum
         return self._at(step, (high, low, high))
 
@@ -77,25 +80,25 @@ class OneCyclePlan:
         first, peak, last = values
         climb = round(self.warm_up * self.steps)
         if step < climb:
-            # Where the descent does not anneal, the climb still has to be one.
-            way = _linear if self.annealing == "none" else ANNEALINGS[self.annealing]
-            return way(first, peak, step / climb)
+            # Without annealing only the descent is flat; the warm-up is still a ramp.
+            interpolate = _linear if self.annealing == "none" else ANNEALINGS[self.annealing]
+            return interpolate(first, peak, step / climb)
         left = max(1, self.steps - 1 - climb)
         return ANNEALINGS[self.annealing](peak, last, min(1.0, (step - climb) / left))
 
 
 def range_test_rate(step: int, steps: int, low: float, high: float) -> float:
-    """The rate of a range test's step: from `low` to `high`, by a constant factor a step."""
+    """Return the rate of a range-test step, from `low` to `high` by a constant factor."""
     return _exponential(low, high, min(1.0, step / max(1, steps - 1)))
 
 
-LEAST_FALL = 0.01
-"""The part of itself by which a loss must fall for a range test to say anything."""
+LEAST_DROP = 0.01
+"""Relative drop in loss below which a range test suggests no rate."""
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """What a learning-rate range test saw: rates, losses as smoothed, and the rates they name.
+    """The result of a range test: rates, smoothed losses and the suggested rates.
 
     `steepest` is where the loss falls fastest per decade of rate: a good constant rate.
     `largest` is a tenth of the rate at which the loss was lowest: a good peak for one cycle. Both
@@ -131,7 +134,7 @@ def read_range_test(rates: Sequence[float], losses: Sequence[float]) -> RangeTes
     }
     best = min(slopes, key=lambda index: slopes[index], default=None)
     lowest = min(range(first, len(kept)), key=lambda index: smoothed[index], default=first)
-    if best is None or smoothed[first] - smoothed[lowest] < LEAST_FALL * abs(smoothed[first]):
+    if best is None or smoothed[first] - smoothed[lowest] < LEAST_DROP * abs(smoothed[first]):
         return RangeTest(kept, smoothed, None, None)
     return RangeTest(kept, smoothed, kept[best], kept[lowest] / 10)
 

@@ -1,4 +1,4 @@
-"""The few lines that start each strategy, ready to be pasted into a notebook cell."""
+"""Code that starts each strategy, to paste into a notebook cell."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ import sys
 
 subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"])
 """
-# What a machine's accelerator takes (docs.jax.dev, installation).
+# The package for each accelerator (docs.jax.dev, installation).
 _JAX_FOR = {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"}
 _PACKAGES = {
     "jax": _JAX_FOR,
@@ -193,26 +193,26 @@ _SNIPPETS: dict[str, dict[str, str]] = {
 
 
 def install_jax(accelerator: str) -> str:
-    """The code that installs a JAX that sees the accelerator."""
+    """Return code that installs JAX for the accelerator."""
     return _INSTALL.format(package=_JAX_FOR.get(accelerator, "jax"))
 
 
 def install_line(accelerator: str, frameworks: Sequence[str] = ("jax",)) -> str:
-    """The command for the shell that installs one of the frameworks, as the accelerator needs it.
+    """Return the pip command that installs one of the frameworks for the accelerator.
 
-    On a TPU that is JAX where it will do: TensorFlow sees few generations.
+    On a TPU, JAX is preferred: TensorFlow supports few generations.
     """
     name = "jax" if accelerator == "tpu" and "jax" in frameworks else frameworks[0]
     return f"pip install -U '{_PACKAGES[name].get(accelerator, name)}'"
 
 
 def known(framework: str) -> tuple[str, ...]:
-    """The strategies of a framework that have code."""
+    """List the strategies of a framework."""
     return tuple(_SNIPPETS[framework])
 
 
 def snippet(framework: str, strategy: str, remote: str | None) -> str:
-    """The code that starts a strategy; empty where the framework is not installed."""
+    """Return the code that starts a strategy; empty if the framework is not installed."""
     code = _SNIPPETS[framework].get(strategy, "")
     if "{tpu}" not in code:
         return code

@@ -1,11 +1,11 @@
-"""What a training script's source says about frameworks, read without running it."""
+"""Find the frameworks of a training script from its source, without running it."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# A script that names one of these spreads its batches itself.
-_STRATEGIC = {
+# A script that uses one of these distributes its batches itself.
+_DISTRIBUTED = {
     "distribute", "distribution", "set_distribution", "DataParallel", "ModelParallel",
     "DistributedDataParallel", "make_mesh", "Mesh", "pmap",
 }  # fmt: skip
@@ -13,9 +13,9 @@ _STRATEGIC = {
 
 @dataclass(frozen=True)
 class Source:
-    """Which frameworks a script can run on (best first; empty: it does not say), and how.
+    """The frameworks that a script can use, best first; empty if unknown.
 
-    `is_plain_keras`: it trains with Keras and leaves devices and strategy to whoever runs it.
+    `is_plain_keras` means that it trains with Keras and has no strategy code.
     """
 
     frameworks: tuple[str, ...]
@@ -23,13 +23,13 @@ class Source:
 
 
 def read_source(tree: ast.Module) -> Source:
-    """Read a script: its own `FRAMEWORKS = (...)` first, else what it imports."""
+    """Read `FRAMEWORKS = (...)`, else KERAS_BACKEND, else the imports of a script."""
     modules = set(_modules(tree))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {part for module in modules for part in module.split(".")}
     uses_keras = "keras" in names
     frameworks = _stated(tree) or _backend(tree) or _imported(modules, uses_keras)
-    return Source(frameworks, uses_keras and not names & _STRATEGIC)
+    return Source(frameworks, uses_keras and not names & _DISTRIBUTED)
 
 
 def _modules(tree: ast.Module) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _stated(tree: ast.Module) -> tuple[str, ...]:
 
 
 def _backend(tree: ast.Module) -> tuple[str, ...]:
-    """A script that sets KERAS_BACKEND itself has chosen: ours would come too early to count."""
+    """Return the backend that a script sets itself, which would override ours."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)

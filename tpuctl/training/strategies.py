@@ -1,113 +1,29 @@
-"""From a script and a diagnosed machine to the plan of its training."""
+"""`tpuctl.strategy`: open the right devices and derive batch size and learning rate."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
-from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
-from tpuctl.training.catalog import Template
+from tpuctl.training.device_counts import Devices
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
-from tpuctl.training.plan import LaunchPlan, find_script, pick_choice, plan_launch
 from tpuctl.training.schedules import scaled_rate
 from tpuctl.training.strategy import FRAMEWORKS, Choice
 
-_OVER_CPUS = {"tensorflow": "mirrored", "jax": "mesh", "torch": "xla-spmd"}
-
-
-def plan_training(
-    target: str,
-    here: Diagnosis,
-    *,
-    framework: str = "auto",
-    strategy: str = "auto",
-    settings: Sequence[str] = (),
-    arguments: Sequence[str] = (),
-    cpu_devices: int | None = None,
-    env: Mapping[str, str] = os.environ,
-) -> LaunchPlan:
-    """Plan the training of a template or a script on a machine, environment included.
-
-    `cpu_devices` splits the CPU into so many pretended devices, to practise with several. Raises
-    what `find_script`, `pick_choice` and `plan_launch` raise.
-    """
-    script = find_script(target)
-    offered = here.strategies
-    if cpu_devices and cpu_devices > 1:
-        offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
-    preferred = here.recommended.framework
-    choice = pick_choice(
-        script,
-        offered,
-        preferred=preferred,
-        framework=framework,
-        strategy=strategy,
-        accelerator=here.accelerator,
-    )
-    codes = {problem.code for problem in here.problems}
-    changes = {c.variable: c for c in plan_environment(choice, codes, env, libtpu=find_libtpu())}
-    if cpu_devices:
-        changes |= {c.variable: c for c in _pretend(choice, script, here, cpu_devices, env)}
-    return plan_launch(
-        script,
-        choice,
-        settings,
-        arguments,
-        devices=here.devices or here.gpus or 1,
-        cpu_devices=cpu_devices,
-        changes=tuple(changes.values()),
-    )
-
-
-def _over_cpus(choice: Choice, count: int) -> Choice:
-    spread = _OVER_CPUS.get(choice.framework)
-    if spread is None or choice.strategy == "not-installed":
-        return choice
-    return replace(choice, strategy=spread, because=f"{count} pretended CPU devices")
-
-
-def _pretend(
-    choice: Choice, script: Template, here: Diagnosis, count: int, env: Mapping[str, str]
-) -> list[Change]:
-    """Hide accelerators, and tell JAX how many devices the CPU is to be: it reads that once."""
-    why = f"{count} pretended CPU devices"
-    takes_flag = any(flag.name == "--cpu-devices" for flag in script.flags)
-    named = {"tensorflow": "TensorFlow", "torch": "PyTorch"}.get(choice.framework)
-    if named and not (takes_flag or script.is_plain_keras):
-        raise UsageError(
-            f"{script.name} takes no --cpu-devices, so its {named} cannot be split from here.",
-            hint="Leave --cpu-devices out, or split the CPU in the script.",
-        )
-    hidden = [Change("CUDA_VISIBLE_DEVICES", "-1", why)] if here.gpus else []
-    if choice.framework != "jax":
-        return hidden
-    flags = f"{env.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    return [*hidden, Change("XLA_FLAGS", flags, why), Change("JAX_PLATFORMS", "cpu", why)]
-
-
 BASE_BATCH_SIZE = 32
-_NOWHERE = frozenset({"not-installed", "none-on-tpu"})
-
-
-@dataclass(frozen=True)
-class Devices:
-    """What an adapter opened: `native` is the framework's own strategy or mesh."""
-
-    names: tuple[str, ...]
-    replicas: int
-    scope: Callable[[], AbstractContextManager[Any]]
-    native: Any
+_UNUSABLE = frozenset({"not-installed", "none-on-tpu"})
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Connected devices, and the figures that follow from their number.
+    """Opened devices, and the batch size and learning rate derived from their number.
 
     `batch_size` is global: over all replicas together. `native` is TensorFlow's strategy or JAX's
     mesh. `changes` are the environment variables that were repaired on the way.
@@ -126,11 +42,11 @@ class Strategy:
 
     @property
     def per_replica_batch_size(self) -> int:
-        """How many examples of a batch one replica gets."""
+        """Examples of a batch per replica."""
         return self.batch_size // self.replicas
 
     def __str__(self) -> str:
-        """Everything that was decided, a line each, ready to print before the training."""
+        """Describe every decision, one per line, to print before training."""
         rate = f"learning rate: {self.learning_rate:g}" if self.learning_rate is not None else ""
         lines = (
             f"strategy: {self.name} on {self.framework} ({self.because})",
@@ -153,20 +69,20 @@ def strategy(
     base_batch_size: int = BASE_BATCH_SIZE,
     here: Diagnosis | None = None,
 ) -> Iterator[Strategy]:
-    """Open the devices of this machine under the right strategy, and shut them down at the end.
+    """Open the devices of this machine with the right strategy while the block runs.
 
         with tpuctl.strategy("auto", per_replica_batch_size=64, learning_rate=1e-3) as strategy:
             print(strategy)
             with strategy.scope():
                 model = make_model(strategy.learning_rate)
 
-    `name` is "auto", "tpu", or a strategy that `tpuctl doctor` names. Call it before the
-    framework is imported: environment variables that would break it are repaired first, and listed
-    in `changes`. The batch is `batch_size` in all or `per_replica_batch_size` times the replicas;
-    `learning_rate` is the one that suits `base_batch_size` and comes back scaled linearly.
+    `name` is "auto", "tpu", or a strategy from `tpuctl doctor`. Call it before the framework is
+    imported: environment variables that would break it are fixed first and listed in `changes`.
+    The global batch is `batch_size`, or `per_replica_batch_size` times the replicas;
+    `learning_rate` belongs to `base_batch_size` and is scaled linearly.
 
-    Raises InvalidInputError for a strategy that does not exist here and a batch that does not
-    divide over the replicas, NotFoundError where the framework is not installed.
+    Raises InvalidInputError for a strategy that this machine does not offer and for a batch that is
+    not divisible by the replicas, NotFoundError if the framework is not installed.
     """
     here = here or diagnose(live_machine())
     choice = choose_for(here, name, framework)
@@ -189,40 +105,40 @@ def strategy(
 
 
 def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
-    """Pick the strategy of a name among what a machine offers."""
+    """Pick a strategy by name from those that a machine offers."""
     able = [choice for choice in here.strategies if choice.framework in ("tensorflow", "jax")]
     if framework not in ("auto", *FRAMEWORKS):
         raise InvalidInputError(
-            f"{framework!r} is no framework that tpuctl knows.", hint="Use auto, tensorflow or jax."
+            f"Unknown framework {framework!r}.", hint="Use auto, tensorflow or jax."
         )
     if framework == "torch":
         raise InvalidInputError(
-            "PyTorch has no scope to open: torch_xla starts processes.",
-            hint="See the code that starts them: tpuctl doctor",
+            "PyTorch has no strategy scope: torch_xla starts processes instead.",
+            hint="tpuctl doctor shows the code for it.",
         )
     wanted = _framework(here, name) if framework == "auto" else framework
     found = next((choice for choice in able if choice.framework == wanted), None)
     if found is None or found.strategy == "not-installed":
         raise NotFoundError(
-            f"There is no strategy to open: {wanted} is not installed here.",
+            f"Could not open a strategy: {wanted} is not installed.",
             hint=snippets.install_line(here.accelerator, (wanted,)),
         )
     if name == "auto":
-        usable = "default" if found.strategy in _NOWHERE else found.strategy
+        usable = "default" if found.strategy in _UNUSABLE else found.strategy
         return Choice(wanted, usable, found.because, found.snippet)
     if name == "tpu":
-        return _on_tpu(here, found)
-    if name not in snippets.known(wanted) or name in _NOWHERE:
-        known = [one for one in snippets.known(wanted) if one not in _NOWHERE]
+        return _require_tpu(here, found)
+    if name not in snippets.known(wanted) or name in _UNUSABLE:
+        known = [one for one in snippets.known(wanted) if one not in _UNUSABLE]
         raise InvalidInputError(
-            f"{name!r} is no strategy of {wanted}.",
-            hint=f"Strategies are: auto, tpu, {', '.join(known)}.",
+            f"{name!r} is not a strategy for {wanted}.",
+            hint=f"Choose from: auto, tpu, {', '.join(known)}.",
         )
-    return Choice(wanted, name, "asked for by name", "")
+    return Choice(wanted, name, "requested by name", "")
 
 
 def _framework(here: Diagnosis, name: str) -> str:
-    """The framework that is loaded already, or that the strategy belongs to, or the best here."""
+    """Return the imported framework, else that of the strategy, else the recommended one."""
     keras = sys.modules.get("keras")
     if keras is not None:
         return str(keras.backend.backend())
@@ -236,12 +152,12 @@ def _framework(here: Diagnosis, name: str) -> str:
     return recommended if recommended in ("tensorflow", "jax") else "tensorflow"
 
 
-def _on_tpu(here: Diagnosis, found: Choice) -> Choice:
-    if here.accelerator in ("tpu", "tpu-remote") and found.strategy not in (*_NOWHERE, "cpu"):
+def _require_tpu(here: Diagnosis, found: Choice) -> Choice:
+    if here.accelerator in ("tpu", "tpu-remote") and found.strategy not in (*_UNUSABLE, "cpu"):
         return found
     raise InvalidInputError(
-        f"There is no TPU here that {found.framework} could use: {found.because}.",
-        hint="See what is here: tpuctl doctor",
+        f"{found.framework} has no TPU to use here: {found.because}.",
+        hint="tpuctl doctor",
     )
 
 
@@ -265,14 +181,15 @@ def _adapter(framework: str) -> Callable[..., AbstractContextManager[Devices]]:
 def _global_batch(replicas: int, total: int | None, each: int | None) -> int:
     if total is not None and each is not None:
         raise InvalidInputError(
-            "batch_size and per_replica_batch_size exclude each other.", hint="Give one of them."
+            "batch_size and per_replica_batch_size are mutually exclusive.",
+            hint="Give one of them.",
         )
     size = each * replicas if each is not None else BASE_BATCH_SIZE * replicas
     size = total if total is not None else size
     if size < 1 or size % replicas:
         near = max(1, round(size / replicas)) * replicas
         raise InvalidInputError(
-            f"A batch of {size} does not divide over {replicas} replicas.",
+            f"A batch of {size} is not divisible by {replicas} replicas.",
             hint=f"batch_size={near}",
         )
     return size

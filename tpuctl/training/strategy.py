@@ -1,4 +1,4 @@
-"""Which framework, and which strategy of it, fits a machine: a pure choice with its reasons."""
+"""Choose the framework and strategy for a machine, with the reasons. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FRAMEWORKS = ("tensorflow", "jax", "torch")
 
 @dataclass(frozen=True)
 class Situation:
-    """What the choice depends on. A build is what a framework can see: `tpu`, `gpu` or `cpu`."""
+    """The inputs of the choice; a build is the best accelerator a framework supports."""
 
     accelerator: str = "none"
     runtime: str = "workstation"
@@ -31,13 +31,13 @@ class Situation:
 
     @property
     def several_hosts(self) -> bool:
-        """Whether the same program must start on more than one host."""
+        """Whether the program must start on more than one host."""
         return self.hosts > 1 or self.slices > 1
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A framework and a strategy, why, and code that runs as pasted."""
+    """A framework and strategy, the reason, and code to paste into a notebook."""
 
     framework: str
     strategy: str
@@ -46,51 +46,51 @@ class Choice:
 
 
 def choose(situation: Situation, *, framework: str = "auto", strategy: str = "auto") -> Choice:
-    """Choose the framework and the strategy; either can be given and is then kept.
+    """Choose the framework and strategy; either can be given by name.
 
-    Raises InvalidInputError for a framework or strategy that does not exist.
+    Raises InvalidInputError for an unknown framework or strategy.
     """
     if framework != "auto" and framework not in _CHOOSERS:
         raise InvalidInputError(
-            f"{framework!r} is no framework that tpuctl knows.",
-            hint=f"Frameworks are: auto, {', '.join(_CHOOSERS)}.",
+            f"Unknown framework {framework!r}.",
+            hint=f"Choose from: auto, {', '.join(_CHOOSERS)}.",
         )
     chosen = _best(situation) if framework == "auto" else _CHOOSERS[framework](situation)
     if strategy in ("auto", chosen.strategy):
         return chosen
     if strategy not in snippets.known(chosen.framework):
         raise InvalidInputError(
-            f"{strategy!r} is no strategy of {chosen.framework}.",
-            hint=f"Strategies are: auto, {', '.join(snippets.known(chosen.framework))}.",
+            f"{strategy!r} is not a strategy for {chosen.framework}.",
+            hint=f"Choose from: auto, {', '.join(snippets.known(chosen.framework))}.",
         )
     return Choice(
         chosen.framework,
         strategy,
-        "asked for by name",
+        "requested by name",
         snippets.snippet(chosen.framework, strategy, situation.remote),
     )
 
 
 def choose_tensorflow(situation: Situation) -> Choice:
-    """The strategy of TensorFlow: TPUStrategy needs a TPU build, not just a TPU."""
+    """Choose for TensorFlow; TPUStrategy needs a TPU build, not just a TPU."""
     strategy, because = _tensorflow(situation)
     return _choice("tensorflow", strategy, because, situation)
 
 
 def choose_jax(situation: Situation) -> Choice:
-    """The strategy of JAX: a mesh over what is there, started on every host."""
+    """Choose for JAX: a mesh over all devices, started on every host."""
     strategy, because = _jax(situation)
     return _choice("jax", strategy, because, situation)
 
 
 def choose_torch(situation: Situation) -> Choice:
-    """The strategy of PyTorch: torch_xla on a TPU, CUDA on GPUs."""
+    """Choose for PyTorch: torch_xla on a TPU, CUDA on GPUs."""
     strategy, because = _torch(situation)
     return _choice("torch", strategy, because, situation)
 
 
 def choose_keras(situation: Situation) -> Choice:
-    """The backend and distribution of Keras 3."""
+    """Choose the backend and distribution for Keras 3."""
     if not situation.has_keras_3:
         return Choice("keras", "not-installed", "Keras 3 is not installed", "")
     if situation.tensorflow_build == "tpu" and _tpu(situation):
@@ -123,7 +123,7 @@ def _choice(framework: str, strategy: str, because: str, situation: Situation) -
 
 
 def _best(situation: Situation) -> Choice:
-    """TensorFlow where it can see the accelerator, else whoever can."""
+    """Return TensorFlow if it supports the accelerator, else the first framework that does."""
     choices = {name: chooser(situation) for name, chooser in _CHOOSERS.items()}
     order = ("tensorflow", "jax", "torch")
     if _tpu(situation):
@@ -133,7 +133,7 @@ def _best(situation: Situation) -> Choice:
         able = [name for name, build in zip(order, builds, strict=True) if build == "gpu"]
     else:
         able = []
-    installed = [name for name in order if choices[name].strategy not in _NOWHERE]
+    installed = [name for name in order if choices[name].strategy not in _UNUSABLE]
     best = next(iter(able + installed), None)
     if best is None:
         return _install(situation)
@@ -141,7 +141,7 @@ def _best(situation: Situation) -> Choice:
 
 
 def _with_keras(situation: Situation, choice: Choice) -> Choice:
-    """Show Keras 3 on top of JAX where both are there: shorter than a mesh by hand."""
+    """Show Keras 3 code for JAX if Keras is installed: it is shorter than a mesh by hand."""
     keras = choose_keras(situation)
     if choice.framework != "jax" or not keras.strategy.startswith("jax-"):
         return choice
@@ -154,13 +154,13 @@ _ON_TPU = frozenset(
         "xla-launch", "xla-launch-pop-addresses", "xla-launch-all-hosts",
     }
 )  # fmt: skip
-_NOWHERE = frozenset({"not-installed", "none-on-tpu"})
+_UNUSABLE = frozenset({"not-installed", "none-on-tpu"})
 
 
 def _install(situation: Situation) -> Choice:
     because = "no framework is installed"
     if situation.tensorflow_build is not None:
-        because = "no framework that sees the TPU is installed"
+        because = "no installed framework supports the TPU"
     code = snippets.install_jax(situation.accelerator)
     return Choice("jax", "not-installed", because, code)
 
@@ -176,8 +176,8 @@ def _tensorflow(situation: Situation) -> tuple[str, str]:
     if situation.accelerator == "tpu-remote":
         name = situation.remote or ""
         if name.startswith("grpc://") or ":" in name or name.startswith("{"):
-            return "tpu-grpc", f"the TPU answers at {name}"
-        return "tpu-name", f"the TPU is called {name}"
+            return "tpu-grpc", f"the TPU is at {name}"
+        return "tpu-name", f"the TPU's name is {name}"
     if situation.accelerator == "tpu":
         if build != "tpu":
             return "none-on-tpu", "this TensorFlow was built without TPU support"

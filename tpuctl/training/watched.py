@@ -1,4 +1,4 @@
-"""A training with the profile's always-on layer beside it: what its steps waited for."""
+"""Run a training with the profiler attached, to measure its steps and input wait."""
 
 import os
 import tempfile
@@ -20,22 +20,22 @@ def watch_training(
     errors: Path | None = None,
     stdin: int | None = None,
 ) -> Training:
-    """Run a plan as `run_training` does, and see how its steps went although it may not say.
+    """Run a plan like `run_training` and measure its steps.
 
-    Found are the iterators that `profile run -- CMD` finds; a training that is being profiled
-    already is left to whoever does so.
+    It sees the iterators that `profile run -- CMD` sees; under that command, the measuring is left
+    to it.
     """
     with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
-        beside = {} if FOLDER in os.environ else hooked(folder, os.environ)
-        training = run_training(plan, log=log, errors=errors, stdin=stdin, beside=beside)
+        hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
+        training = run_training(plan, log=log, errors=errors, stdin=stdin, extra_env=hooks)
         measured = read_result(Path(folder))
     return replace(training, watched=read_steps(measured, training.executed) if measured else None)
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:
-    """The figures of a measured training that its last line tells.
+    """Summarise the steady phase of a measured training.
 
-    What the devices counted says best how many examples are in a step.
+    The batch size comes from the device counters if there are any.
     """
     phase = measured.phases[-1]
     length_s = phase.end_s - phase.start_s
@@ -61,7 +61,7 @@ def _batch_counted(executed: Sequence[Executed]) -> float | None:
 
 
 def _batch_seen(measured: Measurement) -> float | None:
-    """Nothing where a graph takes batches of a size that only it knows."""
+    """Return the measured batch size, None if only a compiled graph knows it."""
     if measured.kind == "tf.data" and not measured.settings.get("batch_size"):
         return None
     phase = measured.phases[-1]

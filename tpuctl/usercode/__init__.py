@@ -1,1 +1,1 @@
-"""The user's own code: found by name, loaded, run in a process of its own, its errors explained."""
+"""Load the user's own code, run it in a child process, and summarise its errors."""

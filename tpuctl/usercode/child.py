@@ -1,7 +1,7 @@
-"""A child's side of the line to its parent: requests come in, one JSON document each way a line.
+"""Run user code in a supervised child process: the parent's `Child` and the child's `Channel`.
 
-Both ends notice when the other has gone: the child leaves as soon as its parent has, however that
-went.
+They exchange JSON documents, one per line: requests on the child's stdin, answers on a pipe. The
+child exits as soon as its parent is gone, however the parent ended.
 """
 
 import contextlib
@@ -27,29 +27,29 @@ from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
 
 
 class Channel:
-    """What a child says to its parent, and what it is asked."""
+    """The child's end: receives requests and sends answers."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "w", encoding="utf-8")
-        self._questions = _take_over_stdin()
+        self._requests_fd = _take_over_stdin()
         self._lock = threading.Lock()
-        self._asked: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._requests: queue.Queue[dict[str, Any]] = queue.Queue()
         self._phase, self._since = "starting", time.perf_counter()
         self.waiting_since: Callable[[], float | None] = lambda: self._since
         threading.Thread(target=self._listen, name="tpuctl-parent-watch", daemon=True).start()
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Wait for one request after the other; the process ends with its parent."""
+        """Yield requests as they arrive, for as long as the parent lives."""
         while True:
-            yield self._asked.get()
+            yield self._requests.get()
 
     def enter(self, phase: str) -> None:
-        """Begin a part of the work."""
+        """Start a phase of the work, which has a time limit of its own."""
         self._phase, self._since = phase, time.perf_counter()
         self.beat()
 
     def beat(self) -> None:
-        """Say that we live, what we do and how long we have been waiting for it."""
+        """Tell the parent the current phase and how long it has been waiting for user code."""
         since = self.waiting_since()
         waiting_s = time.perf_counter() - since if since else 0.0
         done_s = time.perf_counter() - self._since
@@ -57,7 +57,7 @@ class Channel:
         self.send(phase=self._phase, done_s=done_s, waiting_s=waiting_s, stuck=stuck)
 
     def send(self, **message: Any) -> None:
-        """Send one document; without a reader there is nothing left to do."""
+        """Send one document; exit if the parent no longer reads."""
         line = json.dumps(message) + "\n"
         with self._lock:
             try:
@@ -67,26 +67,26 @@ class Channel:
                 os._exit(1)
 
     def _listen(self) -> None:
-        # No file object, whose lock a process forked meanwhile would inherit as held.
-        waiting = b""
-        while chunk := os.read(self._questions, 1 << 16):
-            *lines, waiting = (waiting + chunk).split(b"\n")
+        # Raw reads: a process forked by user code would inherit the lock of a file object as held.
+        rest = b""
+        while chunk := os.read(self._requests_fd, 1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                self._asked.put(json.loads(line))
+                self._requests.put(json.loads(line))
         os._exit(1)
 
 
 def _take_over_stdin() -> int:
-    """Keep stdin for the parent: the user's code, which may ask somebody, finds nobody there."""
-    questions = os.dup(0)
+    """Keep stdin for requests; user code that reads stdin gets end of file instead of hanging."""
+    requests = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    return questions
+    return requests
 
 
 def where_python_is() -> str | None:
-    """Find the line of the user's code that some thread is in."""
+    """Return the line of user code that some other thread is executing, as `file:line`."""
     own = threading.get_ident()
     for ident, frame in sys._current_frames().items():
         walker: FrameType | None = frame
@@ -115,7 +115,7 @@ class Child:
         self._silent_since, self._last = time.monotonic(), {"phase": "starting"}
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Send one request; one that no longer listens says why in `listen`."""
+        """Send one request; why a child is gone is reported by `listen`."""
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -124,7 +124,7 @@ class Child:
     def listen(
         self, limits_s: Mapping[str, float], limit_s: float, *, more_time: str
     ) -> Iterator[dict[str, Any]]:
-        """Yield what the child says until it has said all.
+        """Yield the child's answers until it closes the pipe.
 
         Raises TargetError when a phase makes no progress for `limits_s[phase]`, else `limit_s`;
         `more_time` is its hint.
@@ -140,20 +140,20 @@ class Child:
                     self._last = json.loads(line)
                     yield self._last
             phase = str(self._last.get("phase", ""))
-            self._check_patience(phase, limits_s.get(phase, limit_s), more_time)
+            self._check_progress(phase, limits_s.get(phase, limit_s), more_time)
 
-    def _check_patience(self, phase: str, limit_s: float, more_time: str) -> None:
+    def _check_progress(self, phase: str, limit_s: float, more_time: str) -> None:
+        # The child reports how long user code has kept it waiting; silence beyond that counts too.
         silent_s = time.monotonic() - self._silent_since
-        said_s = float(self._last.get("waiting_s", 0.0))
-        if said_s + silent_s > limit_s and (said_s or silent_s > SILENCE_LIMIT_S):
-            place = f" It was at {self._last['stuck']}." if self._last.get("stuck") else ""
+        reported_s = float(self._last.get("waiting_s", 0.0))
+        if reported_s + silent_s > limit_s and (reported_s or silent_s > SILENCE_LIMIT_S):
+            place = f" It is stuck at {self._last['stuck']}." if self._last.get("stuck") else ""
             raise TargetError(
-                f"Nothing came for {limit_s:.0f} s while {phase}.{place}",
-                hint=more_time,
+                f"No progress for {limit_s:.0f} s while {phase}.{place}", hint=more_time
             )
 
     def error(self, message: Mapping[str, Any]) -> Exception:
-        """What the child raised, as it sent it."""
+        """Rebuild the exception that the child reported."""
         if message["error"] == "bug":
             return RuntimeError(f"{message['message']}\n{self._tail()}")
         kind: type[TpuctlError] = ERRORS.get(message["error"], TpuctlError)
@@ -162,16 +162,16 @@ class Child:
         return error
 
     def death(self, what: str, hint: str | None) -> TargetError:
-        """Say how a child that left without a result came to its end."""
+        """Describe how a child ended that returned no result."""
         code = self._process.wait()
         if code < 0:
             end = f"was killed by {signal.Signals(-code).name}{self._memory(-code)}"
         else:
-            end = f"ended with code {code} and without a result"
+            end = f"exited with code {code} without a result"
         return TargetError(f"The {what} process {end}. {self._tail()}".rstrip(), hint=hint)
 
     def _memory(self, number: int) -> str:
-        """Whether it was for want of memory: the kernel kills, libraries abort."""
+        """Explain a death by lack of memory: the kernel kills, libraries abort."""
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit_bytes != resource.RLIM_INFINITY:
             return f"; a process has {format_bytes(limit_bytes)} of memory here (ulimit -v)"
@@ -181,14 +181,14 @@ class Child:
 
     def _tail(self) -> str:
         words = last_words(self._read_log())
-        return f"Its last words: {words}" if words else ""
+        return f"Last output: {words}" if words else ""
 
     def _read_log(self) -> str:
         self._log.seek(0)
         return self._log.read().decode("utf-8", "replace")
 
     def end(self) -> None:
-        """Kill it and all that it started."""
+        """Kill the child and every process it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -199,7 +199,7 @@ class Child:
 
 @contextmanager
 def start_child(module: str, *, env: Mapping[str, str] | None = None) -> Iterator[Child]:
-    """Start a module as a process; it is gone when the block is left."""
+    """Run `python -m MODULE` as a child that is killed when the block ends."""
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
         process = subprocess.Popen(
@@ -220,6 +220,6 @@ def start_child(module: str, *, env: Mapping[str, str] | None = None) -> Iterato
 
 
 def python_path() -> str:
-    """Let the child find the tpuctl that is running, wherever it was started."""
+    """Return a PYTHONPATH with which the child imports the tpuctl that is running."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))

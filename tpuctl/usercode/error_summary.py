@@ -1,4 +1,4 @@
-"""What an error in the user's code, or the log of a process that died, says in one sentence."""
+"""Summarise an error in user code, or the log of a dead process, in one sentence."""
 
 import re
 import sysconfig
@@ -45,7 +45,7 @@ _NOT_THE_USERS = (
 
 
 def describe(error: BaseException) -> str:
-    """Say in one sentence what went wrong and where in the user's files."""
+    """Summarise an exception: its type, its message and the line in the user's files."""
     name = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{name}: {error.msg} ({error.filename}:{error.lineno})"
@@ -54,12 +54,12 @@ def describe(error: BaseException) -> str:
     frames += [(file, int(line)) for file, line in _FRAME.findall(text)]
     places = [(file, line) for file, line in frames if _is_the_users(file)]
     place = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
-    said = _said(text)
-    return f"{name}: {said[:LONGEST]}{place}" if said else f"{name}{place}"
+    message = _message(text)
+    return f"{name}: {message[:LONGEST]}{place}" if message else f"{name}{place}"
 
 
 def last_words(log: str) -> str:
-    """Find the last line of a log that is not TensorFlow's talk about its start; may be empty."""
+    """Return the last line of a log that is not a framework's start-up message; may be empty."""
     lines = [line.strip() for line in log.splitlines()]
     fatal = [found[1] for line in lines if (found := _FATAL.match(line))]
     words = fatal[:1] or [line for line in lines if line and not _LOG_LINE.match(line)]
@@ -67,7 +67,7 @@ def last_words(log: str) -> str:
 
 
 def ran_out_of_memory(log: str) -> bool:
-    """Whether a log says that the machine gave no more memory."""
+    """Whether a log shows a failed memory allocation."""
     return bool(_NO_MEMORY.search(log))
 
 
@@ -75,7 +75,7 @@ def _is_the_users(file: str) -> bool:
     return not file.startswith("<") and not any(part in file for part in _NOT_THE_USERS)
 
 
-def _said(text: str) -> str:
+def _message(text: str) -> str:
     lines = [_WRAPPING.sub("", line).strip(" \t:") for line in text.splitlines()]
     # Keras says first where it was and only then what happened.
     words = [line for line in lines if line and not line.startswith(_KERAS)] or [""]

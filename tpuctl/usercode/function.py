@@ -1,4 +1,4 @@
-"""A function of the user's, as it is named on the command line."""
+"""Find, import and check a user function given as `module:function` or `path.py:function`."""
 
 import contextlib
 import importlib
@@ -41,28 +41,28 @@ def parse_function(text: str) -> Function | None:
         return Function(place, name)
     if not Path(place).is_file():
         raise NotFoundError(
-            f"There is no file {place} to take the function {name} from.",
-            hint=f"Write it as path.py:{name}, seen from the folder {Path.cwd()}.",
+            f"Could not load the function {name}: there is no file {place}.",
+            hint=f"Give a path.py:{name} relative to {Path.cwd()}.",
         )
     return Function(str(Path(place).resolve()), name)
 
 
 def try_alone(function: Function, then: str = "{}") -> str:
-    """Say how to run the user's function without us, to see all that it says."""
+    """Return a hint with a command that runs the user's function without tpuctl."""
     call = f"{function.name}()"
     start = f"from {function.place} import {function.name}"
     if function.place.endswith(".py"):
         start = "import runpy"
         call = f"runpy.run_path({json.dumps(function.place)})[{json.dumps(function.name)}]()"
     code = f"{start}; {then.format(call)}"
-    return f"See all that it says without tpuctl: python -c {shlex.quote(code)}"
+    return f"See its full output without tpuctl: python -c {shlex.quote(code)}"
 
 
 def load_function(function: Function, *, given: Collection[str], caller: str) -> Callable[..., Any]:
-    """Import a function that can be called with no more than the arguments in `given`.
+    """Import a function that can be called with only the arguments in `given`.
 
-    `caller` is the command that calls it. Raises TargetError where the module fails, and
-    InvalidInputError where there is no such function or it needs other arguments.
+    `caller` is the command that will call it. Raises TargetError if importing the module fails, and
+    InvalidInputError if it has no such function or the function requires other arguments.
     """
     with users_errors(f"Importing {function.place} failed", function):
         module = _load_module(function.place)
@@ -81,15 +81,15 @@ def load_function(function: Function, *, given: Collection[str], caller: str) ->
     ]
     if needed:
         raise InvalidInputError(
-            f"{function} needs arguments ({', '.join(needed)}); {caller} calls it without.",
-            hint="Give them defaults, or name a function that calls it.",
+            f"{function} requires arguments that {caller} does not pass: {', '.join(needed)}.",
+            hint="Give them default values, or name a function that needs none.",
         )
     loaded: Callable[..., Any] = found
     return loaded
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function; none where it does not tell."""
+    """Return the parameters of a function, empty for a built-in without a signature."""
     try:
         return dict(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -98,7 +98,7 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 @contextlib.contextmanager
 def users_errors(doing: str, function: Function) -> Iterator[None]:
-    """Turn whatever the user's code raises into a TargetError that says where."""
+    """Turn whatever user code raises into a TargetError that says where."""
     try:
         yield
     except (InvalidInputError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""A folder for a while, which is gone afterwards even where its owner was killed."""
+"""Temporary folders that are removed even if the process that made them is killed."""
 
 import contextlib
 import os
@@ -13,18 +13,18 @@ from pathlib import Path
 from tpuctl.errors import TargetError
 from tpuctl.usercode.error_summary import last_words
 
-KEEPER = Path(__file__).with_name("keeper.py")
+CLEANUP = Path(__file__).with_name("scratch_cleanup.py")
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """A folder with somebody who looks after it."""
+    """A temporary folder and the process that removes it."""
 
     path: Path
-    _keeper: "subprocess.Popen[bytes]"
+    _cleanup: "subprocess.Popen[bytes]"
 
     def run(self, command: Sequence[str], *, limit_s: float) -> None:
-        """Run a command that ends with us; raises TargetError where it fails or takes too long."""
+        """Run a command that dies with us; raises TargetError if it fails or times out."""
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -32,41 +32,41 @@ class Scratch:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._tell(process.pid)
+        self._send(process.pid)
         try:
-            said, _ = process.communicate(timeout=limit_s)
+            output, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as error:
-            raise TargetError(f"{command[-1]} took longer than {limit_s:.0f} s.") from error
+            raise TargetError(f"{command[-1]} timed out after {limit_s:.0f} s.") from error
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-            self._tell(-process.pid)
+            self._send(-process.pid)
         if process.returncode:
-            raise TargetError(last_words(said.decode("utf-8", "replace")))
+            raise TargetError(last_words(output.decode("utf-8", "replace")))
 
     def done(self) -> None:
-        """Have the folder removed, whoever of those that we forked still lives."""
-        self._tell(0)
+        """Have the folder removed now, even if processes that were forked still run."""
+        self._send(0)
 
-    def _tell(self, group: int) -> None:
-        assert self._keeper.stdin
+    def _send(self, group: int) -> None:
+        assert self._cleanup.stdin
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._keeper.stdin.fileno(), b"%d\n" % group)
+            os.write(self._cleanup.stdin.fileno(), b"%d\n" % group)
 
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str) -> Iterator[Scratch]:
-    """Make a folder that a process of its own removes when this block, or this process, ends."""
+    """Make a temporary folder that is removed when the block ends or this process dies."""
     path = tempfile.mkdtemp(prefix=prefix)
-    keeper = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(KEEPER), path],
+    cleanup = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(CLEANUP), path],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    with keeper:
-        scratch = Scratch(Path(path), keeper)
+    with cleanup:
+        scratch = Scratch(Path(path), cleanup)
         try:
             yield scratch
         finally:

@@ -13,7 +13,7 @@ from tpuctl.profiling.program.recording import Recording
 from tpuctl.profiling.program.run import conclude
 from tpuctl.profiling.program.start import begin
 from tpuctl.profiling.program.watching import Origin
-from tpuctl.usercode.keeper import remove
+from tpuctl.usercode.scratch_cleanup import remove
 
 FEW = "Train for a few steps inside the block; iterate data sets there, or through p.watch(loader)."
 

@@ -1,9 +1,9 @@
-"""Waits for the end of its owner, however that comes, and removes what the owner left.
+"""Remove a scratch folder when the process that owns it ends, even by SIGKILL.
 
-Run as a script of its own, with nothing but the standard library: `keeper.py FOLDER`. Each line on
-its input is the process group of something that the owner started, or, after a minus, that ended;
-0 says that the owner is done. Only a killed one does not say it: the pipe may then stay open in
-processes that the owner forked, and the folder for as long as they live.
+Run as a script with only the standard library: `scratch_cleanup.py FOLDER`. Each line on stdin is a
+process group that the owner started, a negated one that has ended, or 0 when the owner is done. An
+owner that is killed sends nothing: then the folder goes when the pipe closes, which processes that
+the owner forked may delay.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Read until the owner is done or gone, end what still runs, and remove the folder."""
+    """Wait until the owner is done or dead, kill what still runs, and remove the folder."""
     groups = set()
     for line in sys.stdin:
         number = int(line)
@@ -33,7 +33,7 @@ def main() -> None:
 def remove(folder: str) -> None:
     """Remove a folder that other processes may still write into.
 
-    Renamed first: what they write from then on finds no folder, and cannot come in between.
+    It is renamed first, so that they cannot add files while it is being emptied.
     """
     gone = f"{folder}.gone"
     with contextlib.suppress(OSError):
