@@ -44,7 +44,7 @@ def well_known() -> Path:
 def test_without_a_login_the_next_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotLoggedInError) as caught:
         connect("my-project")
-    assert str(caught.value) == "Not logged in: there are no credentials for Google Cloud."
+    assert str(caught.value) == "Not logged in: no Google Cloud credentials found."
     assert (caught.value.hint or "").startswith("gcloud auth application-default login")
 
 
@@ -67,7 +67,7 @@ def test_a_broken_login_is_named_without_its_content(
     path = tmp_path / "login.json"
     path.write_text(content)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    with pytest.raises(NotLoggedInError, match="the credentials cannot be used: ") as caught:
+    with pytest.raises(NotLoggedInError, match="the credentials are not usable: ") as caught:
         log_in("my-project")
     assert SECRET not in f"{caught.value} {caught.value.hint}"
 

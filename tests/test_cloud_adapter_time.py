@@ -183,9 +183,8 @@ class FlakyApi:
 
 def patient(local: ManualClock, *failures: Exception, chance: float = 1.0) -> Any:
     clock = ServiceClock(local)
-    policy, rates = load_retry_policy()
     api: Any = FlakyApi(clock, *failures)
-    return api, with_retries(api, policy, rates, clock, chance=lambda: chance)
+    return api, with_retries(api, load_retry_policy(), clock, chance=lambda: chance)
 
 
 def test_waits_double_up_to_a_bound(local: ManualClock) -> None:

@@ -62,10 +62,10 @@ def connect(
     _import_client()
     from tpuctl.cloud._google_api import GoogleTpuApi
 
-    policy, rates = load_retry_policy()
+    policy = load_retry_policy()
     found, connection = _log_in(where, settings["project"], clock)
     api = GoogleTpuApi(connection, project=found, policy=policy)
-    return with_retries(api, policy, rates, connection.clock)
+    return with_retries(api, policy, connection.clock)
 
 
 def _import_client() -> None:

@@ -354,7 +354,7 @@ class _Deleter:
         )
 
     def _settled(self) -> ResourceGroup:
-        """Read the group; wait while a deletion of it, by whoever, is in progress."""
+        """Read the group; wait while any deletion of it is in progress."""
         while True:
             now = reread_group(self._api, self._planned.group)
             is_going = now.resources and now.resources[0].state == "DELETING"

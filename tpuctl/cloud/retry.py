@@ -4,8 +4,8 @@ import json
 import math
 import random
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.api import TpuApi
+from tpuctl.codec import from_plain
 from tpuctl.errors import DeadlineError, RateLimitedError, UnavailableError
 from tpuctl.units import format_duration
 
@@ -20,8 +21,16 @@ DATA = Path(__file__).parent / "data" / "retry.json"
 
 
 @dataclass(frozen=True)
+class Rate:
+    """How many requests may be sent per minute, and how many in a burst."""
+
+    per_minute: float
+    at_once: int
+
+
+@dataclass(frozen=True)
 class RetryPolicy:
-    """Deadlines of one request, and how long a request is repeated."""
+    """Deadlines of one request, how long it is repeated, and the rate of each kind of request."""
 
     read_deadline_s: float
     write_deadline_s: float
@@ -29,22 +38,12 @@ class RetryPolicy:
     longest_wait_s: float
     unavailable_for_s: float
     rate_limited_for_s: float
+    rates: Mapping[str, Rate] = field(default_factory=dict)
 
 
-def load_retry_policy() -> tuple[RetryPolicy, dict[str, tuple[float, int]]]:
-    """Read the policy, and the rate (per minute, burst) of each kind of request."""
-    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    deadline, retry = data["deadline_s"], data["retry"]
-    policy = RetryPolicy(
-        read_deadline_s=deadline["read"],
-        write_deadline_s=deadline["write"],
-        first_wait_s=retry["first_s"],
-        longest_wait_s=retry["longest_s"],
-        unavailable_for_s=retry["unavailable_for_s"],
-        rate_limited_for_s=retry["rate_limited_for_s"],
-    )
-    rates = {kind: (rate["per_minute"], rate["at_once"]) for kind, rate in data["requests"].items()}
-    return policy, rates
+def load_retry_policy() -> RetryPolicy:
+    """Read the policy from our data."""
+    return from_plain(RetryPolicy, json.loads(DATA.read_text(encoding="utf-8")))
 
 
 class Timer(Protocol):
@@ -134,13 +133,12 @@ RETRIES: dict[str, Retry | None] = {
 def with_retries(
     api: TpuApi,
     policy: RetryPolicy,
-    rates: dict[str, tuple[float, int]],
     timer: Timer,
     *,
     chance: Callable[[], float] = random.random,
 ) -> TpuApi:
     """Wrap an API so that it respects the rate limits and repeats requests where that is safe."""
-    return cast(TpuApi, _RetryingTpuApi(api, policy, rates, timer, chance))
+    return cast(TpuApi, _RetryingTpuApi(api, policy, timer, chance))
 
 
 class _RetryingTpuApi:
@@ -148,7 +146,6 @@ class _RetryingTpuApi:
         self,
         api: TpuApi,
         policy: RetryPolicy,
-        rates: dict[str, tuple[float, int]],
         timer: Timer,
         chance: Callable[[], float],
     ) -> None:
@@ -157,8 +154,8 @@ class _RetryingTpuApi:
         self._api = api
         self._policy, self._timer, self._chance = policy, timer, chance
         self._limiters = {
-            kind: RateLimiter(timer, per_minute=per_minute, at_once=at_once)
-            for kind, (per_minute, at_once) in rates.items()
+            kind: RateLimiter(timer, per_minute=rate.per_minute, at_once=rate.at_once)
+            for kind, rate in policy.rates.items()
         }
 
     def __getattr__(self, name: str) -> Any:

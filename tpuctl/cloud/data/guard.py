@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             wait_s, what = look(options)
             failures = 0
-        # Whatever it is: without a guard the TPU would be billed for ever.
+        # Whatever it is: without a guard the TPU would be billed forever.
         except Exception as error:
             wait_s = BACKOFF_S[min(failures, len(BACKOFF_S) - 1)] * random.uniform(0.5, 1)
             what = f"could not look: {type(error).__name__}: {error}"
