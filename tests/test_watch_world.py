@@ -359,11 +359,11 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchWorld]:
     ("words", "said"),
     [
         ([], "No TPU is named"),
-        (["t1"], "There is no command"),
+        (["t1"], "No command was given"),
         (["t1", "--zone", ZONE, "--", "true"], "tpuctl needs its type"),
         (["t1", "--zone", ZONE, "--zones", "b", "--", "true"], "exclude each other"),
         (["t1", "--code", "/nowhere", "--", "true"], "/nowhere is not a folder"),
-        (["t1", "--env", "1", "--", "true"], "is no variable"),
+        (["t1", "--env", "1", "--", "true"], "is not a valid variable"),
         (["t1", "--type", "v9", "--zone", ZONE, "--", "true"], "v9"),
         (["t1", "--type", "v5e-8", "--zone", ZONE, "--ttl", "0s", "--", "true"], "--ttl"),
         (["A_b", "--type", "v5e-8", "--zone", ZONE, "--", "true"], "is not a valid TPU name"),

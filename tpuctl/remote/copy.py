@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tpuctl.errors import AlreadyExistsError, TpuctlError, WorkerError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError, WorkerError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import tree as agent_tree
@@ -30,7 +31,6 @@ from tpuctl.remote.copy_plan import (
     CopyResults,
     Direction,
     LocalTree,
-    check_source_exists,
     read_tree,
 )
 from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
@@ -55,7 +55,9 @@ def copy(
     start_s, local = time.monotonic(), Path(plan.local or ".").expanduser()
     odd: tuple[str, ...] = ()
     if plan.direction is Direction.UP:
-        check_source_exists(local)
+        # Checked before connecting, which may take a while.
+        if not os.path.exists(local):
+            raise NotFoundError(f"{local} does not exist.")
         answers, odd = run_async(_upload(hosts, access, local, plan.remote, on_progress))
     else:
         if plan.local.endswith("/"):

@@ -135,12 +135,6 @@ class LocalTree:
         return all(0 <= n < count and self.entries[n].kind == FILE for n in numbers)
 
 
-def check_source_exists(path: Path) -> None:
-    """Raise NotFoundError for a missing source, before connecting to any worker."""
-    if not os.path.exists(path):
-        raise NotFoundError(f"{path} does not exist.")
-
-
 def read_tree(path: Path) -> LocalTree:
     """List a file or a folder, without what its `.gitignore` and `.tpuignore` exclude.
 

@@ -5,7 +5,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.remote.access import Access
@@ -122,21 +121,11 @@ def run_each(
         return ()
 
 
-class OutputReceiver(Protocol):
-    """Takes what workers print, as it comes."""
-
-    async def take(self, worker: int, stream: int, data: bytes) -> None:
-        """Take bytes of a worker's stdout (1) or stderr (2)."""
-
-    async def end(self, worker: int) -> None:
-        """Note that a worker prints nothing more."""
-
-
 async def _run_on_all(
     hosts: tuple[Host, ...],
     commands: Mapping[Host, Command],
     access: Access,
-    output: OutputReceiver,
+    output: "Output | _LineReader",
 ) -> tuple[RunResult, ...]:
     async def run(connection: Connection) -> RunResult:
         return await _run_on(connection, commands[connection.host], output)
@@ -145,7 +134,9 @@ async def _run_on_all(
     return with_failures(RunResult, hosts, answers)
 
 
-async def _run_on(connection: Connection, command: Command, output: OutputReceiver) -> RunResult:
+async def _run_on(
+    connection: Connection, command: Command, output: "Output | _LineReader"
+) -> RunResult:
     """Run a command on one worker; an error that ends it is part of the result."""
     host, tails = connection.host, {1: _Tail(), 2: _Tail()}
     request = {"argv": command.argv, "env": command.env, "folder": command.folder}
@@ -161,7 +152,9 @@ async def _run_on(connection: Connection, command: Command, output: OutputReceiv
     return replace(result, stdout=tails[1].text(), stderr=tails[2].text(), is_cut=cut)
 
 
-async def _follow(call: AgentCall, output: OutputReceiver, tails: "dict[int, _Tail]") -> ExitReport:
+async def _follow(
+    call: AgentCall, output: "Output | _LineReader", tails: "dict[int, _Tail]"
+) -> ExitReport:
     """Pass on a command's output until it has ended."""
     async with call.heartbeats():
         try:
