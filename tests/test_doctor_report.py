@@ -43,7 +43,7 @@ def words(machine: dict[str, Any]) -> str:
         (V5E_VM, "No framework is installed here.", "pip install -U 'jax[tpu]'"),
         (
             {**V5E_VM, "packages": {"tensorflow-cpu": "2.20.0"}},
-            "No framework that sees the TPU is installed here.",
+            "No installed framework supports the TPU here.",
             "pip install -U 'jax[tpu]'",
         ),
     ],

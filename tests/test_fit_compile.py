@@ -156,7 +156,7 @@ def test_a_program_that_does_not_fit_says_what_takes_the_memory(
     assert tried["bf16"].hbm_needed_bytes == pytest.approx(16 * GIB, rel=0.01)
     assert tried["bf16"].fits is False
     assert tried["remat"].fits is None
-    assert tried["remat"].why_not == "only you can change a step of your own"
+    assert tried["remat"].why_not == "only you can change your own step"
 
 
 def test_the_largest_batch_agrees_with_its_neighbours_compiled_one_by_one(

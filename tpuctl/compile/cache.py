@@ -47,13 +47,11 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def save(
-        self, request: CompileRequest, compilation: dict[str, Any], files: Iterable[str]
-    ) -> None:
-        """Keep a compilation as the child sent it; if that fails, the next run compiles again."""
+    def save(self, request: CompileRequest, compilation: Compilation, files: Iterable[str]) -> None:
+        """Keep a compilation; if that fails, the next run compiles again."""
         record = {
             "schema": SCHEMA,
-            "compilation": compilation,
+            "compilation": to_plain(compilation),
             "files": {path: _digest(path) for path in files if _is_users_file(path)},
         }
         _write(self._path(request), record)

@@ -120,7 +120,7 @@ def warn_before_create(accelerator_type: str, cache: Cache | None = None) -> tup
 
 
 def _does_not_fit(fit: Fit) -> str:
-    batch = f" with a batch size of {fit.batch_size:,}" if fit.batch_size else ""
+    batch = f" with a batch of {fit.batch_size:,}" if fit.batch_size else ""
     needed, available = format_bytes(fit.hbm_needed_bytes), format_bytes(fit.hbm_available_bytes)
     return (
         f"{fit.target} does not fit a {fit.accelerator_type}{batch}: each device needs {needed} "

@@ -55,9 +55,10 @@ class Session:
         for message in child.listen(LIMITS_S, self._timeout_s, more_time=MORE_TIME):
             if "result" in message:
                 result = message["result"]
-                self.cache.save(request, result["compilation"], result["files"])
+                compilation = from_plain(Compilation, result["compilation"])
+                self.cache.save(request, compilation, result["files"])
                 self.compilations += 1
-                return from_plain(Compilation, result["compilation"])
+                return compilation
             if "error" in message:
                 raise explained(child.error(message))
             seconds = round(message["done_s"], 1)

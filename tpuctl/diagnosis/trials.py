@@ -162,11 +162,10 @@ def run_trial(
         _stop(child, grace_s)
         if not had_lock:
             _remove_own_lock()
-    seconds = time.monotonic() - began
-    answer = _parse_answer(out)
+    seconds, answer = time.monotonic() - began, _parse_answer(out)
     if error is None and answer is None:
-        error = redact(err.strip()[-_STDERR_CHARACTERS:])
-        error = error or f"It ended with exit code {child.returncode}."
+        stderr = redact(err.strip()[-_STDERR_CHARACTERS:])
+        error = stderr or f"It ended with exit code {child.returncode}."
     if error is None:
         return Trial(answer, seconds, None, ())
     return Trial(None, seconds, error, explain(err).matches if err.strip() else ())

@@ -62,10 +62,12 @@ def detect(machine: Machine) -> Detection:
     """Detect where we run, without importing a framework or opening a device."""
     chips, gpus = find_chips(machine), find_gpus(machine)
     # A GKE pod or a worker that lost its chips still knows its peers.
-    expects_chips = variable(machine, "TPU_TOPOLOGY") or machine.metadata(
-        "instance/attributes/agent-worker-number"
+    belongs_to_slice = (
+        chips.count
+        or variable(machine, "TPU_TOPOLOGY")
+        or machine.metadata("instance/attributes/agent-worker-number")
     )
-    topology = find_topology(machine, chips) if chips.count or expects_chips else Topology()
+    topology = find_topology(machine, chips) if belongs_to_slice else Topology()
     platform = find_platform(ProbeInput(machine, chips, gpus, topology))
     if platform.runtime == "kaggle-gpu" and not gpus.names and gpus.count in _KAGGLE_GPUS:
         names = _KAGGLE_GPUS[gpus.count]
