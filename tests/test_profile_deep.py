@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
-from tpuctl.errors import ProfilerError, TargetError
+from tpuctl.errors import TargetError
 from tpuctl.profiling import Profile, profile_target
 from tpuctl.profiling.align import match_trace
 from tpuctl.profiling.attribution import TRACED
 from tpuctl.profiling.measure.host_trace import (
     MOST_BYTES,
     MOST_S,
+    ProfilerError,
     Running,
     Window,
     capture,

@@ -12,7 +12,6 @@
     ├── LimitPassedError        1  a figure exceeds a --fail-if limit
     ├── ScriptFailedError       1  a training script failed
     ├── CompilerError           1  the TPU compiler rejected a program
-    ├── ProfilerError           1  TensorFlow's profiler is missing or in use
     ├── ServiceFailedError      1  a tf.data server keeps ending
     ├── MissingExtraError       1  an optional part of tpuctl is not installed
     ├── NotLoggedInError        1  no credentials for Google Cloud
@@ -133,12 +132,6 @@ class CompilerError(TpuctlError):
     """The TPU compiler rejected a program."""
 
     code = "compile_failed"
-
-
-class ProfilerError(TpuctlError):
-    """TensorFlow's profiler is missing, in use or failed."""
-
-    code = "profiler"
 
 
 class ServiceFailedError(TpuctlError):

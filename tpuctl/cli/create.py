@@ -122,7 +122,7 @@ def create(
     dry_run: DryRun = False,
     project: Project = None,
 ) -> None:
-    """Create a TPU in the first zone that has one, and wait until every worker is ready."""
+    """Create a TPU, and wait until every worker is ready."""
     with ExitStack() as display:
         dialogue = _Dialogue(display, yes=yes)
         result = cloud.create(

@@ -26,16 +26,10 @@ from tpuctl.compile.hlo import parse
 from tpuctl.compile.models import Compilation, LoweredProgram, Program, Tensor
 from tpuctl.compile.program import name_layers, read_out_of_memory, read_report, summarise
 from tpuctl.compile.slices import Slice, load_facts
-from tpuctl.errors import TpuctlError, first_line
+from tpuctl.errors import CompilerError, first_line
 
 Options = dict[str, str]
 _EMPTY = Program((), (), 0, 0, 0, 0)
-
-
-class CompilerError(TpuctlError):
-    """The TPU's compiler rejected a program."""
-
-    code = "compile_failed"
 
 
 @dataclass(frozen=True)
