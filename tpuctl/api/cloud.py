@@ -57,7 +57,9 @@ def create(
     wanted = CreateOptions(name, accelerator_type, zones, **options)
     cloud = open_cloud(project)
     plan = plan_with_service(cloud.api, wanted)
-    plan = with_traffic(cloud.api, plan, bucket=None).warned(*warn_before_create(plan.accelerator_type))
+    plan = with_traffic(cloud.api, plan, bucket=None).warned(
+        *warn_before_create(plan.accelerator_type)
+    )
     if dry_run:
         return plan
     result = create_planned(
