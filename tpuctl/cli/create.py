@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from tpuctl.cli import output
 from tpuctl.cli.options import DryRun, Project, Yes
@@ -28,33 +29,33 @@ from tpuctl.settings import state_dir
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")]
+Name = Annotated[str, Argument(metavar="NAME", help="What to call it.")]
 Type = Annotated[
     str,
-    typer.Option("--accelerator-type", "--type", help="Type such as v5e-8 or v4-32."),
+    Option("--accelerator-type", "--type", help="Type such as v5e-8 or v4-32."),
 ]
-Zone = Annotated[str | None, typer.Option(help="Where; auto tries every zone that has the type.")]
-Zones = Annotated[str | None, typer.Option(help="Zones to try in this order: A,B.")]
-Spot = Annotated[bool, typer.Option("--spot", help="Cheap, and may be taken away.")]
-Reserved = Annotated[bool, typer.Option("--reserved", help="From your reservation.")]
-Queued = Annotated[bool, typer.Option("--queued", help="Wait in line, in all zones at once.")]
-Ttl = Annotated[str | None, typer.Option(help="Delete it this long after: 4h.")]
-MaxUsd = Annotated[float | None, typer.Option(help="Delete it when it has cost this.")]
-RuntimeVersion = Annotated[str | None, typer.Option(help="If not the usual one.")]
-Network = Annotated[str | None, typer.Option(help="VPC network.")]
-Subnetwork = Annotated[str | None, typer.Option(help="Subnetwork.")]
-InternalIp = Annotated[bool, typer.Option("--internal-ip", help="No external addresses.")]
-ServiceAccount = Annotated[str | None, typer.Option(help="E-mail; its VMs act as this.")]
-Label = Annotated[list[str] | None, typer.Option(help="A label, as K=V.")]
-Tag = Annotated[list[str] | None, typer.Option(help="A network tag.")]
+Zone = Annotated[str | None, Option(help="Where; auto tries every zone that has the type.")]
+Zones = Annotated[str | None, Option(help="Zones to try in this order: A,B.")]
+Spot = Annotated[bool, Option("--spot", help="Cheap, and may be taken away.")]
+Reserved = Annotated[bool, Option("--reserved", help="From your reservation.")]
+Queued = Annotated[bool, Option("--queued", help="Wait in line, in all zones at once.")]
+Ttl = Annotated[str | None, Option(help="Delete it this long after: 4h.")]
+MaxUsd = Annotated[float | None, Option(help="Delete it when it has cost this.")]
+RuntimeVersion = Annotated[str | None, Option(help="If not the usual one.")]
+Network = Annotated[str | None, Option(help="VPC network.")]
+Subnetwork = Annotated[str | None, Option(help="Subnetwork.")]
+InternalIp = Annotated[bool, Option("--internal-ip", help="No external addresses.")]
+ServiceAccount = Annotated[str | None, Option(help="E-mail; its VMs act as this.")]
+Label = Annotated[list[str] | None, Option(help="A label, as K=V.")]
+Tag = Annotated[list[str] | None, Option(help="A network tag.")]
 DataDisk = Annotated[
     list[str] | None,
-    typer.Option(metavar="source=...,mode=...", help="A disk that is there already."),
+    Option(metavar="source=...,mode=...", help="A disk that is there already."),
 ]
-StartupScript = Annotated[Path | None, typer.Option(help="Run on every VM at its start.")]
-Bucket = Annotated[str | None, typer.Option(help="Warn when the TPU is far from it.")]
-Wait = Annotated[bool, typer.Option(help="Until all workers are ready.")]
-Timeout = Annotated[str | None, typer.Option(help="Longest wait in each zone.")]
+StartupScript = Annotated[Path | None, Option(help="Run on every VM at its start.")]
+Bucket = Annotated[str | None, Option(help="Warn when the TPU is far from it.")]
+Wait = Annotated[bool, Option(help="Until all workers are ready.")]
+Timeout = Annotated[str | None, Option(help="Longest wait in each zone.")]
 
 
 def create(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import DryRun, Project, Yes
@@ -22,41 +22,35 @@ from tpuctl.supervise.plan import WatchPlan, Wishes, plan_order, plan_watch
 from tpuctl.units import parse_duration_s
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
+    list[str] | None, Argument(metavar="NAME -- CMD...", help="Which TPU, what to run.")
 ]
-Code = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Copy this folder first, and run in it.")
-]
+Code = Annotated[Path | None, Option(metavar="DIR", help="Copy this folder first, and run in it.")]
 MaxCrashes = Annotated[
     int,
-    typer.Option(metavar="K", min=1, help="Give up when the job itself has failed K times."),
+    Option(metavar="K", min=1, help="Give up when the job itself has failed K times."),
 ]
 HangAfter = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Start again when a worker is silent for so long."),
+    Option(metavar="TIME", help="Start again when a worker is silent for so long."),
 ]
 BadHostAfter = Annotated[
-    str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
+    str, Option(metavar="TIME", help="Replace the TPU when a worker is lost for so long.")
 ]
 Type = Annotated[
     str | None,
-    typer.Option("--accelerator-type", "--type", help="Type to create if needed."),
+    Option("--accelerator-type", "--type", help="Type to create if needed."),
 ]
-Zone = Annotated[str | None, typer.Option(help="Where it is, and is made again; auto is anywhere.")]
-Zones = Annotated[str | None, typer.Option(help="Where it may be made again: A,B.")]
-Spot = Annotated[bool | None, typer.Option("--spot/--no-spot", help="Like the one that there is.")]
-Queued = Annotated[
-    bool | None, typer.Option("--queued/--no-queued", help="Like the one that there is.")
-]
-Ttl = Annotated[str | None, typer.Option(help="Delete each one this long after: 4h.")]
-MaxUsd = Annotated[float | None, typer.Option(help="What all of them may cost.")]
-RuntimeVersion = Annotated[str | None, typer.Option(help="If not the same.")]
+Zone = Annotated[str | None, Option(help="Where it is, and is made again; auto is anywhere.")]
+Zones = Annotated[str | None, Option(help="Where it may be made again: A,B.")]
+Spot = Annotated[bool | None, Option("--spot/--no-spot", help="Like the one that there is.")]
+Queued = Annotated[bool | None, Option("--queued/--no-queued", help="Like the one that there is.")]
+Ttl = Annotated[str | None, Option(help="Delete each one this long after: 4h.")]
+MaxUsd = Annotated[float | None, Option(help="What all of them may cost.")]
+RuntimeVersion = Annotated[str | None, Option(help="If not the same.")]
 Delete = Annotated[
-    bool, typer.Option("--delete", help="Delete the TPU when the job is done or given up.")
+    bool, Option("--delete", help="Delete the TPU when the job is done or given up.")
 ]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Do not go on with what an earlier watch began.")
-]
+Fresh = Annotated[bool, Option("--fresh", help="Do not go on with what an earlier watch began.")]
 
 
 def watch(
