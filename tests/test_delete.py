@@ -374,7 +374,7 @@ def test_ctrl_c_leaves_the_deletion_going_and_the_same_command_follows_it(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130
-    assert "the same command again follows it" in said
+    assert "run the same command again to follow it" in said
     assert set(nodes_of(here).values()) == {"DELETING"}
     before = here.requests.total()
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as again:

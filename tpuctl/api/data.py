@@ -131,15 +131,11 @@ def serve(
     on_ready: Callable[[Service], None] = lambda service: None,
     note: Callable[[str], None] = lambda text: None,
 ) -> NoReturn:
-    """Run a tf.data service, here or on other machines, until Ctrl-C.
+    """Run a tf.data service, here or on the machines `where`, until Ctrl-C.
 
-    Args:
-        where: Machines to run it on, with `python`; by default this one.
-        workers: Number of workers; by default one per machine, each using all vCPUs.
-        port: Port of the dispatcher; workers use the following ones.
-        python: Python with TensorFlow on those machines.
-        on_ready: Called when the service runs.
-        note: Receives a line for each event.
+    By default one worker per machine, each using all vCPUs. `port` is that of the dispatcher;
+    workers use the following ones. `on_ready` is called when the service runs, `note` receives a
+    line for each event.
     """
     from tpuctl.datasets.serve import serve_here, serve_on_hosts
 

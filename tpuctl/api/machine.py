@@ -28,15 +28,10 @@ def doctor(
 ) -> Report:
     """Diagnose this machine: runtime, accelerator, frameworks, problems and how to fix them.
 
-    Args:
-        deep: Run a small computation on the accelerator, in a child process.
-        numerics: Compare the accelerator's arithmetic with float64, in a child process.
-        fix: Apply the safe fixes.
-        record: Write this machine, with secrets removed, to a file.
-        replay: Diagnose a recorded machine instead.
-        confirm: Called with a description before each fix; raise an exception to stop.
+    `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
+    `confirm` is called with a description before each one, and raises an exception to stop.
+    `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
     """
-    from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
 
     diagnosis = examine(

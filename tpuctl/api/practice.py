@@ -23,14 +23,10 @@ def start(
     detach: bool = True,
     on_started: Callable[[Started], None] = lambda started: None,
 ) -> Started:
-    """Start an emulator of the Cloud TPU API, or resume the last one.
+    """Start an emulator of the Cloud TPU API, or resume the last one unless `fresh`.
 
-    Args:
-        scenario: JSON file with zones, capacity and faults.
-        port: Port of the API; 0 picks a free one.
-        fresh: Discard the state of the last emulator.
-        detach: Return when the emulator answers; otherwise when this process is interrupted.
-        on_started: Called when the emulator answers.
+    `scenario` is a JSON file with zones, capacity and faults. `on_started` is called when the
+    emulator answers; without `detach`, it then runs until this process is interrupted.
     """
     from tpuctl.emulator import process
 

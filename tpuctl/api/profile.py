@@ -45,23 +45,9 @@ class ProfileCommands:
     ) -> Profile:
         """Measure an input pipeline, or a training while it runs.
 
-        Args:
-            target: A folder, gs://BUCKET/FOLDER, path.py:function or module:function; or a
-                training, as the words of its command line.
-            steps: Steps to measure.
-            seconds: How long to measure, by default 10.
-            batch_size: Examples per step.
-            image_size: Width and height of photographs after the resize.
-            device_step_ms: How long the device takes for a step.
-            train: Measure a real training step first.
-            fit: TPU to compile the step for, such as v5e-8.
-            model: What `fit` compiles: a target of `tpuctl.fit`.
-            verify: Measure the pipeline with and without the advice.
-            deep: Trace operations inside the stages too.
-            out: Write the profile to this .tpuprof file.
-            html: Write the report to this HTML file.
-            fail_if: Limits such as "stall>0.1"; a profile that exceeds one has failures.
-            on_progress: Called with progress and messages.
+        `target` is a folder, gs://BUCKET/FOLDER, path.py:function or module:function; or a
+        training, as the words of its command line. The other parameters are the options of the
+        command.
         """
         from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.program.run import (

@@ -39,18 +39,10 @@ def fit(
     timeout_s: float = 300.0,
     on_progress: OnProgress = silent,
 ) -> Fit | FitComparison:
-    """Compile a program for a TPU that is not here: does it fit, how fast, at what price.
+    """Compile a program for one TPU type, or for several to compare; no TPU is needed.
 
-    Args:
-        target: path.py:function, module:function, a .mlir or .stablehlo file, or a template.
-        accelerator_type: A type such as v5e-8, or several to compare.
-        batch_size: Examples per step, on all chips together.
-        max_batch: Find the largest batch that fits.
-        dtype: Element type to compile in.
-        inference: Compile only the forward pass of a model.
-        verify: If it does not fit, compile the suggested changes too.
-        timeout_s: Time limit for the user's code.
-        on_progress: Called with progress.
+    `target` is path.py:function, module:function, a .mlir or .stablehlo file, or a template.
+    `batch_size` counts the examples per step on all chips together.
     """
     from tpuctl.compile.fit import fit_types
 
@@ -94,15 +86,6 @@ def launch(
         arguments: Passed on to the script as they are.
         on: "local", the name of a TPU, or Workers.
         settings: Flags of the script, as K=V.
-        framework: auto, tensorflow, jax or torch.
-        strategy: auto, or one that `tpuctl.doctor` names.
-        cpu_devices: Split this machine's CPU into so many virtual devices.
-        code: Folder to copy to the workers instead of the script alone.
-        env: Variables on the workers, as K=V.
-        detach: Return when the job has been started on the workers.
-        job: Name of the job on the workers.
-        check: Check every worker before the start.
-        dry_run: Return the plan, and start nothing.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
@@ -236,15 +219,8 @@ class BenchCommands:
     ) -> Bench:
         """Measure how fast this machine trains a template on fake data.
 
-        Args:
-            template: Name of the template.
-            batch_sizes: Global batch sizes, also as text: "256,512".
-            epochs: Epochs per batch size; the first one is reported apart.
-            examples: Examples per epoch.
-            framework: auto, tensorflow or jax.
-            cpu_devices: Measure the CPU split into so many virtual devices, too.
-            plot: Draw microseconds per example to this PNG file.
-            on_progress: Called with progress.
+        Batch sizes are global. `cpu_devices` also measures the CPU split into so many virtual
+        devices. `plot` is a PNG to draw microseconds per example to.
         """
         from tpuctl.diagnosis.diagnose import diagnose
         from tpuctl.runtime.live import live_machine

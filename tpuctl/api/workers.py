@@ -139,16 +139,9 @@ def run(
 ) -> RunResults | StartedJob:
     """Run a command on every worker at once; exit codes and failures are in the result.
 
-    Args:
-        where: Name of a TPU, or Workers.
-        command: The program and its arguments; no shell interprets them.
-        env: Variables for the command, as K=V.
-        chdir: Folder to run it in.
-        detach: Start it as a job that keeps running; `logs` and `stop` find it.
-        job: Name of the job; implies `detach`.
-        check: Check every worker before a job is started.
-        log_bytes: How much of a job's log each worker keeps; 0 keeps all of it.
-        sink: Receives the output.
+    Variables in `env` are K=V. With `detach` or a name for the `job`, it keeps running: see `logs`
+    and `stop`; each worker keeps the last `log_bytes` of its log (0: all of it). `sink` receives
+    the output.
     """
     from tpuctl.remote.jobs import start_job
     from tpuctl.remote.run import plan_command, run_command

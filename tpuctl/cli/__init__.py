@@ -1,1 +1,1 @@
-"""The command line: options in, one result out. Everything else lives elsewhere."""
+"""The command line: each command reads options, calls a public function, shows its result."""

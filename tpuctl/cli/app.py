@@ -42,7 +42,7 @@ class Contents(TyperGroup):
         return name, _load(_ENTRIES[name]) if name else command, rest
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
-        """Run the program and leave with an exit code that tells the truth."""
+        """Run the program and exit with its code."""
         arguments = list(sys.argv[1:] if args is None else args)
         output.prepare(arguments)
         self.params.extend(common_options())

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, cast
 
-import typer
+from typer import Argument, Option
 
 import tpuctl
 from tpuctl.cli import output
@@ -18,7 +18,7 @@ from tpuctl.units import parse_duration_s
 def list_(
     zone: Zone = None,
     all_zones: Annotated[
-        bool, typer.Option("--all-zones", help="List all zones, even if a zone is set.")
+        bool, Option("--all-zones", help="List all zones, even if a zone is set.")
     ] = False,
     project: Project = None,
 ) -> None:
@@ -46,7 +46,7 @@ def show(name: Name, zone: Zone = None, project: Project = None) -> None:
 def wait(
     name: Name,
     until: Annotated[
-        str, typer.Option("--for", metavar="ready|gone", help="State to wait for.")
+        str, Option("--for", metavar="ready|gone", help="State to wait for.")
     ] = "ready",
     timeout: Timeout = None,
     zone: Zone = None,
@@ -73,10 +73,10 @@ def wait(
 
 def delete(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Names of the TPUs.")
+        list[str] | None, Argument(metavar="NAME...", help="Names of the TPUs.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All TPUs in the zone, or in all zones without one.")
+        bool, Option("--all", help="All TPUs in the zone, or in all zones without one.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -108,11 +108,11 @@ def delete(
 
 def gc(
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Delete what was found.  Default: only list it.")
+        bool, Option("--yes", "-y", help="Delete what was found. Default: only list it.")
     ] = False,
     dry_run: DryRun = False,
     zone: Annotated[
-        str | None, typer.Option(help="Zone to search.  Default: all zones, even if one is set.")
+        str | None, Option(help="Zone to search. Default: all zones, even if one is set.")
     ] = None,
     project: Project = None,
 ) -> None:
@@ -132,7 +132,7 @@ def gc(
 def quota(
     accelerator_type: Annotated[
         str | None,
-        typer.Argument(metavar="[TYPE]", help="Type such as v5e-8: in which zones does it fit?"),
+        Argument(metavar="[TYPE]", help="Type such as v5e-8: in which zones does it fit?"),
     ] = None,
     project: Project = None,
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 
 import tpuctl
 from tpuctl.api.workers import Workers
@@ -24,46 +25,41 @@ data = typer.Typer(
     ),
 )
 
-Dst = Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER for the shards.")]
-DataSet = Annotated[str, typer.Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")]
-ShardSize = Annotated[str, typer.Option(metavar="SIZE", help="Target shard size.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another data set in DST.")]
+Dst = Annotated[str, Argument(help="Folder or gs://BUCKET/FOLDER for the shards.")]
+DataSet = Annotated[str, Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")]
+ShardSize = Annotated[str, Option(metavar="SIZE", help="Target shard size.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace another data set in DST.")]
 
 
 @command(data)
 def presize(
-    src: Annotated[
-        str, typer.Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")
-    ],
+    src: Annotated[str, Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")],
     dst: Dst,
     size: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="PIXELS",
             help="224; 256x192 is height x width; 224,384 makes one data set of each.",
         ),
     ] = "224",
     mode: Annotated[
         str,
-        typer.Option(
+        Option(
             help="cover (fill and crop), contain (fit and pad with black), stretch, or short "
             "(resize the shorter side, crop nothing)."
         ),
     ] = "cover",
-    fidelity: Annotated[
-        str, typer.Option(help="Decoding: fast, balanced, high or exact.")
-    ] = "balanced",
+    fidelity: Annotated[str, Option(help="Decoding: fast, balanced, high or exact.")] = "balanced",
     encode: Annotated[
-        str,
-        typer.Option(help="jpeg, webp (small), png (lossless), raw, or yuv420 (raw, half size)."),
+        str, Option(help="jpeg, webp (small), png (lossless), raw, or yuv420 (raw, half size).")
     ] = "jpeg",
     container: Annotated[
-        str, typer.Option("--format", help="tfrecord, wds (WebDataset) or arrayrecord.")
+        str, Option("--format", help="tfrecord, wds (WebDataset) or arrayrecord.")
     ] = "tfrecord",
-    quality: Annotated[int, typer.Option(help="Quality of jpeg and webp, 1 to 100.")] = 95,
+    quality: Annotated[int, Option(help="Quality of jpeg and webp, 1 to 100.")] = 95,
     labels: Annotated[
         str,
-        typer.Option(
+        Option(
             help="folder (top-level folders), FILE.csv with path,label, none, or auto: folder if "
             "it fits."
         ),
@@ -71,34 +67,32 @@ def presize(
     shard_size: ShardSize = "128MiB",
     worker_count: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Number of processes.  Default: all vCPUs."),
+        Option("--workers", metavar="N", help="Number of processes. Default: all vCPUs."),
     ] = None,
     max_bad: Annotated[
-        str,
-        typer.Option(help="Unreadable pictures to accept: 1%, 3, or auto, the larger of the two."),
+        str, Option(help="Unreadable pictures to accept: 1%, 3, or auto, the larger of the two.")
     ] = "auto",
     retry_quarantined: Annotated[
-        bool, typer.Option("--retry-quarantined", help="Retry pictures that were left out.")
+        bool, Option("--retry-quarantined", help="Retry pictures that were left out.")
     ] = False,
     overwrite: Overwrite = False,
-    seed: Annotated[int, typer.Option(help="Shuffle seed.")] = 0,
+    seed: Annotated[int, Option(help="Shuffle seed.")] = 0,
     hosts: Annotated[
         str,
-        typer.Option(
+        Option(
             help="i/n: do every n-th shard; auto: this worker's share, on a TPU slice with DST in "
             "a bucket."
         ),
     ] = "auto",
     steal: Annotated[
-        bool, typer.Option("--steal", help="Take over shards that other machines have left.")
+        bool, Option("--steal", help="Take over shards that other machines have left.")
     ] = False,
-    engine: Annotated[str, typer.Option(help="processes (on this machine) or beam.")] = "processes",
+    engine: Annotated[str, Option(help="processes (on this machine) or beam.")] = "processes",
     beam: Annotated[
-        list[str] | None,
-        typer.Option(metavar="K=V", help="Beam option, such as runner=DataflowRunner."),
+        list[str] | None, Option(metavar="K=V", help="Beam option, such as runner=DataflowRunner.")
     ] = None,
     zone: Annotated[
-        str | None, typer.Option(help="Zone of the TPU, to warn about buckets elsewhere.")
+        str | None, Option(help="Zone of the TPU, to warn about buckets elsewhere.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -140,33 +134,33 @@ def presize(
 def cache(
     target: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="path.py:function or module:function that returns a pipeline; or a data set in a "
             "bucket, to copy."
         ),
     ],
     dst: Annotated[
         str | None,
-        typer.Argument(
-            help="Folder or gs://BUCKET/FOLDER for the shards.  Default for a data set: a folder "
-            "that all processes share.",
+        Argument(
+            help="Folder or gs://BUCKET/FOLDER for the shards. Default for a data set: a folder "
+            "that all processes share."
         ),
     ] = None,
     variants: Annotated[
-        int, typer.Option(metavar="N", help="How often to run the pipeline, with seeds 0, 1, ...")
+        int, Option(metavar="N", help="How often to run the pipeline, with seeds 0, 1, ...")
     ] = 1,
     elements: Annotated[
-        int | None, typer.Option(metavar="N", help="Keep only the first N elements.")
+        int | None, Option(metavar="N", help="Keep only the first N elements.")
     ] = None,
     shard_size: ShardSize = "128MiB",
-    seed: Annotated[int, typer.Option(help="Seed of the first variant.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the first variant.")] = 0,
     overwrite: Overwrite = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Predict size and time from a sample, write nothing.")
+        bool, Option("--dry-run", help="Predict size and time from a sample, write nothing.")
     ] = False,
     limit: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Most space for shared copies; the oldest are deleted."),
+        Option(metavar="SIZE", help="Most space for shared copies; the oldest are deleted."),
     ] = None,
 ) -> None:
     """Run an input pipeline once and keep its elements; or copy a data set from a bucket.
@@ -188,8 +182,7 @@ def cache(
 
 @command(data)
 def verify(
-    dst: DataSet,
-    deep: Annotated[bool, typer.Option("--deep", help="Also decode every record.")] = False,
+    dst: DataSet, deep: Annotated[bool, Option("--deep", help="Also decode every record.")] = False
 ) -> None:
     """Check every byte of a data set against its manifest.
 
@@ -207,7 +200,7 @@ def show(
     dst: DataSet,
     sheet: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw up to 64 records as a contact sheet to this PNG."),
+        Option(metavar="FILE", help="Draw up to 64 records as a contact sheet to this PNG."),
     ] = None,
 ) -> None:
     """Show what a data set holds: totals, labels, sizes, what was left out.
@@ -223,17 +216,15 @@ def show(
 def serve(
     name: workers.Name = None,
     count: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", help="Workers.  Default: one per machine."),
+        int | None, Option("--workers", metavar="N", help="Workers. Default: one per machine.")
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(help="Port of the dispatcher; workers use the following ones."),
+        int | None, Option(help="Port of the dispatcher; workers use the following ones.")
     ] = None,
     host: workers.Host = None,
     worker: workers.Worker = "all",
     python: Annotated[
-        str, typer.Option(metavar="FILE", help="Python with TensorFlow on those machines.")
+        str, Option(metavar="FILE", help="Python with TensorFlow on those machines.")
     ] = "python3",
     key: workers.Key = None,
     jump: workers.Jump = None,

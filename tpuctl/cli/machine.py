@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 import tpuctl
 from tpuctl.cli import output
@@ -13,24 +13,22 @@ from tpuctl.cli.options import Yes
 from tpuctl.reporters import machine as report
 from tpuctl.reporters.types import render_types
 
-Deep = Annotated[bool, typer.Option("--deep", help="Run a small computation on the accelerator.")]
+Deep = Annotated[bool, Option("--deep", help="Run a small computation on the accelerator.")]
 Numerics = Annotated[
-    bool, typer.Option("--numerics", help="Compare the accelerator's arithmetic with float64.")
+    bool, Option("--numerics", help="Compare the accelerator's arithmetic with float64.")
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Apply safe fixes after confirmation.")]
+Fix = Annotated[bool, Option("--fix", help="Apply safe fixes after confirmation.")]
 Record = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write this machine to a JSON file, with secrets removed."),
+    Option(metavar="FILE", help="Write this machine to a JSON file, with secrets removed."),
 ]
-Replay = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Diagnose a recorded machine instead.")
-]
+Replay = Annotated[Path | None, Option(metavar="FILE", help="Diagnose a recorded machine instead.")]
 Text = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TEXT...]", help="An error, a code or a log file.  Default: stdin."),
+    Argument(metavar="[TEXT...]", help="An error, a code or a log file. Default: stdin."),
 ]
 Type = Annotated[
-    str | None, typer.Argument(metavar="[TYPE]", help="Type such as v5e-8, v4-32 or tpu7x-8.")
+    str | None, Argument(metavar="[TYPE]", help="Type such as v5e-8, v4-32 or tpu7x-8.")
 ]
 
 

@@ -5,36 +5,31 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TPU.")]
-Project = Annotated[
-    str | None, typer.Option(help="Google Cloud project.  Default: the project setting.")
-]
+Name = Annotated[str, Argument(metavar="NAME", help="Name of the TPU.")]
+Project = Annotated[str | None, Option(help="Google Cloud project. Default: the project setting.")]
 Zone = Annotated[
     str | None,
-    typer.Option(help="Zone such as us-central1-a; - for all zones.  Default: the zone setting."),
+    Option(help="Zone such as us-central1-a; - for all zones. Default: the zone setting."),
 ]
-Timeout = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Maximum wait, such as 90s or 1h30m.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
-]
+Timeout = Annotated[str | None, Option(metavar="TIME", help="Maximum wait, such as 90s or 1h30m.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Skip confirmation.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done, without doing it.")]
 
 _common = typer.Typer(add_completion=False)
 
 
 @_common.command()
 def _every_command(
-    as_json: bool = typer.Option(
+    as_json: bool = Option(
         False, "--json", help="Print the result as one JSON document.", expose_value=False
     ),
-    verbose: bool = typer.Option(
+    verbose: bool = Option(
         False, "--verbose", "-v", help="Show the reasons for the result.", expose_value=False
     ),
-    debug: bool = typer.Option(
+    debug: bool = Option(
         False, "--debug", help="Show the traceback of an error.", expose_value=False
     ),
 ) -> None:

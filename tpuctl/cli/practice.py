@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 import tpuctl
 from tpuctl.cli import output
@@ -16,9 +17,7 @@ emulator = typer.Typer(
     no_args_is_help=True,
     help="Run a local emulator of the Cloud TPU API: no account, no bill.",
     epilog=examples(
-        'eval "$(tpuctl emulator start --detach)"',
-        "tpuctl emulator status",
-        "tpuctl emulator stop",
+        'eval "$(tpuctl emulator start --detach)"', "tpuctl emulator status", "tpuctl emulator stop"
     ),
 )
 
@@ -26,10 +25,10 @@ emulator = typer.Typer(
 def demo(
     images: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="At least 8 photographs.  Default: 200 generated ones."),
+        Option(metavar="DIR", help="At least 8 photographs. Default: 200 generated ones."),
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for shards, profiles and the report.")
+        Path, Option(metavar="DIR", help="Folder for shards, profiles and the report.")
     ] = Path("tpuctl-demo"),
 ) -> None:
     """Run everything end to end on this machine, and write a report.
@@ -46,17 +45,14 @@ def demo(
 @command(emulator)
 def start(
     scenario: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON file with zones, capacity and faults."),
+        Path | None, Option(metavar="FILE", help="JSON file with zones, capacity and faults.")
     ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the API; 0 picks a free one.")
-    ] = 0,
+    port: Annotated[int, Option(min=0, max=65535, help="Port of the API; 0 picks a free one.")] = 0,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the emulator is running.")
+        bool, Option("--detach", help="Return when the emulator is running.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard the state of the last emulator.")
+        bool, Option("--fresh", help="Discard the state of the last emulator.")
     ] = False,
 ) -> None:
     """Start an emulator, or resume the last one; prints the variables to export.

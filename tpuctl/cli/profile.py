@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 import tpuctl
 from tpuctl.cli import output
@@ -24,56 +25,54 @@ profile = typer.Typer(
 
 Target = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="TARGET | -- CMD...",
         help="A folder of photographs or shards, gs://BUCKET/FOLDER of shards, path.py:function, "
         "module:function; or a program after --.",
     ),
 ]
 Seconds = Annotated[
-    float | None, typer.Option(metavar="S", min=0.5, help="Seconds to measure.  Default: 10.")
+    float | None, Option(metavar="S", min=0.5, help="Seconds to measure. Default: 10.")
 ]
 HtmlPath = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the report to this HTML file.")
+    Path | None, Option(metavar="FILE", help="Write the report to this HTML file.")
 ]
 OutPath = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the profile to this .tpuprof file.")
+    Path | None, Option(metavar="FILE", help="Write the profile to this .tpuprof file.")
 ]
 FailIf = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="LIMIT", help="Exit with 1 if this holds, such as 'stall>0.1'.  Can be repeated."
+    Option(
+        metavar="LIMIT", help="Exit with 1 if this holds, such as 'stall>0.1'. Can be repeated."
     ),
 ]
-ProfilePath = Annotated[Path, typer.Argument(help="A .tpuprof file.")]
+ProfilePath = Annotated[Path, Argument(help="A .tpuprof file.")]
 
 
 @command(profile)
 def run(
     target: Target,
-    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Steps to measure.")] = None,
+    steps: Annotated[int | None, Option(metavar="N", min=1, help="Steps to measure.")] = None,
     seconds: Seconds = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Examples per step.")] = 32,
+    batch_size: Annotated[int, Option(metavar="N", min=1, help="Examples per step.")] = 32,
     image_size: Annotated[
-        int, typer.Option(metavar="PIXELS", min=1, help="Size of photographs after the resize.")
+        int, Option(metavar="PIXELS", min=1, help="Size of photographs after the resize.")
     ] = 224,
     device_step_ms: Annotated[
-        float | None, typer.Option(metavar="MS", help="Time of a step on the device.")
+        float | None, Option(metavar="MS", help="Time of a step on the device.")
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Measure the time of a real training step.")
+        bool, Option("--train", help="Measure the time of a real training step.")
     ] = False,
     fit: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Compile the step for a TPU such as v5e-8.")
+        str | None, Option(metavar="TYPE", help="Compile the step for a TPU such as v5e-8.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="What --fit compiles: a target of tpuctl fit.")
-    ] = "images",
+    model: Annotated[str, Option(help="What --fit compiles: a target of tpuctl fit.")] = "images",
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure with and without each piece of advice.")
+        bool, Option("--verify", help="Measure with and without each piece of advice.")
     ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Trace operations in the stages too; costs up to 5 %.")
+        bool, Option("--deep", help="Trace operations in the stages too; costs up to 5 %.")
     ] = False,
     out: OutPath = None,
     html: HtmlPath = None,
@@ -111,13 +110,12 @@ def run(
 def watch(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PID | -- CMD...",
-            help="Id of a profiled process, or a program to start.",
+        Argument(
+            metavar="PID | -- CMD...", help="Id of a profiled process, or a program to start."
         ),
     ],
     seconds: Annotated[
-        float | None, typer.Option(metavar="S", min=0.5, help="Stop the program after so long.")
+        float | None, Option(metavar="S", min=0.5, help="Stop the program after so long.")
     ] = None,
     out: OutPath = None,
 ) -> None:
@@ -140,9 +138,7 @@ def watch(
 
 @command(profile)
 def trace(
-    path: Annotated[
-        Path, typer.Argument(help="An .xplane.pb file, or the log folder that holds one.")
-    ],
+    path: Annotated[Path, Argument(help="An .xplane.pb file, or the log folder that holds one.")],
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -165,10 +161,10 @@ def show(
     file: ProfilePath,
     html: HtmlPath = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the profile to this PNG file.")
+        Path | None, Option(metavar="FILE", help="Draw the profile to this PNG file.")
     ] = None,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Print the stages, or a trace's idle time, as CSV.")
+        bool, Option("--csv", help="Print the stages, or a trace's idle time, as CSV.")
     ] = False,
     fail_if: FailIf = None,
 ) -> None:

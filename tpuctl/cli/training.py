@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 import tpuctl
 from tpuctl.api.workers import Workers
@@ -31,7 +32,7 @@ bench = typer.Typer(
     ),
 )
 
-TemplateName = Annotated[str, typer.Argument(help="Name of a template.")]
+TemplateName = Annotated[str, Argument(help="Name of a template.")]
 
 
 @templates.callback()
@@ -62,9 +63,7 @@ def show(name: TemplateName) -> None:
 
 
 @command(templates)
-def new(
-    name: TemplateName, folder: Annotated[Path, typer.Argument(help="Folder for the copy.")]
-) -> None:
+def new(name: TemplateName, folder: Annotated[Path, Argument(help="Folder for the copy.")]) -> None:
     """Copy a template into a folder, to change it.
 
     Examples:
@@ -74,34 +73,34 @@ def new(
 
 
 def launch(
-    script: Annotated[str, typer.Argument(help="Name of a template, or path of a script.")],
+    script: Annotated[str, Argument(help="Name of a template, or path of a script.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
+        Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
     ] = None,
     on: Annotated[
-        str, typer.Option(metavar="local|NAME", help="This machine, or every worker of a TPU.")
+        str, Option(metavar="local|NAME", help="This machine, or every worker of a TPU.")
     ] = "local",
     host: workers.Host = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="K=V", help="Flag of the script, such as steps=100."),
+        Option("--set", metavar="K=V", help="Flag of the script, such as steps=100."),
     ] = None,
-    framework: Annotated[str, typer.Option(help="auto, tensorflow, jax or torch.")] = "auto",
-    strategy: Annotated[str, typer.Option(help="auto, or a strategy that doctor lists.")] = "auto",
+    framework: Annotated[str, Option(help="auto, tensorflow, jax or torch.")] = "auto",
+    strategy: Annotated[str, Option(help="auto, or a strategy that doctor lists.")] = "auto",
     cpu_devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of virtual CPU devices.")
+        int | None, Option(metavar="N", min=1, help="Number of virtual CPU devices.")
     ] = None,
     code: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to copy to the workers instead of the script."),
+        Option(metavar="DIR", help="Folder to copy to the workers instead of the script."),
     ] = None,
     env: workers.Env = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Start a job on the workers and return.")
+        bool, Option("--detach", help="Start a job on the workers and return.")
     ] = False,
     job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Name for the job on the workers.")
+        str | None, Option(metavar="JOB", help="Name for the job on the workers.")
     ] = None,
     check: workers.Check = True,
     key: workers.Key = None,
@@ -152,13 +151,13 @@ class Dtype(str, Enum):
 def fit(
     target: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="path.py:function, module:function, a .mlir or .stablehlo file, or a template."
         ),
     ],
     types: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--accelerator-type",
             "--type",
             metavar="TYPE",
@@ -166,20 +165,20 @@ def fit(
         ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Examples per step, on all chips.")
+        int | None, Option(metavar="N", min=1, help="Examples per step, on all chips.")
     ] = None,
     max_batch: Annotated[
-        bool, typer.Option("--max-batch", help="Find the largest batch that fits.")
+        bool, Option("--max-batch", help="Find the largest batch that fits.")
     ] = False,
-    dtype: Annotated[Dtype | None, typer.Option(help="Compile in bfloat16 or float32.")] = None,
+    dtype: Annotated[Dtype | None, Option(help="Compile in bfloat16 or float32.")] = None,
     inference: Annotated[
-        bool, typer.Option("--inference", help="Compile only the forward pass of a model.")
+        bool, Option("--inference", help="Compile only the forward pass of a model.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="If it does not fit, compile the suggested changes.")
+        bool, Option("--verify", help="If it does not fit, compile the suggested changes.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="S", min=1, help="Time limit for your code, in seconds.")
+        float, Option(metavar="S", min=1, help="Time limit for your code, in seconds.")
     ] = 300,
 ) -> None:
     """Compile for a TPU you do not have: does it fit, and how fast?
@@ -206,23 +205,16 @@ def fit(
 @bench.callback()
 def run_bench(
     context: typer.Context,
-    template: Annotated[str, typer.Option(help="Template to train, on fake data.")] = "mnist-cnn",
-    batch: Annotated[
-        str, typer.Option(metavar="N,N...", help="Global batch sizes.")
-    ] = "256,512,1024",
-    epochs: Annotated[
-        int, typer.Option(metavar="N", help="Epochs; the first is reported apart.")
-    ] = 4,
-    examples: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Examples per epoch.")
-    ] = None,
-    framework: Annotated[str, typer.Option(help="auto, tensorflow or jax.")] = "auto",
+    template: Annotated[str, Option(help="Template to train, on fake data.")] = "mnist-cnn",
+    batch: Annotated[str, Option(metavar="N,N...", help="Global batch sizes.")] = "256,512,1024",
+    epochs: Annotated[int, Option(metavar="N", help="Epochs; the first is reported apart.")] = 4,
+    examples: Annotated[int | None, Option(metavar="N", min=1, help="Examples per epoch.")] = None,
+    framework: Annotated[str, Option(help="auto, tensorflow or jax.")] = "auto",
     cpu_devices: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=2, help="Measure so many virtual CPU devices, too."),
+        int | None, Option(metavar="N", min=2, help="Measure so many virtual CPU devices, too.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw microseconds per example to this PNG.")
+        Path | None, Option(metavar="FILE", help="Draw microseconds per example to this PNG.")
     ] = None,
 ) -> None:
     """Measure how fast this machine trains at several batch sizes."""
@@ -242,7 +234,7 @@ def run_bench(
     output.show(result, report.render_bench)
 
 
-Sweep = Annotated[Path, typer.Argument(help="File with the output of tpuctl bench --json.")]
+Sweep = Annotated[Path, Argument(help="File with the output of tpuctl bench --json.")]
 
 
 @command(bench)

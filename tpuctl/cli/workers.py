@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 import tpuctl
 from tpuctl.api.workers import Workers
@@ -16,42 +16,36 @@ from tpuctl.reporters import workers as report
 from tpuctl.units import parse_bytes, parse_duration_s
 
 Name = Annotated[
-    str | None,
-    typer.Argument(metavar="[NAME]", help="Name of a TPU; USER@NAME logs in as USER."),
+    str | None, Argument(metavar="[NAME]", help="Name of a TPU; USER@NAME logs in as USER.")
 ]
 NameOrLocal = Annotated[
-    str | None,
-    typer.Argument(metavar="[NAME|local]", help="Name of a TPU, or local for this machine."),
+    str | None, Argument(metavar="[NAME|local]", help="Name of a TPU, or local for this machine.")
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME -- CMD...", help="Name of a TPU, then the command after --."),
+    Argument(metavar="NAME -- CMD...", help="Name of a TPU, then the command after --."),
 ]
 Host = Annotated[
-    str | None,
-    typer.Option(metavar="USER@IP,...", help="Machines to use instead of a TPU."),
+    str | None, Option(metavar="USER@IP,...", help="Machines to use instead of a TPU.")
 ]
-Worker = Annotated[str, typer.Option(metavar="N", help="Worker numbers such as 0,2-3, or all.")]
-Job = Annotated[str | None, typer.Option(metavar="JOB", help="Name of the job.  Default: newest.")]
+Worker = Annotated[str, Option(metavar="N", help="Worker numbers such as 0,2-3, or all.")]
+Job = Annotated[str | None, Option(metavar="JOB", help="Name of the job. Default: newest.")]
 NewJob = Annotated[
-    str | None, typer.Option("--job", metavar="JOB", help="Name for the job; implies --detach.")
+    str | None, Option("--job", metavar="JOB", help="Name for the job; implies --detach.")
 ]
 Key = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Private SSH key.  Default: gcloud's, or one of our own."),
+    Option(metavar="FILE", help="Private SSH key. Default: gcloud's, or one of our own."),
 ]
-Jump = Annotated[str | None, typer.Option(metavar="USER@HOST", help="SSH jump host.")]
-InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Connect to internal addresses.")]
-Sudo = Annotated[bool, typer.Option("--sudo", help="Look and act as root, with passwordless sudo.")]
+Jump = Annotated[str | None, Option(metavar="USER@HOST", help="SSH jump host.")]
+InternalIp = Annotated[bool, Option("--internal-ip", help="Connect to internal addresses.")]
+Sudo = Annotated[bool, Option("--sudo", help="Look and act as root, with passwordless sudo.")]
 Env = Annotated[
-    list[str] | None,
-    typer.Option(metavar="K=V", help="Variable for the command.  Can be repeated."),
+    list[str] | None, Option(metavar="K=V", help="Variable for the command. Can be repeated.")
 ]
-Chdir = Annotated[str | None, typer.Option(metavar="DIR", help="Folder to run the command in.")]
-Check = Annotated[bool, typer.Option(help="Check every worker before starting a job.")]
-Grace = Annotated[
-    str, typer.Option(metavar="TIME", help="Time between TERM and KILL, such as 30s.")
-]
+Chdir = Annotated[str | None, Option(metavar="DIR", help="Folder to run the command in.")]
+Check = Annotated[bool, Option(help="Check every worker before starting a job.")]
+Grace = Annotated[str, Option(metavar="TIME", help="Time between TERM and KILL, such as 30s.")]
 
 
 def run(
@@ -61,12 +55,12 @@ def run(
     env: Env = None,
     chdir: Chdir = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Start a job that keeps running without you.")
+        bool, Option("--detach", help="Start a job that keeps running without you.")
     ] = False,
     job: NewJob = None,
     check: Check = True,
     log_limit: Annotated[
-        str, typer.Option(metavar="SIZE", help="Largest log of a job, per worker; 0 for no limit.")
+        str, Option(metavar="SIZE", help="Largest log of a job, per worker; 0 for no limit.")
     ] = "1GiB",
     key: Key = None,
     jump: Jump = None,
@@ -104,8 +98,8 @@ def split_name(words: list[str] | None) -> tuple[str | None, list[str]]:
 
 
 def cp(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Local path, or NAME:path.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="NAME:path, or local path.")],
+    source: Annotated[str, Argument(metavar="SRC", help="Local path, or NAME:path.")],
+    target: Annotated[str, Argument(metavar="DST", help="NAME:path, or local path.")],
     host: Host = None,
     worker: Worker = "all",
     key: Key = None,
@@ -132,13 +126,11 @@ def logs(
     host: Host = None,
     worker: Worker = "all",
     job: Job = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue until the job ends.")
-    ] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Continue until the job ends.")] = False,
     tail: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Show only the last N lines per worker.")
+        int | None, Option(metavar="N", min=0, help="Show only the last N lines per worker.")
     ] = None,
-    all_jobs: Annotated[bool, typer.Option("--list", help="List the jobs instead.")] = False,
+    all_jobs: Annotated[bool, Option("--list", help="List the jobs instead.")] = False,
     key: Key = None,
     jump: Jump = None,
     zone: Zone = None,
@@ -187,7 +179,7 @@ def stop(
 def ssh(
     name: Name = None,
     host: Host = None,
-    worker: Annotated[str, typer.Option(metavar="N", help="Number of the worker.")] = "0",
+    worker: Annotated[str, Option(metavar="N", help="Number of the worker.")] = "0",
     key: Key = None,
     jump: Jump = None,
     zone: Zone = None,
@@ -210,10 +202,8 @@ def top(
     name: NameOrLocal = None,
     host: Host = None,
     worker: Worker = "all",
-    once: Annotated[
-        bool, typer.Option("--once", help="Show it once, as --json and a pipe do.")
-    ] = False,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between updates.")] = "2s",
+    once: Annotated[bool, Option("--once", help="Show it once, as --json and a pipe do.")] = False,
+    interval: Annotated[str, Option(metavar="TIME", help="Time between updates.")] = "2s",
     sudo: Sudo = False,
     key: Key = None,
     jump: Jump = None,

@@ -1,1 +1,1 @@
-"""Results in, text or JSON or HTML out. Nothing here measures, decides or prints."""
+"""Results as text, JSON and HTML. Nothing here measures, decides or prints."""

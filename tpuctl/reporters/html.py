@@ -1,4 +1,4 @@
-"""The few pieces that every HTML report is made of; one file, no network, nothing unescaped."""
+"""Building blocks of HTML reports: one file, no network requests, all text escaped."""
 
 import base64
 import hashlib
@@ -35,45 +35,45 @@ def _checksum(code: str) -> str:
 
 
 def title(text: str) -> str:
-    """The finding, on top."""
+    """Write the main heading."""
     return f"<h1>{escape(text)}</h1>"
 
 
 def section(heading: str, *parts: str) -> str:
-    """A heading and what belongs to it."""
+    """Write a section with its heading."""
     return f"<section><h2>{escape(heading)}</h2>{''.join(parts)}</section>"
 
 
 def paragraph(text: str, *, css: str = "") -> str:
-    """One paragraph of plain text."""
+    """Write a paragraph of plain text."""
     return f'<p class="{css}">{escape(text)}</p>' if css else f"<p>{escape(text)}</p>"
 
 
 def code(text: str) -> str:
-    """A command or snippet to copy."""
+    """Write a command or snippet to copy."""
     return f"<pre><code>{escape(text)}</code></pre>"
 
 
 def advice(what: str, change: str) -> str:
-    """What would help, and the command or line of code that does it."""
+    """Write a piece of advice, and the command or line of code for it."""
     return paragraph(what) + paragraph(f"→ {change}", css="change")
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list of sentences; nothing for none."""
+    """Write a list, or nothing if it is empty."""
     rows = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f"<ul>{rows}</ul>" if rows else ""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of text; cells that start with a digit are aligned as numbers."""
+    """Write a table; cells that start with a digit are aligned as numbers."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def bars(rows: Iterable[tuple[str, float, str, bool]], *, wide: bool = False) -> str:
-    """Horizontal bars: label, share of one, what to write beside it, whether to stress it.
+    """Draw horizontal bars from label, share of one, text beside it, and whether to highlight it.
 
     `wide` leaves room for labels that are sentences.
     """
@@ -86,7 +86,7 @@ def bars(rows: Iterable[tuple[str, float, str, bool]], *, wide: bool = False) ->
 
 
 def strip(pieces: Iterable[tuple[float, str, str]]) -> str:
-    """A timeline: share of the whole, kind of piece (a style), what to say on hovering."""
+    """Draw a timeline from share of the whole, kind of piece (a style) and tooltip."""
     parts = "".join(
         f'<i class="{escape(kind)}" style="--share:{share:.5f}" title="{escape(says)}"></i>'
         for share, kind, says in pieces
@@ -95,7 +95,7 @@ def strip(pieces: Iterable[tuple[float, str, str]]) -> str:
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
-    """Big numbers with what they are."""
+    """Show large numbers with their names."""
     cells = "".join(
         f"<div><strong>{escape(value)}</strong><span>{escape(name)}</span></div>"
         for name, value in pairs
@@ -104,7 +104,7 @@ def figures(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def image(png_base64: str, alternative: str) -> str:
-    """A PNG inside the page."""
+    """Embed a PNG."""
     return f'<img alt="{escape(alternative)}" src="data:image/png;base64,{png_base64}">'
 
 
