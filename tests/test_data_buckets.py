@@ -98,7 +98,7 @@ def test_nothing_is_a_data_set_before_its_manifest(bucket: Bucket, photos: Path)
     storage = bucket(fault)
     with pytest.raises(PermissionDeniedError):
         presize(photos, ADDRESS, SMALL)
-    with pytest.raises(NotFoundError, match="is no data set"):
+    with pytest.raises(NotFoundError, match="is not a data set"):
         verify(ADDRESS)
     shards = {name: data for name, data in content(storage).items() if name.startswith("train-")}
     assert shards
