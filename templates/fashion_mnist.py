@@ -5,8 +5,7 @@
 
 The folder holds the four *-ubyte.gz files of Fashion-MNIST or MNIST. KERAS_BACKEND=tensorflow or
 jax. After an interruption the same command resumes at the next step and ends with the same
-weights. On two vCPUs, `--data digits` (scikit-learn's, see
-docs/training.md) gives 88 % of the test after 10 epochs.
+weights. `--data digits` (docs/training.md makes it) gives 88 % of the test on two vCPUs.
 """
 
 import argparse

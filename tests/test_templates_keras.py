@@ -80,7 +80,7 @@ SHARDS = ("--data", "shards", "--batch-size", 16)
         ("mnist-cnn", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL),
         ("fashion-mnist", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL),
         ("imdb-lstm", "jax", signal.SIGTERM, 143, "Epoch 2", (*SMALL, "--length", 8)),
-        ("images", "tensorflow", signal.SIGKILL, -9, "epoch 1:", SHARDS),
+        ("images", "tensorflow", signal.SIGKILL, -9, "Epoch 2", SHARDS),
     ],
 )
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
