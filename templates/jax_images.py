@@ -1,35 +1,40 @@
 """Train an image classifier in plain JAX on a mesh of all devices, one host or many.
 
     python jax_images.py --data shards --epochs 2  # made by tpuctl data presize
-    python jax_images.py --data fake --steps 20    # no data, any laptop
-    python jax_images.py --data fake --steps 20 --cpu-devices 4  # a mesh of four
+    python jax_images.py --data fake --steps 20 --cpu-devices 4  # no data, a mesh of four
 
 No Keras, no TensorFlow: the shards are read with the standard library,
 pictures are decoded with Pillow in threads and turned over at random on
 the device. On several hosts start the same command on each of them with
 --strategy distributed+mesh; every host reads its own part of each batch.
 
-Interrupt it whenever you like: the same command goes on at the next step
+Interrupt it whenever you like: the same command resumes at the next step
 and ends with the same weights. The time spent waiting for pictures is
 measured and said at the end.
-
-Measured: 240 pictures of 32x32 of the digits 0, 1 and 2 (scikit-learn),
-batch 24, 5 epochs on two vCPUs: 99 % are read correctly while training.
+Measured: 240 pictures of scikit-learn's digits 0, 1 and 2, --batch-size 24
+--epochs 5 on two vCPUs: 99 % are read correctly while training.
 """
 
 import argparse
+import io
 import itertools
 import json
 import os
 import signal
 import statistics
 import struct
-import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}. Install it: pip install jax (on a TPU: jax[tpu])") from None
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--data", default="fake", help="folder or gs:// address of shards, or 'fake'")
@@ -37,41 +42,28 @@ parser.add_argument("--steps", type=int, help="train this many steps instead of 
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch-size", type=int, default=32, help="global: over all devices and hosts")
 parser.add_argument("--out", default="training", help="checkpoint.npz, model.npz and result.json")
+parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument(
-    "--strategy",
-    default="auto",
-    choices=["auto", "default", "mesh", "single", "cpu", "distributed+mesh"],
-    help="how to spread a batch over devices; 'auto' is a mesh of all of this host",
-)
-parser.add_argument("--learning-rate", type=float, default=1e-3, help="for a batch of 32; scaled")
-parser.add_argument(
-    "--dtype",
-    default="auto",
-    choices=["auto", "float32", "bfloat16"],
-    help="of the arithmetic; 'auto' is bfloat16 on TPUs (weights stay float32)",
-)
+parser.add_argument("--strategy", default="auto", help="'auto' is a mesh of all of this host",
+                    choices=["auto", "default", "mesh", "single", "cpu",
+                             "distributed+mesh"])  # fmt: skip
+parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; never scaled")
+parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
 parser.add_argument("--trace", type=int, help="record so many steps into OUT/trace")
-parser.add_argument("--cpu-devices", type=int, help="split the CPU into so many pretended devices")
+parser.add_argument("--cpu-devices", type=int, help="split the CPU into virtual devices")
 
 # `tpuctl launch` picks from these; for TensorFlow see the template images.
 FRAMEWORKS = ("jax",)
 # What a damaged shard or picture ends in.
 UNREADABLE = (OSError, IndexError, KeyError, ValueError, struct.error)
-# The learning rate that suits this batch is scaled linearly with the real one.
-BASE_BATCH_SIZE = 32
 CHANNELS = (32, 64, 128, 256)
 
 
 # ---- Devices -------------------------------------------------------------------------------------
-
-
 def open_mesh(name: str):
     """A mesh with one axis, `data`, over the devices that take part."""
-    import jax
-
     if name == "distributed+mesh":
         # Before anything else; on Cloud TPUs and GKE it finds the other hosts by itself.
         jax.distributed.initialize()
@@ -80,15 +72,10 @@ def open_mesh(name: str):
 
 
 # ---- Data ----------------------------------------------------------------------------------------
-
-
 def read_bytes(place: str) -> bytes:
     """A local file, or an object of a bucket where gcsfs is installed."""
     if not place.startswith("gs://"):
-        path = Path(place)
-        if not path.is_file():
-            raise SystemExit(f"--data: there is no file {place}. Without data: --data fake")
-        return path.read_bytes()
+        return Path(place).read_bytes()
     try:
         import gcsfs
     except ModuleNotFoundError:
@@ -157,8 +144,6 @@ def parse_example(record: bytes):
 
 def decode(record: bytes, side: int):
     """A record's picture, cut from the middle, and its label."""
-    import io
-
     from PIL import Image
 
     encoded, label = parse_example(record)
@@ -167,12 +152,13 @@ def decode(record: bytes, side: int):
     return np.asarray(picture.crop((left, top, left + side, top + side))), label
 
 
-def read_batches(folder: str, manifest: dict, batch_size: int, seed: int, step: int, part: tuple):
+def read_batches(args: argparse.Namespace, manifest: dict, step: int, part: tuple):
     """Endless (uint8 pictures, labels) from a step on: this host's part of each full batch.
 
     The order follows from seed and epoch alone: first of the shards, then within each. Shards that
     lie before the step are not even opened.
     """
+    folder, batch_size, seed = args.data, args.batch_size, args.seed
     side, shards = min(manifest["options"]["size"]), manifest["shards"]
     per_epoch = sum(shard["records"] for shard in shards) // batch_size
     index, count = part
@@ -207,8 +193,9 @@ def stack(decoding: list):
     return np.stack(pictures), np.array(labels, np.int32)
 
 
-def fake_batches(size: int, batch_size: int, seed: int, step: int, part: tuple):
+def fake_batches(args: argparse.Namespace, manifest: None, step: int, part: tuple):
     """Four patterns with noise: nothing to fetch, and yet something to learn."""
+    size, batch_size, seed = args.image_size, args.batch_size, args.seed
     cells = -(-size // 8)
     patterns = np.random.default_rng(seed).integers(0, 256, (4, cells, cells, 3))
     patterns = patterns.repeat(8, axis=1).repeat(8, axis=2)[:, :size, :size]
@@ -224,8 +211,6 @@ def fake_batches(size: int, batch_size: int, seed: int, step: int, part: tuple):
 
 
 # ---- Model and step ------------------------------------------------------------------------------
-
-
 def make_state(classes: int, seed: int) -> dict:
     """Weights, Adam's two moments of each, and the number of steps done."""
     rng = np.random.default_rng(seed)
@@ -242,8 +227,6 @@ def make_state(classes: int, seed: int) -> dict:
 
 def predict(weights: dict, pictures, dtype):
     """Logits of a ConvNet; channels are multiples of the MXU's lanes where it is deep."""
-    import jax
-    import jax.numpy as jnp
 
     def conv(x, name, stride):
         kernel = weights[name].astype(dtype)
@@ -270,8 +253,6 @@ def predict(weights: dict, pictures, dtype):
 
 def make_step(learning_rate: float, seed: int, dtype):
     """The training step: (state, pictures, labels) to (state, figures)."""
-    import jax
-    import jax.numpy as jnp
 
     def step(state, pictures, labels):
         # Augmentation on the device: half of the pictures are seen in a mirror. The key follows
@@ -312,7 +293,6 @@ def spread_step(step, mesh):
 
     JAX runs ahead of the host by itself; what TensorFlow calls steps per execution is not needed.
     """
-    import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
     everywhere = NamedSharding(mesh, PartitionSpec())
@@ -323,8 +303,6 @@ def spread_step(step, mesh):
 
 def make_example(batch: int = 256, image_size: int = 224, dtype: str = "bfloat16"):
     """What `tpuctl fit jax-images` compiles: the step of `--data fake`, for a batch."""
-    import jax
-
     step = make_step(learning_rate=1e-3, seed=0, dtype=dtype)
     pictures = jax.ShapeDtypeStruct((batch, image_size, image_size, 3), "uint8")
     labels = jax.ShapeDtypeStruct((batch,), "int32")
@@ -333,105 +311,81 @@ def make_example(batch: int = 256, image_size: int = 224, dtype: str = "bfloat16
 
 
 # ---- Checkpoints ---------------------------------------------------------------------------------
-
-
-def save(path: Path, state: dict) -> None:
+def save(path: Path, state: dict, **more) -> None:
     """Leave the whole file or none; one host writes for all."""
-    import jax
-
     if jax.process_index() == 0:
         flat = {jax.tree_util.keystr(key): value for key, value in jax.tree.leaves_with_path(state)}
         part = path.with_name("part.npz")
-        np.savez(part, **{name: np.asarray(value) for name, value in flat.items()})
+        np.savez(part, **{name: np.asarray(value) for name, value in flat.items()}, **more)
         os.replace(part, path)
 
 
-def restore(out: Path, settings: dict, state: dict) -> dict:
-    """The state that the same run saved last, or the one given."""
-    import jax
-
-    record, checkpoint = out / "settings.json", out / "checkpoint.npz"
-    same = record.exists() and json.loads(record.read_text()) == settings
-    if not (same and checkpoint.exists()):
-        checkpoint.unlink(missing_ok=True)
-        record.write_text(json.dumps(settings))
-        return state
+def restore(checkpoint: Path, settings: str, state: dict) -> dict:
+    """Return the state that was saved last; refuse that of a run with other mathematics."""
     with np.load(checkpoint) as saved:
-        return jax.tree_util.tree_map_with_path(
-            lambda key, _: saved[jax.tree_util.keystr(key)], state
-        )
+        if saved["settings"] != settings:
+            parser.error(f"--out has {saved['settings']}, not {settings}: --overwrite?")
+        keystr = jax.tree_util.keystr
+        return jax.tree_util.tree_map_with_path(lambda key, _: saved[keystr(key)], state)
 
 
 # ---- One run, top to bottom ----------------------------------------------------------------------
-
-
 def main() -> None:
     """Read the flags, open the mesh, train, and say how fast and how well it went."""
     args = parser.parse_args()
-    for name in ("steps", "epochs", "batch_size", "save_every", "image_size", "cpu_devices"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    if args.seed < 0:
-        parser.error("--seed must be at least 0")
+    for name in [n for n, v in vars(args).items() if type(v) is int and v < (n != "seed")]:
+        parser.error(f"--{name.replace('_', '-')} must be at least {int(name != 'seed')}")
     if args.cpu_devices:
-        # JAX reads this once, when it starts.
-        flag = f"--xla_force_host_platform_device_count={args.cpu_devices}"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+        jax.config.update("jax_num_cpu_devices", args.cpu_devices)
     out = Path(args.out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SystemExit(f"--out: {error}") from None
+        parser.error(f"--out: {error}")
     fake = args.data == "fake"
     manifest = None if fake else read_manifest(args.data)
     if manifest and len(manifest["classes"]) < 2:
         raise SystemExit(f"--data: {args.data} has no classes; presize it with --labels.")
 
-    try:
-        import jax
-        import jax.numpy as jnp
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"{error}. Install it: pip install jax (on a TPU: jax[tpu])") from None
-
     mesh = open_mesh(args.strategy)
     devices, part = list(mesh.devices.flat), (jax.process_index(), jax.process_count())
-    if args.batch_size % len(devices):
+    share, uneven = divmod(args.batch_size, len(devices))
+    if uneven:
         near = max(1, round(args.batch_size / len(devices))) * len(devices)
         parser.error(
             f"--batch-size {args.batch_size} does not divide over {len(devices)} replicas; "
             f"--batch-size {near} would"
         )
-    records = None if fake else sum(shard["records"] for shard in manifest["shards"])
-    if records is not None and args.batch_size > records:
-        parser.error(
-            f"--batch-size {args.batch_size} is more than the {records} examples there are"
-        )
-    steps_per_epoch = 10 if fake else records // args.batch_size
+    records = 10 * args.batch_size if fake else sum(s["records"] for s in manifest["shards"])
+    if args.batch_size > records:
+        parser.error(f"--batch-size {args.batch_size} is more than the {records} examples")
+    steps_per_epoch = records // args.batch_size
     total_steps = args.steps or args.epochs * steps_per_epoch
-    learning_rate = args.learning_rate * args.batch_size / BASE_BATCH_SIZE
-    on_tpu = devices[0].platform == "tpu"
-    wide = args.dtype == "float32" or (args.dtype == "auto" and not on_tpu)
+    wide = args.dtype == "float32" or (args.dtype == "auto" and devices[0].platform != "tpu")
     dtype = jnp.float32 if wide else jnp.bfloat16
     classes = 4 if fake else len(manifest["classes"])
 
     print(f"mesh: {len(devices)} devices ({devices[0].device_kind}) on {part[1]} hosts")
-    print(f"arithmetic: {jnp.dtype(dtype).name}; {classes} classes")
-    print(f"batch: {args.batch_size} global, {args.batch_size // len(devices)} per replica")
-    rate = f"{args.learning_rate} x {args.batch_size}/{BASE_BATCH_SIZE} = {learning_rate:g}"
-    print(f"learning rate: {rate}")
-    print(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
-
-    step, everywhere, split = spread_step(make_step(learning_rate, args.seed, dtype), mesh)
-    settings = {**vars(args), "epochs": None, "steps": None, "save_every": None, "trace": None}
-    state = restore(out, settings, make_state(classes, args.seed))
-    first_step = int(state["step"])
-    if first_step:
-        print(f"going on after step {first_step}", flush=True)
-    state = jax.device_put(state, everywhere)
-    where = (args.batch_size, args.seed, first_step, part)
-    batches = (
-        fake_batches(args.image_size, *where) if fake else read_batches(args.data, manifest, *where)
+    print(f"arithmetic: {jnp.dtype(dtype).name}; batch: {args.batch_size}, {share} per replica")
+    print(
+        f"steps: {total_steps}, {steps_per_epoch} in an epoch; rate {args.learning_rate}, as given"
     )
+
+    step, everywhere, split = spread_step(make_step(args.learning_rate, args.seed, dtype), mesh)
+    # Other devices or more steps continue a run; where one of these differs, it is another run.
+    about = zlib.crc32(json.dumps(args.image_size if fake else manifest["shards"]).encode())
+    settings = f"batch {args.batch_size}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    settings, checkpoint = f"{settings}, {jnp.dtype(dtype).name}", out / "checkpoint.npz"
+    state = make_state(classes, args.seed)
+    if checkpoint.exists() and not args.overwrite:
+        state = restore(checkpoint, settings, state)
+        print(f"resuming after step {int(state['step'])}", flush=True)
+    first_step = int(state["step"])
+    if first_step >= total_steps:
+        print(f"{first_step} steps are done already: ask for more, or --overwrite")
+        return
+    state = jax.device_put(state, everywhere)
+    batches = (fake_batches if fake else read_batches)(args, manifest, first_step, part)
 
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -457,57 +411,39 @@ def main() -> None:
             jax.profiler.stop_trace()
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
         if leaving or count % args.save_every == 0:
-            save(out / "checkpoint.npz", state)
+            save(checkpoint, state, settings=settings)
         if time.perf_counter() - spoken > 1 or count == total_steps:
             spoken = time.perf_counter()
             rate = args.batch_size / step_s[-1]
             print(f"step {count}: loss {figures['loss']:.4f}, {rate:,.0f} examples/s", flush=True)
         if leaving:
-            print(f"stopped after step {count}; the same command goes on from there", flush=True)
-            sys.exit(128 + stopped[0])
+            print(f"stopped after step {count}; the same command resumes there", flush=True)
+            raise SystemExit(128 + stopped[0])
 
     # Each device holds a copy of the step number, which its own execution counted up.
     copies = [(str(s.device), int(s.data) - first_step) for s in state["step"].addressable_shards]
-    share = args.batch_size // len(devices)
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in copies]
     save(out / "model.npz", state["weights"])
-    rest = step_s[1:] or step_s
-    median_s = statistics.median(rest) if rest else None
-    accuracy = float(np.mean(accuracies[-steps_per_epoch:])) if accuracies else None
+    first_ms, median_s = round(step_s[0] * 1e3, 2), statistics.median(step_s[1:] or step_s)
+    accuracy = float(np.mean(accuracies[-steps_per_epoch:]))
     waited = sum(wait_s[1:]) / sum(step_s[1:]) if len(step_s) > 8 else None
-    result = {
-        "template": "jax-images",
-        "framework": "jax",
-        "strategy": args.strategy,
-        "devices": [str(device) for device in devices],
-        "replicas": len(devices),
-        "batch_size": args.batch_size,
-        "learning_rate": learning_rate,
-        "steps": total_steps,
-        "resumed_after_step": first_step,
-        "steps_per_epoch": steps_per_epoch,
-        "first_step_ms": round(step_s[0] * 1e3, 2) if step_s else None,
-        "step_ms": {"p50": round(median_s * 1e3, 3)} if median_s else None,
-        "examples_per_s": round(args.batch_size / median_s, 1) if median_s else None,
-        "input_wait_fraction": waited and round(waited, 4),
-        "train_accuracy": accuracy and round(accuracy, 4),
-        "executed": executed,
-        "model": str(out / "model.npz"),
-    }
+    result = {**vars(args), "template": "jax-images", "framework": "jax", "executed": executed}
+    result |= {"devices": [str(device) for device in devices], "replicas": len(devices)}
+    result |= {"steps": total_steps, "resumed_after_step": first_step}
+    result |= {"steps_per_epoch": steps_per_epoch, "first_step_ms": first_ms}
+    result |= {"step_ms": {"p50": round(median_s * 1e3, 3)}, "train_accuracy": round(accuracy, 4)}
+    result |= {"examples_per_s": round(args.batch_size / median_s, 1)}
+    result |= {"input_wait_fraction": waited and round(waited, 4), "model": str(out / "model.npz")}
     if part[0] == 0:
-        unfinished = out / "result.json.part"
-        unfinished.write_text(json.dumps(result, indent=2))
-        os.replace(unfinished, out / "result.json")
-        (out / "checkpoint.npz").unlink(missing_ok=True)
-    if median_s:
-        print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {step_s[0] * 1e3:.0f} ms)")
-        print(f"speed: {result['examples_per_s']} examples/s")
+        (out / "result.json").write_text(json.dumps(result, indent=2))
+    # Last, and kept: the same command with more steps continues here.
+    save(checkpoint, state, settings=settings)
+    print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
+    print(f"speed: {result['examples_per_s']} examples/s")
     if waited is not None:
         print(f"waited for pictures: {waited:.0%} of the time")
-    for entry in executed:
-        print(f"{entry['device']} executed {entry['steps']} steps, {entry['examples']} examples")
-    if accuracy is not None:
-        print(f"accuracy of the last epoch, before each update: {accuracy:.1%}")
+    print(f"executed: {executed}")
+    print(f"accuracy of the last epoch, before each update: {accuracy:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,22 @@
 """The Keras templates, trained for real: quality, replicas, interruption, refusals."""
 
+import csv
+import gzip
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.training_runs import different, interrupt, refused, train, weights, write_digits
+from tests.training_runs import (
+    different,
+    interrupt,
+    refused,
+    said,
+    train,
+    weights,
+    write_digits,
+)
 from tpuctl import data
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -14,13 +24,19 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, the last 360 as the test."""
+    """scikit-learn's 1,797 handwritten digits, the last 360 as the test: .npz and IDX files."""
     sklearn_datasets = pytest.importorskip("sklearn.datasets")
     bunch = sklearn_datasets.load_digits()
     x, y = (bunch.images * 15.9).astype(np.uint8), bunch.target
-    path = tmp_path_factory.mktemp("digits") / "digits.npz"
-    np.savez(path, x_train=x[:1437], y_train=y[:1437], x_test=x[1437:], y_test=y[1437:])
-    return path
+    folder = tmp_path_factory.mktemp("digits")
+    arrays = {"x_train": x[:1437], "y_train": y[:1437], "x_test": x[1437:], "y_test": y[1437:]}
+    np.savez(folder / "digits.npz", **arrays)
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    for name, array in zip(names, arrays.values(), strict=True):
+        header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+        with gzip.open(folder / f"{name}-ubyte.gz", "wb") as file:
+            file.write(header + array.astype(np.uint8).tobytes())
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -31,39 +47,40 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reviews in the layout of aclImdb, whose words lean one way or the other."""
+    """320 reviews whose words lean one way or the other; the last 64 are the test."""
     rng = np.random.default_rng(0)
-    words = {"pos": ["fine", "warm", "moving"], "neg": ["dull", "weak", "noisy"]}
+    words = {"positive": ["fine", "warm", "moving"], "negative": ["dull", "weak", "noisy"]}
     plain = ["the", "film", "plot", "and", "actor", "scene", "was", "it", "a", "of"]
-    folder = tmp_path_factory.mktemp("aclImdb")
-    for split, count in (("train", 128), ("test", 32)):
-        for kind in ("pos", "neg"):
-            (folder / split / kind).mkdir(parents=True)
-            for number in range(count):
-                text = " ".join(rng.choice(plain + words[kind], 14))
-                (folder / split / kind / f"{number}.txt").write_text(f"{text}<br />End.")
-    return folder
+    path = tmp_path_factory.mktemp("reviews") / "reviews.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["review", "sentiment"])
+        for number in range(320):
+            kind = ("positive", "negative")[number % 2]
+            rows.writerow([f"{' '.join(rng.choice(plain + words[kind], 14))}<br />End.", kind])
+    return path
 
 
-DIGITS = ("--batch-size", 64, "--learning-rate", 12e-3)
-
-
-def test_the_mnist_cnn_learns(tmp_path: Path, digits: Path) -> None:
-    result = train("mnist-cnn", "tensorflow", tmp_path, "--data", digits, *DIGITS, "--epochs", 8)
-    assert result["test_accuracy"] > 0.8
-    assert [epoch["steps"] for epoch in result["epochs"]] == [22] * 8
+def test_the_mnist_cnn_learns_with_its_defaults(tmp_path: Path, digits: Path) -> None:
+    """What its docstring says: 89 %."""
+    result = train("mnist-cnn", "tensorflow", tmp_path, "--data", digits / "digits.npz")
+    assert result["test_accuracy"] > 0.85
+    assert [epoch["steps"] for epoch in result["epochs"]] == [44] * 10
+    assert result["learning_rate"] == 1e-3
 
 
 SMALL = ("--data", "fake", "--examples", 112, "--batch-size", 16)
+SHARDS = ("--data", "shards", "--batch-size", 16)
 
 
 @pytest.mark.parametrize(
-    ("template", "backend", "number", "exit_code", "options"),
+    ("template", "backend", "number", "exit_code", "after", "options"),
     [
-        ("mnist-cnn", "tensorflow", signal.SIGTERM, 143, SMALL),
-        ("fashion-mnist", "jax", signal.SIGKILL, -9, SMALL),
-        ("imdb-lstm", "jax", signal.SIGTERM, 143, (*SMALL, "--length", 8)),
-        ("images", "tensorflow", signal.SIGKILL, -9, ("--data", "shards", "--batch-size", 16)),
+        ("mnist-cnn", "tensorflow", signal.SIGTERM, 143, "Epoch 2", SMALL),
+        ("mnist-cnn", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL),
+        ("fashion-mnist", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL),
+        ("imdb-lstm", "jax", signal.SIGTERM, 143, "Epoch 2", (*SMALL, "--length", 8)),
+        ("images", "tensorflow", signal.SIGKILL, -9, "Epoch 2", SHARDS),
     ],
 )
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
@@ -73,6 +90,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     backend: str,
     number: signal.Signals,
     exit_code: int,
+    after: str,
     options: tuple[object, ...],
 ) -> None:
     options = tuple(shards if word == "shards" else word for word in options)
@@ -80,8 +98,9 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     options = (*options, "--cpu-devices", 2, "--save-every", 3)
     out = tmp_path / "parts"
     endless = (*options, "--epochs", 10_000)
-    assert interrupt(template, backend, out, number, "epoch 1:", *endless) == exit_code
-    done = int(next(out.glob("step-*")).stem.partition("-")[2])
+    assert interrupt(template, backend, out, number, after, *endless) == exit_code
+    with np.load(out / "checkpoint.npz") as saved:
+        done = int(saved["step"])
     steps = done + 5
     parts = train(template, backend, out, *options, "--steps", steps)
     assert parts["resumed_after_step"] == done > 0
@@ -90,7 +109,9 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     assert different(weights(Path(whole["model"])), weights(Path(parts["model"]))) == []
     assert [entry["steps"] for entry in whole["executed"]] == [steps, steps]
     assert [entry["examples"] for entry in whole["executed"]] == [steps * 8] * 2
-    assert not list(out.glob("step-*"))
+    # A finished run that is asked for more goes on from its end.
+    more = train(template, backend, out, *options, "--steps", steps + 2)
+    assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
 
 
 def test_the_images_template_learns_from_shards(tmp_path: Path, shards: Path) -> None:
@@ -133,16 +154,44 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
 
 
 def test_fashion_mnist_learns_on_two_replicas_and_both_worked(tmp_path: Path, digits: Path) -> None:
-    options = ("--data", digits, "--batch-size", 60, "--learning-rate", 0.05, "--epochs", 6)
-    more = ("--cpu-devices", 2, "--trace", 2)
-    result = train("fashion-mnist", "tensorflow", tmp_path, *options, *more)
+    """What its docstring says of one device: 88 %."""
+    result = train("fashion-mnist", "tensorflow", tmp_path, "--data", digits, "--cpu-devices", 2)
     assert result["test_accuracy"] > 0.85
     assert result["replicas"] == 2
-    assert [entry["steps"] for entry in result["executed"]] == [6 * 23] * 2
-    assert [entry["examples"] for entry in result["executed"]] == [6 * 23 * 30] * 2
+    assert [entry["steps"] for entry in result["executed"]] == [10 * 44] * 2
+    assert [entry["examples"] for entry in result["executed"]] == [10 * 44 * 16] * 2
     assert len({entry["device"] for entry in result["executed"]}) == 2
-    assert [epoch["steps"] for epoch in result["epochs"]] == [23] * 6
+    assert [epoch["steps"] for epoch in result["epochs"]] == [44] * 10
+    log = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [int(row["epoch"]) for row in log] == list(range(10))
+
+
+def test_images_records_a_trace(tmp_path: Path, shards: Path) -> None:
+    options = ("--data", shards, "--batch-size", 16, "--steps", 6, "--trace", 2)
+    train("images", "tensorflow", tmp_path, *options)
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize("template", ["fashion-mnist", "images"])
+def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
+    tmp_path: Path, template: str
+) -> None:
+    small = ("--image-size", 16) if template == "images" else ("--examples", 64)
+    options = ("--data", "fake", "--batch-size", 16, *small)
+    first = train(template, "jax", tmp_path, *options, "--steps", 2)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    told = refused(template, "jax", tmp_path, *options, "--steps", 4, "--learning-rate", 0.5)
+    assert "0.001" in told
+    assert "0.5" in told
+    assert "--overwrite" in told
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert "2 steps are done already" in said(template, "jax", tmp_path, *options, "--steps", 2)
+    # Two devices instead of one compute the same: the run goes on.
+    more = train(template, "jax", tmp_path, *options, "--steps", 3, "--cpu-devices", 2)
+    assert (more["resumed_after_step"], more["replicas"]) == (2, 2)
+    again = (*options, "--steps", 2, "--learning-rate", 0.5, "--overwrite")
+    assert train(template, "jax", tmp_path, *again)["resumed_after_step"] == 0
+    assert first["learning_rate"] == 1e-3
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
@@ -163,10 +212,10 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, digits
 
     assert "--dtype: invalid choice: 'float16'" in says("--dtype", "float16")
     assert "unrecognized arguments: --stepps" in says("--stepps", 2)
-    assert "there is no file nowhere.npz" in says("--data", "nowhere.npz")
+    assert "No such file or directory: 'nowhere.npz'" in says("--data", "nowhere.npz")
     assert "--data fake" in says("--data", tmp_path / "empty")
-    uneven = says("--data", digits, "--batch-size", 63, "--cpu-devices", 2)
-    assert "--batch-size 63 does not divide over 2 replicas; --batch-size 64 would" in uneven
+    uneven = says("--data", digits / "digits.npz", "--batch-size", 63, "--cpu-devices", 2)
+    assert "--batch-size must be a multiple of 2 and at most 1437" in uneven
     several = refused("mnist-cnn", "tensorflow", tmp_path, "--cpu-devices", 2,
                       "--steps-per-execution", 2)  # fmt: skip
     assert "--steps-per-execution above 1 fails under --strategy mirrored" in several
@@ -175,11 +224,11 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, digits
     np.savez(wrong, x_train=pictures, y_train=[0] * 5, x_test=pictures, y_test=[0] * 20)
     assert "images of shape (20, 8, 8) and labels of (5,)" in says("--data", wrong)
     wrong.write_bytes(b"junk")
-    assert f"--data: could not read {wrong}" in says("--data", wrong)
-    assert "--out: " in refused("mnist-cnn", "jax", wrong / "out")
+    assert f"--data {wrong} " in says("--data", wrong)
+    assert f"--out {wrong / 'out'}: " in refused("mnist-cnn", "jax", wrong / "out")
     assert "--seed must be at least 0" in says("--seed", -1)
     assert "KERAS_BACKEND=torch is not for" in refused("mnist-cnn", "torch", tmp_path)
     floats = tmp_path / "floats.npz"
     images, labels = np.zeros((4, 2, 2)), np.zeros(4)
     np.savez(floats, x_train=images, x_test=images, y_train=labels, y_test=labels)
-    assert "holds float64 images, not uint8" in says("--data", floats)
+    assert "holds float64 images of shape (4, 2, 2)" in says("--data", floats)
