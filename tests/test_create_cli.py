@@ -216,7 +216,7 @@ def test_a_program_that_cannot_fit_is_spoken_of_before_anybody_pays(
     cache.remember(question)
     result = tpuctl(*CREATE, "--zone", A, "--dry-run", "--json")
     [warning] = [words for words in result.document["warnings"] if "train.py:make" in words]
-    assert "does not fit a v5litepod-8 with a batch size of 4,096" in warning
+    assert "does not fit a v5litepod-8 with a batch of 4,096" in warning
     assert "each device needs 32 GiB and has 15.8 GiB" in warning
     result = tpuctl(*CREATE, "--zone", A, "--yes")
     assert warning in result.stderr

@@ -136,7 +136,7 @@ def test_a_pipeline_runs_on_it_and_its_servers_are_kept_alive() -> None:
         assert process.stderr is not None
         said = process.stderr.read()
         assert "worker-0 ended (signal 9) and is restarted." in said
-        assert "The service has ended." in said
+        assert "The service has stopped." in said
 
 
 @needs_tf

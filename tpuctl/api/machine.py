@@ -32,6 +32,7 @@ def doctor(
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
     """
+    from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
 
     diagnosis = examine(

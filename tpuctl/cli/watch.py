@@ -112,7 +112,7 @@ def watch(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a job and keep it alive, on a new TPU after a preemption."""
+    """Run a job and keep it alive, also when its TPU is preempted."""
     name, *command = words or [""]
     if not name:
         raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")
