@@ -169,7 +169,8 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 
 def _with_subclasses(kind: type) -> list[type]:
-    return [kind, *(below for child in kind.__subclasses__() for below in _with_subclasses(child))]
+    children: list[type] = kind.__subclasses__()
+    return [kind, *(below for child in children for below in _with_subclasses(child))]
 
 
 @cache

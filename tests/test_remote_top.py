@@ -323,8 +323,8 @@ def test_the_table_lives_until_ctrl_c_and_shows_who_is_lost(own: Slice) -> None:
 def test_many_chips_make_one_line_for_each_worker(golden) -> None:
     chip = ChipUse(0, "/dev/vfio/0", 80.0, 4 * GIB, 16 * GIB, 41, "ana", "python train.py", None)
     unknown = ChipUse(3, "/dev/vfio/3", None, None, None, None, None, None, "nobody uses it")
-    machine = {"address": "h", "vcpus": 112}
-    memory = {"memory_bytes": 192 * GIB, "memory_used_bytes": 20 * GIB}
+    machine: dict[str, Any] = {"address": "h", "vcpus": 112}
+    memory: dict[str, Any] = {"memory_bytes": 192 * GIB, "memory_used_bytes": 20 * GIB}
     busy = WorkerUse(index=0, **machine, **memory, vcpu_percent=31.7, chips=(chip,) * 4)
     chips = (chip, chip, chip, unknown)
     other = WorkerUse(index=1, **machine, chips=chips, why_null="no /proc")
