@@ -22,17 +22,6 @@ from tpuctl.reporters import changes as report
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
 
-EXAMPLES = """Examples:
-
-  tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
-
-  tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot --max-usd 20
-
-  tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
-"""
-
-app = typer.Typer(add_completion=False)
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new TPU.")]
 Type = Annotated[
     str,
@@ -95,7 +84,6 @@ Timeout = Annotated[
 ]
 
 
-@app.command(epilog=EXAMPLES)
 def create(
     name: Name,
     accelerator_type: Type,
@@ -122,7 +110,13 @@ def create(
     dry_run: DryRun = False,
     project: Project = None,
 ) -> None:
-    """Create a TPU, and wait until every worker is ready."""
+    """Create a TPU, and wait until every worker is ready.
+
+    Examples:
+        tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
+        tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot
+        tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
+    """
     with ExitStack() as display:
         dialogue = _Dialogue(display, yes=yes)
         result = cloud.create(
@@ -153,14 +147,9 @@ def create(
             on_interrupt=dialogue.leave_or_cancel,
             on_progress=dialogue.progress,
             on_attempt=dialogue.attempt,
-            on_warning=show_warning,
+            on_warning=output.warn,
         )
     output.show(result, report.render_create_plan if dry_run else report.render_created)
-
-
-def show_warning(text: str) -> None:
-    """Print a warning that is not part of the result."""
-    output.note(f"Warning: {text}")
 
 
 def optional_seconds(text: str | None) -> float | None:
@@ -180,7 +169,7 @@ class _Dialogue:
         """Show the price and ask whether to spend it; then start the progress display."""
         self._is_search = len(plan.offers) > 1
         for warning in plan.warnings:
-            show_warning(warning)
+            output.warn(warning)
         if plan.to_try:
             output.note(report.create_price(plan))
             output.confirm(report.create_question(plan), yes=self._yes)

@@ -7,7 +7,7 @@ import typer
 
 from tpuctl.api import cloud
 from tpuctl.cli import output, workers
-from tpuctl.cli.create import optional_seconds, show_warning
+from tpuctl.cli.create import optional_seconds
 from tpuctl.cli.options import DryRun, Project, Yes
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
@@ -16,17 +16,6 @@ from tpuctl.errors import UsageError
 from tpuctl.reporters import changes as report
 from tpuctl.supervise.plan import WatchPlan
 from tpuctl.units import parse_duration_s
-
-EXAMPLES = """Examples:
-
-  tpuctl watch t1 --code . -- python train.py
-
-  tpuctl watch t1 --type v5e-8 --zone auto --spot -- python train.py
-
-  tpuctl watch t1 --hang-after 15m --delete -- python train.py
-"""
-
-app = typer.Typer(add_completion=False)
 
 Words = Annotated[
     list[str] | None,
@@ -86,7 +75,6 @@ Fresh = Annotated[
 ]
 
 
-@app.command(epilog=EXAMPLES)
 def watch(
     words: Words = None,
     code: Code = None,
@@ -112,7 +100,13 @@ def watch(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a job and keep it alive, also when its TPU is preempted."""
+    """Run a job and keep it alive, also when its TPU is preempted.
+
+    Examples:
+        tpuctl watch t1 --code . -- python train.py
+        tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot -- python train.py
+        tpuctl watch t1 --hang-after 15m --delete -- python train.py
+    """
     name, *command = words or [""]
     if not name:
         raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")
@@ -143,7 +137,7 @@ def watch(
         sink=output.worker_sink(),
         note=output.note,
         progress=states,
-        on_warning=show_warning,
+        on_warning=output.warn,
     )
     output.show(result, report.render_watch_plan if dry_run else report.render_watched)
 
@@ -151,7 +145,7 @@ def watch(
 def _confirm(plan: WatchPlan, *, yes: bool) -> None:
     """Show what it may cost; ask where a TPU is created right away."""
     for warning in plan.warnings:
-        show_warning(warning)
+        output.warn(warning)
     promise = report.watch_promise(plan)
     output.note(promise[0].upper() + promise[1:])
     if plan.creates_now:
