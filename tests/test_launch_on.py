@@ -20,9 +20,9 @@ from tests.waiting import wait_until
 from tests.workers import Slice, alive, running_slice
 from tpuctl.cloud.models import Node
 from tpuctl.remote.barrier import Probe
+from tpuctl.training.choose import Choice, choose
 from tpuctl.training.remote_launch import WorkerSetup, changes_for, situation_of
 from tpuctl.training.snippets import install_line
-from tpuctl.training.strategy import Choice, choose
 
 SCRIPT = '''"""Train nothing."""
 import argparse, os, sys, time

@@ -10,7 +10,7 @@ import pytest
 from tests.machines import chips, diagnosed
 from tpuctl.errors import InvalidInputError
 from tpuctl.training import snippets
-from tpuctl.training.strategy import FRAMEWORKS, Choice, Situation, choose, choose_keras
+from tpuctl.training.choose import FRAMEWORKS, Choice, Situation, choose, choose_keras
 
 TPU = Situation(accelerator="tpu", devices=8)
 

@@ -17,7 +17,7 @@ from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.live import LiveMachine, live_machine
 from tpuctl.runtime.machine import Machine, variable
 from tpuctl.runtime.redact import redact
-from tpuctl.training.strategy import (
+from tpuctl.training.choose import (
     Choice,
     Situation,
     choose,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tpuctl.training.strategy import Choice
+from tpuctl.training.choose import Choice
 
 _KERAS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
 

@@ -12,8 +12,8 @@ from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageEr
 from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Flag, Template, describe_script, find_template
+from tpuctl.training.choose import FRAMEWORKS, Choice
 from tpuctl.training.environment import Change, find_libtpu, plan_environment
-from tpuctl.training.strategy import FRAMEWORKS, Choice
 
 RUNNER = "tpuctl.training.runner"
 _NOT_INSTALLED = "not-installed"

@@ -22,9 +22,7 @@ from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Template
-from tpuctl.training.environment import Change, plan_environment
-from tpuctl.training.plan import RUNNER, LaunchPlan, find_script, pick_choice, plan_launch
-from tpuctl.training.strategy import (
+from tpuctl.training.choose import (
     Choice,
     Situation,
     choose,
@@ -32,6 +30,8 @@ from tpuctl.training.strategy import (
     choose_tensorflow,
     choose_torch,
 )
+from tpuctl.training.environment import Change, plan_environment
+from tpuctl.training.plan import RUNNER, LaunchPlan, find_script, pick_choice, plan_launch
 
 FOLDER = "tpuctl-launch"
 """Folder on the workers for a script that is copied alone."""

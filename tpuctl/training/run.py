@@ -18,7 +18,7 @@ from typing import IO, Any
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
 from tpuctl.storage.local import translated_write_errors
-from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, idle_devices, read_counts
+from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
 
 # Keras stops within a batch, and a template saves its checkpoint within seconds.

@@ -12,7 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, write_counts
+from tpuctl.training.devices import COUNTS_VARIABLE, Executed, write_counts
 
 
 def main(arguments: list[str] | None = None) -> None:

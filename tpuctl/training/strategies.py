@@ -12,10 +12,10 @@ from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
-from tpuctl.training.device_counts import Devices
+from tpuctl.training.choose import FRAMEWORKS, Choice
+from tpuctl.training.devices import Devices
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
 from tpuctl.training.schedules import scaled_rate
-from tpuctl.training.strategy import FRAMEWORKS, Choice
 
 BASE_BATCH_SIZE = 32
 _UNUSABLE = frozenset({"not-installed", "none-on-tpu"})

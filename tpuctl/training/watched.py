@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_result
-from tpuctl.training.device_counts import Executed
+from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan
 from tpuctl.training.run import Training, Watched, run_training
 
