@@ -40,7 +40,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         api = next((api for api in self._apis if path.startswith(api.prefixes)), _UNKNOWN)
         try:
-            self._check_host()
+            # A web page could reach this server through a name that was rebound to loopback.
+            if self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
+                raise api_error("permission", permission="loopback", resource="this emulator")
             body = Body(self.rfile, self.headers, api.error)
         except ServiceError as error:
             # Its body was not read, so nobody knows where the next request begins.
@@ -54,11 +56,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
-
-    def _check_host(self) -> None:
-        """Refuse requests that a web page made through a name that was rebound to loopback."""
-        if self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
-            raise api_error("permission", permission="loopback", resource="this emulator")
 
     def _send(self, reply: Reply) -> None:
         if reply.content is None:
