@@ -115,19 +115,15 @@ def _batches(x: Any) -> Iterator[Any]:
     if hasattr(x, "element_spec") and hasattr(x, "as_numpy_iterator"):
         is_tuple = isinstance(x.element_spec, tuple)
         return (batch[0] if is_tuple else batch for batch in x.as_numpy_iterator())
-    if isinstance(x, Iterator) or not _is_arrays(x):
-        if not isinstance(x, Iterable):
-            raise InvalidInputError(f"Could not predict: {type(x).__name__} holds no rows.")
-        return (
-            keras.tree.map_structure(_array, batch[0] if isinstance(batch, tuple) else batch)
-            for batch in x
-        )
-    return iter((keras.tree.map_structure(_array, x),))
-
-
-def _is_arrays(x: Any) -> bool:
-    leaves = keras.tree.flatten(x)
-    return bool(leaves) and all(hasattr(leaf, "shape") for leaf in leaves)
+    leaves = [] if isinstance(x, Iterator) else keras.tree.flatten(x)
+    if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
+        return iter((keras.tree.map_structure(_array, x),))
+    if not isinstance(x, Iterable):
+        raise InvalidInputError(f"Could not predict: {type(x).__name__} holds no rows.")
+    return (
+        keras.tree.map_structure(_array, batch[0] if isinstance(batch, tuple) else batch)
+        for batch in x
+    )
 
 
 def _array(value: Any) -> Any:
