@@ -150,11 +150,10 @@ def plan_training(
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
         offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
-    preferred = here.recommended.framework
     choice = pick_choice(
         script,
         offered,
-        preferred=preferred,
+        preferred=here.recommended.framework,
         framework=framework,
         strategy=strategy,
         accelerator=here.accelerator,

@@ -40,7 +40,6 @@ LIBRARY = ".tpuctl"
 """Folder beside the script for tpuctl itself, if the script needs our runner."""
 
 PYTHON = "python3"
-_PJRT = "F30"
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def plan_on_workers(
 def changes_for(choice: Choice, setup: WorkerSetup) -> tuple[Change, ...]:
     """What must be set on the workers before the framework starts setup."""
     situation = situation_of(setup)
-    problems = {_PJRT} if situation.needs_pjrt_variables else set()
+    problems = {"F30"} if situation.needs_pjrt_variables else set()
     changes = plan_environment(choice, problems, {}, libtpu=setup.probe.libtpu)
     if choice.strategy == "tpu-name" and setup.node:
         why = "one worker drives all of them through the TPU's name"
