@@ -14,10 +14,8 @@ from tpuctl.training.choose import (
     Choice,
     Situation,
     choose,
-    choose_jax,
     choose_keras,
-    choose_tensorflow,
-    choose_torch,
+    choose_strategy,
 )
 
 TPU = Situation(accelerator="tpu", devices=8)
@@ -133,10 +131,11 @@ def test_every_snippet_is_python_and_not_indented(code: str) -> None:
 
 
 def test_every_strategy_word_that_can_be_chosen_has_code_or_needs_none() -> None:
-    for chooser in (choose_tensorflow, choose_jax, choose_torch):
+    for framework in FRAMEWORKS:
         for accelerator in ("tpu", "tpu-remote", "gpu", "none"):
             for devices, gpus in ((1, 1), (8, 2)):
-                choice = chooser(
+                choice = choose_strategy(
+                    framework,
                     Situation(
                         accelerator=accelerator,
                         devices=devices,
@@ -146,7 +145,7 @@ def test_every_strategy_word_that_can_be_chosen_has_code_or_needs_none() -> None
                         torch_build="gpu",
                         has_torch_xla=True,
                         remote="x",
-                    )
+                    ),
                 )
                 assert isinstance(choice, Choice)
                 assert choice.snippet

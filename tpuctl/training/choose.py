@@ -52,7 +52,7 @@ class Choice:
 
 def choose(situation: Situation) -> Choice:
     """Choose TensorFlow if it supports the accelerator, else the first framework that does."""
-    choices = (choose_tensorflow(situation), choose_jax(situation), choose_torch(situation))
+    choices = [choose_strategy(framework, situation) for framework in FRAMEWORKS]
     able = []
     if _tpu(situation):
         able = [choice for choice in choices if choice.strategy in _ON_TPU]
@@ -74,22 +74,14 @@ def choose(situation: Situation) -> Choice:
     return replace(best, because=f"{best.because}; Keras 3 runs on JAX", snippet=keras.snippet)
 
 
-def choose_tensorflow(situation: Situation) -> Choice:
-    """Choose for TensorFlow; TPUStrategy needs a TPU build, not just a TPU."""
-    strategy, because = _tensorflow(situation)
-    return _choice("tensorflow", strategy, because, situation)
-
-
-def choose_jax(situation: Situation) -> Choice:
-    """Choose for JAX: a mesh over all devices, started on every host."""
-    strategy, because = _jax(situation)
-    return _choice("jax", strategy, because, situation)
-
-
-def choose_torch(situation: Situation) -> Choice:
-    """Choose for PyTorch: torch_xla on a TPU, CUDA on GPUs."""
-    strategy, because = _torch(situation)
-    return _choice("torch", strategy, because, situation)
+def choose_strategy(framework: str, situation: Situation) -> Choice:
+    """Choose the strategy of TensorFlow, JAX or PyTorch, with code that starts it."""
+    rules = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+    strategy, because = rules[framework](situation)
+    code = snippets.snippet(framework, strategy, situation.remote)
+    if strategy == "tpu-local" and situation.needs_pjrt_variables:
+        code = snippets.PJRT_VARIABLES + code
+    return Choice(framework, strategy, because, code)
 
 
 def choose_keras(situation: Situation) -> Choice:
@@ -97,7 +89,7 @@ def choose_keras(situation: Situation) -> Choice:
     if not situation.has_keras_3:
         return Choice("keras", "not-installed", "Keras 3 is not installed", "")
     if situation.tensorflow_build == "tpu" and _tpu(situation):
-        below = choose_tensorflow(situation)
+        below = choose_strategy("tensorflow", situation)
         return Choice("keras", "tensorflow-" + below.strategy, below.because, below.snippet)
     if situation.jax_build is None:
         strategy, because = _keras_without_jax(situation)
@@ -111,18 +103,12 @@ def choose_keras(situation: Situation) -> Choice:
     return Choice("keras", strategy, because, snippets.snippet("keras", strategy, None))
 
 
-def _choice(framework: str, strategy: str, because: str, situation: Situation) -> Choice:
-    code = snippets.snippet(framework, strategy, situation.remote)
-    if strategy == "tpu-local" and situation.needs_pjrt_variables:
-        code = snippets.PJRT_VARIABLES + code
-    return Choice(framework, strategy, because, code)
-
-
 def _tpu(situation: Situation) -> bool:
     return situation.accelerator in ("tpu", "tpu-remote")
 
 
 def _tensorflow(situation: Situation) -> tuple[str, str]:
+    """TPUStrategy needs a TPU build, not just a TPU."""
     build = situation.tensorflow_build
     if build is None:
         return "not-installed", "TensorFlow is not installed"

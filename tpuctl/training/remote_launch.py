@@ -22,14 +22,7 @@ from tpuctl.remote.run import Command
 from tpuctl.runtime.versions import minor
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Template
-from tpuctl.training.choose import (
-    Choice,
-    Situation,
-    choose,
-    choose_jax,
-    choose_tensorflow,
-    choose_torch,
-)
+from tpuctl.training.choose import FRAMEWORKS, Choice, Situation, choose, choose_strategy
 from tpuctl.training.environment import Change, plan_environment
 from tpuctl.training.plan import RUNNER, LaunchPlan, find_script, pick_choice, plan_launch
 
@@ -186,7 +179,7 @@ def _choice(
     script: Template, setup: WorkerSetup, host: Host, *, framework: str, strategy: str
 ) -> Choice:
     situation = situation_of(setup)
-    offered = [chooser(situation) for chooser in (choose_tensorflow, choose_jax, choose_torch)]
+    offered = [choose_strategy(name, situation) for name in FRAMEWORKS]
     try:
         return pick_choice(
             script,
