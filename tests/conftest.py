@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tpuctl.cli.app import app
-from tpuctl.training.strategy import Choice
+from tpuctl.training.choose import Choice
 
 if TYPE_CHECKING:
     from tests.cloud_world import Worlds

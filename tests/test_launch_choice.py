@@ -5,8 +5,8 @@ import pytest
 from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Flag, Template, describe_script, find_template, list_templates
+from tpuctl.training.choose import Choice
 from tpuctl.training.plan import ON_ALL_HOSTS, pick_choice
-from tpuctl.training.strategy import Choice
 
 STRATEGY = Flag("--strategy", "", choices=("auto", "default", "mesh", "single", "mirrored"))
 SCRIPT = Template("images", "", "images.py", (STRATEGY,), ("tensorflow", "jax"), "")

@@ -20,9 +20,9 @@ from tests.waiting import wait_until
 from tests.workers import Slice, alive, running_slice
 from tpuctl.cloud.models import Node
 from tpuctl.remote.barrier import Probe
+from tpuctl.training.choose import Choice, choose_strategy
 from tpuctl.training.remote_launch import WorkerSetup, changes_for, situation_of
 from tpuctl.training.snippets import install_line
-from tpuctl.training.strategy import Choice, choose
 
 SCRIPT = '''"""Train nothing."""
 import argparse, os, sys, time
@@ -100,7 +100,7 @@ def launch(tpuctl, workers: Slice, script: Path, *words: str):
 def test_the_strategy_of_jax_follows_from_what_the_workers_are(
     there: WorkerSetup, strategy: str
 ) -> None:
-    assert choose(situation_of(there), framework="jax").strategy == strategy
+    assert choose_strategy("jax", situation_of(there)).strategy == strategy
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_tensorflow_sees_a_tpu_only_if_it_was_built_for_one(
 def test_tensorflow_is_told_of_pjrt_and_of_the_tpus_name() -> None:
     node = replace(NODE, runtime_version="tpu-vm-tf-2.17.1-pod-pjrt")
     there = WorkerSetup(4, replace(PROBE, packages={"tensorflow": "2.17.1"}), node)
-    choice = choose(situation_of(there), framework="tensorflow")
+    choice = choose_strategy("tensorflow", situation_of(there))
     assert choice.strategy == "tpu-name"
     assert {c.variable: c.value for c in changes_for(choice, there)}["TPU_NAME"] == "t1"
     one = replace(there, workers=1, node=replace(node, accelerator_type="v5litepod-8"))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tpuctl.training.device_counts import Executed, idle_devices, read_counts
+from tpuctl.training.choose import Choice
+from tpuctl.training.devices import Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan, find_script, plan_launch
 from tpuctl.training.run import Training, Watched, run_training
-from tpuctl.training.strategy import Choice
 
 SCRIPT = """
 import json, sys

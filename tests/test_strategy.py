@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from tests.machines import chips, diagnosed
-from tpuctl.errors import InvalidInputError
 from tpuctl.training import snippets
-from tpuctl.training.strategy import FRAMEWORKS, Choice, Situation, choose, choose_keras
+from tpuctl.training.choose import (
+    FRAMEWORKS,
+    Choice,
+    Situation,
+    choose,
+    choose_keras,
+    choose_strategy,
+)
 
 TPU = Situation(accelerator="tpu", devices=8)
 
@@ -85,23 +91,6 @@ def test_keras_3_runs_on_jax_where_tensorflow_cannot_see_the_tpu() -> None:
     assert choose_keras(TPU).strategy == "not-installed"
 
 
-def test_a_framework_or_strategy_asked_for_is_kept() -> None:
-    situation = Situation(accelerator="tpu", devices=8, jax_build="tpu", tensorflow_build="tpu")
-    assert choose(situation, framework="jax").strategy == "mesh"
-    named = choose(situation, framework="tensorflow", strategy="default")
-    assert (named.strategy, named.because) == ("default", "requested by name")
-    assert "get_strategy" in named.snippet
-
-
-def test_an_unknown_framework_or_strategy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInputError, match="mxnet") as refused:
-        choose(TPU, framework="mxnet")
-    assert "tensorflow, jax, torch" in str(refused.value.hint)
-    with pytest.raises(InvalidInputError, match="warp") as refused:
-        choose(TPU, framework="jax", strategy="warp")
-    assert "mesh" in str(refused.value.hint)
-
-
 def test_the_pjrt_variables_come_before_tensorflow_where_they_are_needed() -> None:
     situation = Situation(
         accelerator="tpu", devices=8, tensorflow_build="tpu", needs_pjrt_variables=True
@@ -145,7 +134,8 @@ def test_every_strategy_word_that_can_be_chosen_has_code_or_needs_none() -> None
     for framework in FRAMEWORKS:
         for accelerator in ("tpu", "tpu-remote", "gpu", "none"):
             for devices, gpus in ((1, 1), (8, 2)):
-                choice = choose(
+                choice = choose_strategy(
+                    framework,
                     Situation(
                         accelerator=accelerator,
                         devices=devices,
@@ -156,7 +146,6 @@ def test_every_strategy_word_that_can_be_chosen_has_code_or_needs_none() -> None
                         has_torch_xla=True,
                         remote="x",
                     ),
-                    framework=framework,
                 )
                 assert isinstance(choice, Choice)
                 assert choice.snippet

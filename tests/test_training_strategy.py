@@ -10,9 +10,9 @@ import pytest
 from tests.machines import diagnosed, environment
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.training._tensorflow import connected_tpu
+from tpuctl.training.choose import Choice
 from tpuctl.training.environment import Change, apply_changes, plan_environment
 from tpuctl.training.strategies import choose_for
-from tpuctl.training.strategy import Choice
 
 BARE: dict[str, Any] = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2"}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.progress import OnProgress, message, silent
+from tpuctl.progress import OnProgress, silent
 from tpuctl.settings import state_dir
 
 if TYPE_CHECKING:
@@ -71,13 +71,10 @@ def run(
     Takes a few minutes. `images` is a folder of photographs; without it, some are made. `log` is
     the file descriptor for the training's output, by default stdout.
     """
-    from tpuctl.demo.demo import Watcher, run_day
+    from tpuctl.demo.demo import run_day
     from tpuctl.reporters.practice import write_demo
 
-    def on_step(number: int, what: str) -> None:
-        on_progress(message(f"[{number}] {what}"))
-
     images = Path(images) if images else None
-    day = run_day(images, Path(out), Watcher(on_step, on_progress, log))
+    day = run_day(images, Path(out), log=log, on_progress=on_progress)
     write_demo(day)
     return day

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,7 +122,7 @@ def launch(
         detach=detach,
         sink=sink,
         note=note,
-        progress=lambda: nullcontext(on_progress),
+        on_progress=on_progress,
     )
 
 

@@ -1,4 +1,4 @@
-"""End to end on this machine: doctor, profile, presize, profile again, train, report."""
+"""The demo, end to end on this machine: doctor, profile, presize, profile again, train, report."""
 
 from tpuctl.lazy import lazy
 

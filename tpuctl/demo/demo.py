@@ -3,19 +3,18 @@
 import importlib.util
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl import data as data_sets
 from tpuctl import profiling
-from tpuctl.demo.photographs import VERSION, list_pictures
+from tpuctl.demo.photographs import PER_SUBJECT, VERSION, list_pictures
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
 from tpuctl.outcome import Outcome, Status
 from tpuctl.profiling import reference_step_ms
-from tpuctl.progress import OnProgress, silent
+from tpuctl.progress import OnProgress, message, silent
 from tpuctl.runtime.live import live_machine
 from tpuctl.settings import cache_dir
 from tpuctl.storage.local import ensure_folder
@@ -73,19 +72,11 @@ class Day(Outcome):
         return tuple(dict.fromkeys(text for step in steps for text in step.warnings))
 
 
-@dataclass(frozen=True)
-class Watcher:
-    """Callbacks for steps and progress, and where the output of the training goes."""
-
-    on_step: Callable[[int, str], None]
-    on_progress: OnProgress
-    log: int | None
-
-
-def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
+def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnProgress) -> Day:
     """Run all steps on a folder of photographs, by default on photographs that the demo makes.
 
     Takes a few minutes. Any step can be interrupted; the same call again reuses what is complete.
+    `log` is the file descriptor for the training's output, by default stdout.
     Raises whatever a step raises.
     """
     start_s = time.monotonic()
@@ -96,21 +87,23 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
         )
     _check_extras(own_photographs=images is None)
     ensure_folder(out)
-    watcher.on_step(1, "doctor: which machine is this?")
+    on_progress(message("[1] doctor: which machine is this?"))
     doctor = diagnose(live_machine())
-    source = images or assemble_photographs(on_progress=watcher.on_progress)
-    watcher.on_step(2, f"profile run: what do the photographs in {source} cost?")
-    before = _profile(source, out / "before.tpuprof", watcher.on_progress)
-    watcher.on_step(3, f"data presize, verify, show: decode and shrink them once, to {IMAGE_SIZE}")
+    source = images or assemble_photographs(on_progress=on_progress)
+    on_progress(message(f"[2] profile run: what do the photographs in {source} cost?"))
+    before = _profile(source, out / "before.tpuprof", on_progress)
     shards = out / "shards"
+    on_progress(
+        message(f"[3] data presize, verify, show: decode and shrink them once, to {IMAGE_SIZE}")
+    )
     options = data_sets.PresizeOptions(size=(IMAGE_SIZE, IMAGE_SIZE), overwrite=True)
-    presized = data_sets.presize(source, shards, options, on_progress=watcher.on_progress)
+    presized = data_sets.presize(source, shards, options, on_progress=on_progress)
     verified = data_sets.verify(shards, deep=True)
     sheet = out / "sheet.png"
     data_sets.write_sheet(shards, sheet)
-    watcher.on_step(4, "profile run: what do the shards cost?")
-    after = _profile(shards, out / "after.tpuprof", watcher.on_progress)
-    watcher.on_step(5, f"launch images: {EPOCHS} epochs on the shards")
+    on_progress(message("[4] profile run: what do the shards cost?"))
+    after = _profile(shards, out / "after.tpuprof", on_progress)
+    on_progress(message(f"[5] launch images: {EPOCHS} epochs on the shards"))
     step_ms, step_source = reference_step_ms(BATCH_SIZE)
     return Day(
         images=str(source),
@@ -125,7 +118,7 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
         sheet=str(sheet),
         after=after,
         diff=profiling.diff(before, after),
-        launch=_train(shards, out / "training", doctor, watcher),
+        launch=_train(shards, out / "training", doctor, log),
         seconds=time.monotonic() - start_s,
         report_html=str(out / "report.html"),
         report_json=str(out / "report.json"),
@@ -133,14 +126,14 @@ def run_day(images: Path | None, out: Path, watcher: Watcher) -> Day:
 
 
 def assemble_photographs(
-    per_subject: int | None = None, *, on_progress: OnProgress = silent
+    per_subject: int = PER_SUBJECT, *, on_progress: OnProgress = silent
 ) -> Path:
     """Return a folder with about 200 camera-sized photographs in class folders.
 
     The first call takes up to a minute and 220 MB of the cache folder; an interrupted one resumes.
     Raises MissingExtraError and WriteError.
     """
-    pictures = list_pictures() if per_subject is None else list_pictures(per_subject)
+    pictures = list_pictures(per_subject)
     folder = cache_dir() / "demo" / f"photographs-{VERSION}-{len(pictures)}"
     ensure_folder(folder)
     try:
@@ -177,8 +170,8 @@ def _profile(target: Path, file: Path, on_progress: OnProgress) -> profiling.Pro
     return profile
 
 
-def _train(shards: Path, out: Path, doctor: Diagnosis, watcher: Watcher) -> Training:
+def _train(shards: Path, out: Path, doctor: Diagnosis, log: int | None) -> Training:
     settings = [f"data={shards}", f"epochs={EPOCHS}", f"batch-size={BATCH_SIZE}", f"out={out}"]
     plan = plan_training("images", doctor, settings=settings)
-    log = out / "stderr.log"
-    return watch_training(plan, log=watcher.log, errors=log, stdin=subprocess.DEVNULL)
+    errors = out / "stderr.log"
+    return watch_training(plan, log=log, errors=errors, stdin=subprocess.DEVNULL)

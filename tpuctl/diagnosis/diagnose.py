@@ -17,14 +17,13 @@ from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.live import LiveMachine, live_machine
 from tpuctl.runtime.machine import Machine, variable
 from tpuctl.runtime.redact import redact
-from tpuctl.training.strategy import (
+from tpuctl.training.choose import (
+    FRAMEWORKS,
     Choice,
     Situation,
     choose,
-    choose_jax,
     choose_keras,
-    choose_tensorflow,
-    choose_torch,
+    choose_strategy,
 )
 
 # By the code of the failure that each check detects; `failures.json` describes the failures.
@@ -93,7 +92,7 @@ def diagnose(machine: Machine) -> Diagnosis:
     found = detect(machine)
     view = MachineView(machine, found)
     now = situation(view)
-    strategies = (choose_tensorflow(now), choose_jax(now), choose_torch(now), choose_keras(now))
+    strategies = (*(choose_strategy(name, now) for name in FRAMEWORKS), choose_keras(now))
     answers = _answers(view, strategies)
     chips, place, state = found.chips, found.topology, found.state
     return Diagnosis(

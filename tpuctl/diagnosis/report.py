@@ -8,7 +8,7 @@ from tpuctl.runtime.detect import Detection
 from tpuctl.runtime.holders import Holder
 from tpuctl.runtime.machine import HostFacts, Machine, is_true, variable
 from tpuctl.runtime.redact import is_secret_name, redact
-from tpuctl.training.strategy import Choice
+from tpuctl.training.choose import Choice
 
 if TYPE_CHECKING:
     from tpuctl.diagnosis.repair import Repair

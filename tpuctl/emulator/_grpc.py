@@ -35,7 +35,6 @@ M = TypeVar("M", bound=Message)
 
 _Read = Callable[[Any], Any]
 
-_WELL_KNOWN = "google.protobuf."
 _LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
 
 
@@ -71,7 +70,7 @@ def _reader(field: FieldDescriptor) -> _Read:
         return int if field.cpp_type in _LONG else _unchanged
     if inner.GetOptions().map_entry:
         return _unchanged
-    if inner.full_name.startswith(_WELL_KNOWN):
+    if inner.full_name.startswith("google.protobuf."):
         kind = GetMessageClass(inner)
         return lambda value: json_format.ParseDict(value, kind())
     # The fields are looked up when a value comes: a type of message may contain itself.
@@ -116,11 +115,6 @@ class MessageTypes:
         return Call(self.method.name, project, zone, str(new or name), body)
 
 
-def error_status(error: ApiError) -> status_pb2.Status:
-    """Convert an error to google.rpc.Status, with its details."""
-    return json_format.ParseDict(error.document, status_pb2.Status())
-
-
 @cache
 def message_types() -> dict[str, MessageTypes]:
     """Return the messages of every method by its name."""
@@ -129,16 +123,15 @@ def message_types() -> dict[str, MessageTypes]:
 
 def _messages(method: Method) -> tuple[type[Message], type[Message]]:
     """Return the request and the reply of a method, which Google's libraries name alike."""
-    module, reply = _MODULES[method.service], f"{method.rpc}Response"
-    if method.starts_operation:
-        module_of_reply, reply = operations_pb2, "Operation"
-    else:
-        module_of_reply = module
-        reply = reply if hasattr(module, reply) else method.rpc.removeprefix("Get")
-    found = getattr(module, f"{method.rpc}Request"), getattr(module_of_reply, reply)
+    module = _MODULES[method.service]
+    request: Any = getattr(module, f"{method.rpc}Request")
+    reply: Any = operations_pb2.Operation
+    if not method.starts_operation:
+        response = getattr(module, f"{method.rpc}Response", None)
+        reply = response or getattr(module, method.rpc.removeprefix("Get"))
     # The classes of proto-plus wrap the messages of protobuf.
-    request_type, reply_type = (each.pb() if hasattr(each, "pb") else each for each in found)
-    return request_type, reply_type
+    request, reply = (each.pb() if hasattr(each, "pb") else each for each in (request, reply))
+    return request, reply
 
 
 # A call keeps its thread while it waits for the emulated latency.
@@ -160,7 +153,10 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         path: str = handler_call_details.method
         types = self._types.get(path)
         if types is None:
-            return grpc.unary_unary_rpc_method_handler(partial(self._unknown, path))
+            error = api_error("unimplemented", what=f"a method {path}")
+            return grpc.unary_unary_rpc_method_handler(
+                lambda _, context: self._abort(context, error)
+            )
         return grpc.unary_unary_rpc_method_handler(
             partial(self._answer, types),
             request_deserializer=types.request.FromString,
@@ -175,12 +171,9 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         context.send_initial_metadata(self._emulator.headers())
         return reply
 
-    def _unknown(self, path: str, _: Any, context: grpc.ServicerContext) -> Any:
-        self._abort(context, api_error("unimplemented", what=f"a method {path}"))
-
     def _abort(self, context: grpc.ServicerContext, error: ApiError) -> NoReturn:
         context.send_initial_metadata(self._emulator.headers())
-        status = error_status(error).SerializeToString()
+        status = json_format.ParseDict(error.document, status_pb2.Status()).SerializeToString()
         context.set_trailing_metadata((("grpc-status-details-bin", status),))
         context.abort(_CODES[CODES[error.code][0]], error.message)
 

@@ -1,10 +1,12 @@
 """The SSH server of an emulated worker: real commands, in its own folder and environment."""
 
 import asyncio
+import fcntl
 import os
 import pty
 import signal
 import sys
+import termios
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +100,7 @@ class WorkerServers:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="workers", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="workers", daemon=True)
         self._thread.start()
         self._workers: list[EmulatedWorker] = []
 
@@ -123,10 +125,6 @@ class WorkerServers:
             self.stop(worker)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
         self._loop.close()
 
     def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
@@ -205,7 +203,9 @@ async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        preexec_fn=_take_terminal,
+        # Ctrl-C needs a controlling terminal, which only the leader of a session can have.
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)
     # Each direction closes its own descriptor.
@@ -219,15 +219,6 @@ async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -
 def _argv(process: Any) -> list[str]:
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     return [shell, "-c", _text(process.command)] if process.command else [shell]
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    # Only the leader of a session can have a controlling terminal, which Ctrl-C needs.
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 async def _feed(source: Any, descriptor: int) -> None:

@@ -1,7 +1,6 @@
 """Resources as the API shows them, and lists of them in pages."""
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -35,7 +34,11 @@ def page(
     size = int(call.body.get("pageSize", 0))
     if size < 0:
         raise bad_request(f"page_size must not be negative: {size}.")
-    after = _key_of(str(call.body.get("pageToken", "")))
+    token = str(call.body.get("pageToken", ""))
+    try:
+        after = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        raise bad_request(f'The page token "{token}" is not valid.') from error
     rest = [item for item in items if item[0] > after] if after else items
     shown: list[Document] = []
     size_bytes = 0
@@ -59,23 +62,20 @@ def _size_bytes(document: Document) -> int:
     return 2048 + sum(map(len, texts))
 
 
-def _key_of(token: str) -> str:
-    try:
-        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError) as error:
-        raise bad_request(f'The page token "{token}" is not valid.') from error
-
-
 def node_document(node: Node) -> Document:
     """Write a node as the API shows it."""
     project, spec = node.key.project, node.spec.document
+    account = spec.get("serviceAccount", {})
     document = {
         **spec,
         "name": node.path,
         "state": node.state,
         "healthDescription": node.health_description,
         "acceleratorConfig": accelerator_config(node.spec.type),
-        "serviceAccount": _service_account(spec.get("serviceAccount", {}), project),
+        "serviceAccount": {
+            "email": account.get("email", default_account(project)),
+            "scope": account.get("scope") or [CLOUD_SCOPE],
+        },
         "createTime": timestamp(node.created),
         "networkEndpoints": [_endpoint(*pair) for pair in node.addresses],
         "id": str(node.id),
@@ -89,7 +89,10 @@ def node_document(node: Node) -> Document:
     if node.health:
         document["health"] = node.health
     if "networkConfigs" not in spec:
-        document["networkConfig"] = _network(spec.get("networkConfig", {}), project)
+        config = spec.get("networkConfig", {})
+        network = config.get("network", "default")
+        full = network if "/" in network else f"projects/{project}/global/networks/{network}"
+        document["networkConfig"] = {**config, "network": full}
     if node.queued:
         document["queuedResource"] = node.queued.path("queuedResources")
     return document
@@ -149,18 +152,9 @@ def accelerator_config(kind: AcceleratorType) -> Document:
     return {"type": config, "topology": kind.topology}
 
 
-def _service_account(requested: Document, project: str) -> Document:
-    default = f"{project_number(project)}-compute@developer.gserviceaccount.com"
-    return {
-        "email": requested.get("email", default),
-        "scope": requested.get("scope") or [CLOUD_SCOPE],
-    }
-
-
-def _network(requested: Document, project: str) -> Document:
-    network = requested.get("network", "default")
-    full = network if "/" in network else f"projects/{project}/global/networks/{network}"
-    return {**requested, "network": full}
+def default_account(project: str) -> str:
+    """Return the service account of machines that name none."""
+    return f"{project_number(project)}-compute@developer.gserviceaccount.com"
 
 
 def _endpoint(internal: str, external: str) -> Document:

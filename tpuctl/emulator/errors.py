@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tpuctl.emulator.methods import METHODS, Call, Document
+from tpuctl.emulator.methods import Document
 
 _DATA = Path(__file__).parent / "data"
 
@@ -96,27 +96,6 @@ def bad_request(why: str) -> ApiError:
 def not_found(resource: str) -> ApiError:
     """Make the error for a resource that does not exist."""
     return api_error("not_found", resource=resource)
-
-
-def planned_error(kind: str, call: Call, *, quota: str, limit: int) -> ApiError:
-    """Make the error that a scenario planned for a call.
-
-    `quota` and `limit` are the quota that applies to the call.
-    """
-    method = METHODS[call.method]
-    collection = "queuedResources" if "queued" in call.method else "nodes"
-    return api_error(
-        kind,
-        zone=call.zone,
-        project=call.project,
-        project_number=project_number(call.project),
-        rpc=method.rpc,
-        permission=method.permission,
-        resource=f"{call.place}/{collection}/{call.name}" if call.name else call.place,
-        quota=quota,
-        limit=limit,
-        retry_s=60,
-    )
 
 
 def project_number(project: str) -> int:

@@ -1,19 +1,19 @@
 """The HTTP server: reads requests, passes them to their API, sends the replies."""
 
+import io
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tpuctl.emulator.errors import ServiceError, api_error
-from tpuctl.emulator.http import Body, ConnectionCut, HttpApi, Reply, error_reply
+from tpuctl.emulator.http import Body, ConnectionCut, Content, HttpApi, Reply, error_reply
 from tpuctl.emulator.service import Emulator
 
 _HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")
 _NO_BODY = (204, 304)
-_UNKNOWN = HttpApi((), ())
 
 
 class _Server(ThreadingHTTPServer):
@@ -38,9 +38,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         path, _, query = self.path.partition("?")
-        api = next((api for api in self._apis if path.startswith(api.prefixes)), _UNKNOWN)
+        known = (api for api in self._apis if path.startswith(api.prefixes))
+        api = next(known, HttpApi((), ()))
         try:
-            self._check_host()
+            # A web page could reach this server through a name that was rebound to loopback.
+            if self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
+                raise api_error("permission", permission="loopback", resource="this emulator")
             body = Body(self.rfile, self.headers, api.error)
         except ServiceError as error:
             # Its body was not read, so nobody knows where the next request begins.
@@ -55,35 +58,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
 
-    def _check_host(self) -> None:
-        """Refuse requests that a web page made through a name that was rebound to loopback."""
-        if self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
-            raise api_error("permission", permission="loopback", resource="this emulator")
-
     def _send(self, reply: Reply) -> None:
-        if reply.content is None:
+        content, headers = reply.content, reply.headers
+        if content is None:
             text = b"" if reply.document is None else json.dumps(reply.document).encode()
             kind = "application/json" if text else "text/html"
-            headers = {"Content-Type": f"{kind}; charset=UTF-8", **reply.headers}
-            self._send_head(reply.status, len(text), headers)
-            self.wfile.write(text)
-            return
-        self._send_head(reply.status, reply.content.size_bytes, reply.headers)
-        position = 0
-        for piece in reply.content.pieces():
-            for part in reply.fault.apply(piece, position) if reply.fault else (piece,):
-                self.wfile.write(part)
-            position += len(piece)
-
-    def _send_head(self, status: int, size_bytes: int, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        if status not in _NO_BODY:
-            self.send_header("Content-Length", str(size_bytes))
+            headers = {"Content-Type": f"{kind}; charset=UTF-8", **headers}
+            content = Content(io.BytesIO(text), len(text))
+        self.send_response(reply.status)
+        if reply.status not in _NO_BODY:
+            self.send_header("Content-Length", str(content.size_bytes))
         if self.close_connection:
             self.send_header("Connection", "close")
         for name, value in (*headers.items(), *self._emulator.headers()):
             self.send_header(name, value)
         self.end_headers()
+        position = 0
+        for piece in content.pieces():
+            for part in reply.fault.apply(piece, position) if reply.fault else (piece,):
+                self.wfile.write(part)
+            position += len(piece)
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Date replies in emulated time: a TTL guard on a worker compares it with its deadline."""

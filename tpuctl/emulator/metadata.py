@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tpuctl.emulator.documents import CLOUD_SCOPE, node_document
+from tpuctl.emulator.documents import CLOUD_SCOPE, default_account, node_document
 from tpuctl.emulator.errors import api_error, not_found, project_number
 from tpuctl.emulator.http import HttpApi, Reply, Request, Route, text_reply
 from tpuctl.emulator.methods import Call
@@ -102,11 +102,10 @@ class MetadataServer:
 
 def project_tree(project: str) -> Tree:
     """Return the metadata of any machine of a project."""
-    number = project_number(project)
-    email = f"{number}-compute@developer.gserviceaccount.com"
+    account = _account(default_account(project), [CLOUD_SCOPE])
     return {
-        "project": {"project-id": project, "numeric-project-id": str(number)},
-        "instance": {"service-accounts": {"default": _account(email, [CLOUD_SCOPE])}},
+        "project": {"project-id": project, "numeric-project-id": str(project_number(project))},
+        "instance": {"service-accounts": {"default": account}},
     }
 
 

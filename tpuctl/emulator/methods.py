@@ -1,8 +1,10 @@
 """The methods of the Cloud TPU API and its relatives, and one call of a method."""
 
+import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 TPU = "google.cloud.tpu.v2.Tpu"
@@ -49,64 +51,8 @@ class Method:
         return not self.rpc.startswith(("Get", "List", "Generate"))
 
 
-_ZONE = "projects/*/locations/*"
-_NODE = f"{{name={_ZONE}/nodes/*}}"
-_QUEUED = f"{{name={_ZONE}/queuedResources/*}}"
-_PARENT = f"{{parent={_ZONE}}}"
-
-
-def _get_and_list(
-    resource: str, collection: str, permission: str, *, parent: str = "parent", service: str = TPU
-) -> tuple[Method, Method]:
-    one, all_of_them = f"{{name={_ZONE}/{collection}/*}}", f"{{{parent}={_ZONE}}}/{collection}"
-    return (
-        Method(f"Get{resource}", f"{permission}.get", f"GET {one}", service=service),
-        Method(f"List{resource}s", f"{permission}.list", f"GET {all_of_them}", service=service),
-    )
-
-
-_ALL = (
-    *_get_and_list("Node", "nodes", "tpu.nodes"),
-    Method("CreateNode", "tpu.nodes.create", f"POST {_PARENT}/nodes", "node"),
-    Method("DeleteNode", "tpu.nodes.delete", f"DELETE {_NODE}"),
-    Method("StopNode", "tpu.nodes.stop", f"POST {_NODE}:stop", "*"),
-    Method("StartNode", "tpu.nodes.start", f"POST {_NODE}:start", "*"),
-    Method("UpdateNode", "tpu.nodes.update", f"PATCH {{node.name={_ZONE}/nodes/*}}", "node"),
-    Method(
-        "GetGuestAttributes",
-        "tpu.nodes.getGuestAttributes",
-        f"POST {_NODE}:getGuestAttributes",
-        "*",
-    ),
-    *_get_and_list("QueuedResource", "queuedResources", "tpu.queuedResources"),
-    Method(
-        "CreateQueuedResource",
-        "tpu.queuedResources.create",
-        f"POST {_PARENT}/queuedResources",
-        "queuedResource",
-    ),
-    Method("DeleteQueuedResource", "tpu.queuedResources.delete", f"DELETE {_QUEUED}"),
-    Method("ResetQueuedResource", "tpu.queuedResources.reset", f"POST {_QUEUED}:reset", "*"),
-    *_get_and_list("AcceleratorType", "acceleratorTypes", "tpu.acceleratortypes"),
-    *_get_and_list("RuntimeVersion", "runtimeVersions", "tpu.runtimeversions"),
-    *_get_and_list("Operation", "operations", "tpu.operations", parent="name", service=OPERATIONS),
-    Method("GetLocation", "tpu.locations.get", f"GET {{name={_ZONE}}}", service=LOCATIONS),
-    Method(
-        "ListLocations", "tpu.locations.list", "GET {name=projects/*}/locations", service=LOCATIONS
-    ),
-    Method(
-        "GenerateServiceIdentity",
-        "tpu.locations.generateServiceIdentity",
-        f"POST {_PARENT}:generateServiceIdentity",
-        "*",
-    ),
-    Method(
-        "ListQuotaInfos",
-        "cloudquotas.quotas.get",
-        f"GET {{parent={_ZONE}/services/*}}/quotaInfos",
-        service=QUOTAS,
-    ),
-)
+_TABLE = Path(__file__).with_name("data") / "methods.json"
+_ALL = (Method(**row) for row in json.loads(_TABLE.read_text(encoding="utf-8")))
 METHODS = {method.name: method for method in _ALL}
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from tpuctl.emulator import catalog, nodes, queued_resources
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
-from tpuctl.emulator.errors import ApiError, api_error, planned_error
+from tpuctl.emulator.errors import ApiError, api_error, project_number
 from tpuctl.emulator.faults import CallFault, is_about
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
@@ -91,8 +91,20 @@ def _planned(world: World, call: Call, fault: CallFault) -> ApiError:
     kind = known_type(requested if requested in types else next(iter(types), "v5litepod-8"))
     spot = bool(node.get("schedulingConfig", {}).get("spot") or "spot" in queued)
     chips = (zone.spot_quota_chips if spot else zone.quota_chips) if zone else 0
-    quota = quota_id(kind.generation, spot=spot)
-    return planned_error(fault.error, call, quota=quota, limit=chips * quota_per_chip(kind))
+    method = METHODS[call.method]
+    collection = "queuedResources" if "queued" in call.method else "nodes"
+    return api_error(
+        fault.error,
+        zone=call.zone,
+        project=call.project,
+        project_number=project_number(call.project),
+        rpc=method.rpc,
+        permission=method.permission,
+        resource=f"{call.place}/{collection}/{call.name}" if call.name else call.place,
+        quota=quota_id(kind.generation, spot=spot),
+        limit=chips * quota_per_chip(kind),
+        retry_s=60,
+    )
 
 
 def _check_place(world: World, call: Call) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from tpuctl.training.device_counts import Devices, Executed
+from tpuctl.training.devices import Devices, Executed
 
 
 @contextmanager

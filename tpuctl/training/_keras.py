@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.training._plot import write_plot
+from tpuctl.training._plot import write_curves
 from tpuctl.training.schedules import OneCyclePlan, RangeTest, range_test_rate, read_range_test
 
 
@@ -39,14 +39,8 @@ class OneCycle(keras.callbacks.Callback):
 
     def write_plot(self, path: str | Path) -> Path:
         """Plot the schedule as a PNG."""
-        steps = range(self.plan.steps)
-        return write_plot(
-            Path(path),
-            list(steps),
-            [self.plan.rate(step) for step in steps],
-            x="step",
-            y="learning rate",
-        )
+        points = [(step, self.plan.rate(step)) for step in range(self.plan.steps)]
+        return write_curves(Path(path), {"": points}, x="step", y="learning rate")
 
 
 class LearningRateFinder(keras.callbacks.Callback):
@@ -125,10 +119,9 @@ class LearningRateFinder(keras.callbacks.Callback):
                 "The learning-rate finder has no result yet.", hint="Pass it to model.fit first."
             )
         mark = self.result.steepest
-        return write_plot(
+        return write_curves(
             Path(path),
-            list(self.result.rates),
-            list(self.result.losses),
+            {"": list(zip(self.result.rates, self.result.losses, strict=True))},
             x="learning rate",
             y="loss",
             logarithmic=True,

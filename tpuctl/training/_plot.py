@@ -7,24 +7,6 @@ from tpuctl.errors import MissingExtraError
 from tpuctl.storage.local import translated_write_errors
 
 
-def write_plot(
-    path: Path,
-    across: Sequence[float],
-    up: Sequence[float],
-    *,
-    x: str,
-    y: str,
-    logarithmic: bool = False,
-    mark: tuple[float, str] | None = None,
-) -> Path:
-    """Plot one curve; `mark` is a position on the x axis and its label.
-
-    Raises MissingExtraError without matplotlib, and WriteError.
-    """
-    points = list(zip(across, up, strict=True))
-    return write_curves(path, {"": points}, x=x, y=y, logarithmic=logarithmic, mark=mark)
-
-
 def write_curves(
     path: Path,
     curves: Mapping[str, Sequence[tuple[float, float]]],
@@ -34,7 +16,10 @@ def write_curves(
     logarithmic: bool = False,
     mark: tuple[float, str] | None = None,
 ) -> Path:
-    """Plot named curves of (x, y) points; raises what `write_plot` raises."""
+    """Plot named curves of (x, y) points; `mark` is a position on the x axis and its label.
+
+    Raises MissingExtraError without matplotlib, and WriteError.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:

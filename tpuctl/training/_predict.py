@@ -33,10 +33,11 @@ def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
     if wanted < 1:
         raise InvalidInputError(f"Could not predict: batch_size must be at least 1, not {wanted}.")
     size = -(-wanted // replicas) * replicas
-    batches = _Regrouped(_batches(x), size)
+    regrouped = _Regrouped(_batches(x), size)
+    batches = iter(regrouped)
     first = next(batches, None)
     if first is None:
-        return _empty_outputs(model, batches.empty)
+        return _empty_outputs(model, regrouped.empty)
     _check_shapes(model, first)
     with warnings.catch_warnings():
         # Under a strategy, Keras warns about the end of a generator as if it were an interruption.
@@ -45,8 +46,8 @@ def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
             outputs = model.predict(_again(first, batches), verbose=0)
         except Exception as error:
             # The framework wraps an exception of the generator in one of its own.
-            raise batches.error or error from None
-    return keras.tree.map_structure(lambda output: output[: batches.rows], outputs)
+            raise regrouped.error or error from None
+    return keras.tree.map_structure(lambda output: output[: regrouped.rows], outputs)
 
 
 def count_replicas(model: Any) -> int:
@@ -67,25 +68,19 @@ class _Regrouped:
         self.rows = 0
         self.empty: Any = None
         self.error: Exception | None = None
-        self._size = size
-        self._batches = self._regroup(batches)
+        self._batches, self._size = batches, size
 
     def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
         try:
-            return next(self._batches)
-        except StopIteration:
-            raise
+            yield from self._regroup()
         except Exception as error:
             self.error = error
             raise
 
-    def _regroup(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _regroup(self) -> Iterator[Any]:
         held: list[Any] = []
         held_rows = 0
-        for batch in batches:
+        for batch in self._batches:
             rows = _rows(batch)
             self.rows += rows
             self.empty = batch if not rows else self.empty
@@ -115,19 +110,15 @@ def _batches(x: Any) -> Iterator[Any]:
     if hasattr(x, "element_spec") and hasattr(x, "as_numpy_iterator"):
         is_tuple = isinstance(x.element_spec, tuple)
         return (batch[0] if is_tuple else batch for batch in x.as_numpy_iterator())
-    if isinstance(x, Iterator) or not _is_arrays(x):
-        if not isinstance(x, Iterable):
-            raise InvalidInputError(f"Could not predict: {type(x).__name__} holds no rows.")
-        return (
-            keras.tree.map_structure(_array, batch[0] if isinstance(batch, tuple) else batch)
-            for batch in x
-        )
-    return iter((keras.tree.map_structure(_array, x),))
-
-
-def _is_arrays(x: Any) -> bool:
-    leaves = keras.tree.flatten(x)
-    return bool(leaves) and all(hasattr(leaf, "shape") for leaf in leaves)
+    leaves = [] if isinstance(x, Iterator) else keras.tree.flatten(x)
+    if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
+        return iter((keras.tree.map_structure(_array, x),))
+    if not isinstance(x, Iterable):
+        raise InvalidInputError(f"Could not predict: {type(x).__name__} holds no rows.")
+    return (
+        keras.tree.map_structure(_array, batch[0] if isinstance(batch, tuple) else batch)
+        for batch in x
+    )
 
 
 def _array(value: Any) -> Any:

@@ -23,7 +23,7 @@ from tpuctl.outcome import Outcome, Status
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.training.catalog import Template
 from tpuctl.training.environment import Change
-from tpuctl.training.plan import LaunchPlan, find_script, pick_choice, plan_training
+from tpuctl.training.plan import find_script, pick_choice, plan_training
 from tpuctl.training.run import run_training
 
 
@@ -293,8 +293,11 @@ def _train(
             settings=[f"{name}={value}" for name, value in {**settings, "out": out}.items()],
             cpu_devices=variant.cpu_devices,
         )
+        if variant.hides_accelerators:
+            hidden = (f"{Change(name, value, 'only the CPU')}" for name, value in _HIDE.items())
+            plan = replace(plan, env={**plan.env, **_HIDE}, because=(*plan.because, *hidden))
         training = run_training(
-            _hidden(plan) if variant.hides_accelerators else plan,
+            plan,
             log=subprocess.DEVNULL,
             errors=Path(folder) / "stderr.log",
             stdin=subprocess.DEVNULL,
@@ -302,11 +305,6 @@ def _train(
     if training.failures:
         raise training.failures[0]
     return dict(training.result or {})
-
-
-def _hidden(plan: LaunchPlan) -> LaunchPlan:
-    because = tuple(f"{Change(name, value, 'only the CPU')}" for name, value in _HIDE.items())
-    return replace(plan, env={**plan.env, **_HIDE}, because=(*plan.because, *because))
 
 
 def _row(variant: Variant, batch_size: int, result: dict[str, Any]) -> Row:

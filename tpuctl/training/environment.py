@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tpuctl.training.strategy import Choice
-
-_KERAS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+from tpuctl.training.choose import FRAMEWORKS, Choice
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ def apply_changes(changes: Iterable[Change], env: MutableMapping[str, str]) -> N
 
 
 def _keras(choice: Choice) -> Iterable[Change]:
-    if backend := _KERAS.get(choice.framework):
-        yield Change("KERAS_BACKEND", backend, f"Keras runs on {backend}", "F35")
+    if choice.framework in FRAMEWORKS:
+        yield Change("KERAS_BACKEND", choice.framework, f"Keras runs on {choice.framework}", "F35")
 
 
 def _addresses(choice: Choice, problems: Collection[str]) -> Iterable[Change]:

@@ -12,8 +12,8 @@ from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageEr
 from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Flag, Template, describe_script, find_template
+from tpuctl.training.choose import FRAMEWORKS, Choice
 from tpuctl.training.environment import Change, find_libtpu, plan_environment
-from tpuctl.training.strategy import FRAMEWORKS, Choice
 
 RUNNER = "tpuctl.training.runner"
 _NOT_INSTALLED = "not-installed"
@@ -150,11 +150,10 @@ def plan_training(
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
         offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
-    preferred = here.recommended.framework
     choice = pick_choice(
         script,
         offered,
-        preferred=preferred,
+        preferred=here.recommended.framework,
         framework=framework,
         strategy=strategy,
         accelerator=here.accelerator,

@@ -1,8 +1,7 @@
 """`launch --on`: run a training on every worker of a TPU, or on your own hosts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tpuctl
@@ -10,7 +9,7 @@ from tpuctl.cloud.models import Node
 from tpuctl.cloud.tpu import known_type
 from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
 from tpuctl.hardware.types import generation
-from tpuctl.progress import OnProgress, silent
+from tpuctl.progress import OnProgress
 from tpuctl.remote.access import Access
 from tpuctl.remote.barrier import Probe, check_workers
 from tpuctl.remote.copy import copy
@@ -20,18 +19,12 @@ from tpuctl.remote.jobs import StartedJob, start_job, stop_job
 from tpuctl.remote.logs import Logs, read_logs
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
+from tpuctl.runtime.versions import minor
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Template
+from tpuctl.training.choose import FRAMEWORKS, Choice, Situation, choose, choose_strategy
 from tpuctl.training.environment import Change, plan_environment
 from tpuctl.training.plan import RUNNER, LaunchPlan, find_script, pick_choice, plan_launch
-from tpuctl.training.strategy import (
-    Choice,
-    Situation,
-    choose,
-    choose_jax,
-    choose_tensorflow,
-    choose_torch,
-)
 
 FOLDER = "tpuctl-launch"
 """Folder on the workers for a script that is copied alone."""
@@ -40,7 +33,6 @@ LIBRARY = ".tpuctl"
 """Folder beside the script for tpuctl itself, if the script needs our runner."""
 
 PYTHON = "python3"
-_PJRT = "F30"
 
 
 @dataclass(frozen=True)
@@ -98,8 +90,7 @@ def situation_of(setup: WorkerSetup) -> Situation:
         jax_build=("tpu" if is_tpu else "cpu") if "jax" in packages else None,
         torch_build="cpu" if "torch" in packages else None,
         has_torch_xla="torch_xla" in packages,
-        has_keras_3=packages.get("keras", "0").split(".")[0].isdecimal()
-        and int(packages.get("keras", "0").split(".")[0]) >= 3,
+        has_keras_3=minor(packages.get("keras", "0")) >= (3, 0),
     )
 
 
@@ -140,23 +131,23 @@ def plan_on_workers(
     if RUNNER in plan.argv:
         copies.append((str(Path(tpuctl.__file__).parent), f"{folder}/{LIBRARY}/tpuctl"))
         added["PYTHONPATH"] = LIBRARY
-    known = {each.name: getattr(plan, each.name) for each in fields(LaunchPlan)}
     started_on = hosts[:1] if choice.strategy == "tpu-name" else hosts
     emulated = (f"{len(hosts)} emulated workers have no chips: each trains on its CPU",)
-    known |= {
-        "env": {**plan.env, **added},
-        "workers": len(started_on),
-        "because": (*(emulated if setup.emulated else ()), *plan.because),
-    }
+    planned = replace(
+        plan,
+        env={**plan.env, **added},
+        workers=len(started_on),
+        because=(*(emulated if setup.emulated else ()), *plan.because),
+    )
     return RemotePlan(
-        **known, on=hosts[0].target, folder=folder, copies=tuple(copies), hosts=started_on
+        **vars(planned), on=hosts[0].target, folder=folder, copies=tuple(copies), hosts=started_on
     )
 
 
 def changes_for(choice: Choice, setup: WorkerSetup) -> tuple[Change, ...]:
     """What must be set on the workers before the framework starts setup."""
     situation = situation_of(setup)
-    problems = {_PJRT} if situation.needs_pjrt_variables else set()
+    problems = {"F30"} if situation.needs_pjrt_variables else set()
     changes = plan_environment(choice, problems, {}, libtpu=setup.probe.libtpu)
     if choice.strategy == "tpu-name" and setup.node:
         why = "one worker drives all of them through the TPU's name"
@@ -188,7 +179,7 @@ def _choice(
     script: Template, setup: WorkerSetup, host: Host, *, framework: str, strategy: str
 ) -> Choice:
     situation = situation_of(setup)
-    offered = [chooser(situation) for chooser in (choose_tensorflow, choose_jax, choose_torch)]
+    offered = [choose_strategy(name, situation) for name in FRAMEWORKS]
     try:
         return pick_choice(
             script,
@@ -207,37 +198,26 @@ def _choice(
         ) from error
 
 
-def copy_to_workers(
-    plan: RemotePlan, access: Access, *, on_progress: OnProgress = silent
-) -> CopyResults | None:
-    """Copy everything in the plan to the workers; return the copy that failed, if any."""
-    for source, target in plan.copies:
-        job = CopyPlan(Direction.UP, None, target, source)
-        copied = copy(plan.hosts, access, job, on_progress=on_progress)
-        if copied.failed:
-            return copied
-    return None
-
-
 def train_on_workers(
     plan: RemotePlan,
     access: Access,
     *,
-    job: str | None = None,
-    check: bool = True,
-    detach: bool = False,
+    job: str | None,
+    check: bool,
+    detach: bool,
     sink: Sink,
     note: Callable[[str], None],
-    progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
+    on_progress: OnProgress,
 ) -> CopyResults | StartedJob | Logs:
     """Copy, start on every worker and follow the log to the end, unless `detach` is set.
 
     The training survives a broken connection. Ctrl-C stops it on every worker.
     """
-    with progress() as on_progress:
-        failed = copy_to_workers(plan, access, on_progress=on_progress)
-    if failed:
-        return failed
+    for source, target in plan.copies:
+        upload = CopyPlan(Direction.UP, None, target, source)
+        copied = copy(plan.hosts, access, upload, on_progress=on_progress)
+        if copied.failed:
+            return copied
     started = start_job(plan.hosts, plan.command, access, job=job, check=check)
     if detach or started.failed:
         return started

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import IO, Any
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
 from tpuctl.storage.local import translated_write_errors
-from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, idle_devices, read_counts
+from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
 
 # Keras stops within a batch, and a template saves its checkpoint within seconds.
@@ -108,9 +108,11 @@ class Training(LaunchPlan):
             return None
         slowest = self.watched and self.watched.slowest
         where = f"; the slowest stage is {slowest}" if slowest else ""
+        python, *words = self.argv
+        shown = shlex.join(["python" if python == sys.executable else python, *words])
         return (
             f"The device waited for input {fraction:.0%} of the time{where}. "
-            f"To find the fix: tpuctl profile run -- {shlex.join(_short_argv(self.argv))}"
+            f"To find the fix: tpuctl profile run -- {shown}"
         )
 
 
@@ -133,31 +135,23 @@ def run_training(
     before = _stamp(result_path)
     with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
         counts = Path(folder) / "counts.json"
-        environment = {**_environment(plan, counts), **(extra_env or {})}
-        child = subprocess.Popen(plan.argv, env=environment, stdout=log, stderr=stderr, stdin=stdin)
+        env = {name: value for name, value in os.environ.items() if name not in plan.unset}
+        env |= {**plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
+        env |= extra_env or {}
+        child = subprocess.Popen(plan.argv, env=env, stdout=log, stderr=stderr, stdin=stdin)
         with _stopped_on_interrupt(child):
             returncode = child.wait()
         fresh = _stamp(result_path) != before
         result = _read_result(result_path) if fresh and not returncode else None
         executed = read_counts(counts, result)
-    planned = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
     return Training(
-        **planned,
+        **vars(plan),
         returncode=returncode,
         seconds=time.monotonic() - start_s,
         result=result,
         executed=executed,
         last_words=_last_lines(errors) if errors and returncode else (),
     )
-
-
-def _environment(plan: LaunchPlan, counts: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in plan.unset}
-    return {**kept, **plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
-
-
-def _short_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    return ("python", *argv[1:]) if argv[0] == sys.executable else tuple(argv)
 
 
 @contextmanager
@@ -172,9 +166,9 @@ def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def _last_lines(path: Path, count: int = 15) -> tuple[str, ...]:
+def _last_lines(path: Path) -> tuple[str, ...]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return tuple(line for line in lines if line.strip() and not _START_UP.match(line))[-count:]
+    return tuple(line for line in lines if line.strip() and not _START_UP.match(line))[-15:]
 
 
 def _signal_name(number: int) -> str:

@@ -12,7 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from tpuctl.training.device_counts import COUNTS_VARIABLE, Executed, write_counts
+from tpuctl.training.devices import COUNTS_VARIABLE, Executed, write_counts
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,23 +36,16 @@ def main(arguments: list[str] | None = None) -> None:
         counts: list[Executed] = []
         try:
             with devices.scope(), counting_steps(devices, counts):
-                _run(Path(args.script), args.arguments)
+                # As `python SCRIPT ARGS` does: with the script's folder first on the path.
+                sys.argv = [args.script, *args.arguments]
+                sys.path[0] = str(Path(args.script).resolve().parent)
+                runpy.run_path(args.script, run_name="__main__")
         finally:
-            _report(counts)
-
-
-def _run(script: Path, arguments: list[str]) -> None:
-    """Run like `python SCRIPT ARGS`, with the script's folder first on the path."""
-    sys.argv = [str(script), *arguments]
-    sys.path[0] = str(script.resolve().parent)
-    runpy.run_path(str(script), run_name="__main__")
-
-
-def _report(counts: list[Executed]) -> None:
-    if file := os.environ.get(COUNTS_VARIABLE):
-        write_counts(Path(file), counts)
-    else:
-        sys.stderr.write(f"steps executed by: {', '.join(map(str, counts)) or 'no device'}\n")
+            if file := os.environ.get(COUNTS_VARIABLE):
+                write_counts(Path(file), counts)
+            else:
+                names = ", ".join(map(str, counts)) or "no device"
+                sys.stderr.write(f"steps executed by: {names}\n")
 
 
 if __name__ == "__main__":

@@ -11,23 +11,17 @@ def _linear(start: float, end: float, fraction: float) -> float:
     return start + (end - start) * fraction
 
 
-def _cosine(start: float, end: float, fraction: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2
-
-
 def _exponential(start: float, end: float, fraction: float) -> float:
     return float(start * (end / start) ** fraction)
 
 
-def _none(start: float, end: float, fraction: float) -> float:
-    return start
-
-
 ANNEALINGS: dict[str, Callable[[float, float, float], float]] = {
-    "none": _none,
+    "none": lambda start, _, __: start,
     "linear": _linear,
     "exponential": _exponential,
-    "cosine": _cosine,
+    "cosine": lambda start, end, fraction: (
+        end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2
+    ),
 }
 """Interpolations between two values; `none` stays at the first."""
 
@@ -111,8 +105,9 @@ class RangeTest:
     largest: float | None
 
 
-def smooth(losses: Sequence[float], beta: float = 0.9) -> tuple[float, ...]:
+def smooth(losses: Sequence[float]) -> tuple[float, ...]:
     """The exponential moving average of the losses, corrected for its start at 0."""
+    beta = 0.9
     average, smoothed = 0.0, []
     for count, loss in enumerate(losses, 1):
         average = beta * average + (1 - beta) * loss

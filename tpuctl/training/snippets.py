@@ -21,10 +21,9 @@ import sys
 
 subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"])
 """
-# The package for each accelerator (docs.jax.dev, installation).
-_JAX_FOR = {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"}
+# The package for each accelerator, of JAX as docs.jax.dev (installation) says.
 _PACKAGES = {
-    "jax": _JAX_FOR,
+    "jax": {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"},
     "tensorflow": {"tpu": "tensorflow-tpu", "gpu": "tensorflow[and-cuda]"},
     "torch": {"tpu": "torch' 'torch_xla[tpu]"},
 }
@@ -194,7 +193,7 @@ _SNIPPETS: dict[str, dict[str, str]] = {
 
 def install_jax(accelerator: str) -> str:
     """Return code that installs JAX for the accelerator."""
-    return _INSTALL.format(package=_JAX_FOR.get(accelerator, "jax"))
+    return _INSTALL.format(package=_PACKAGES["jax"].get(accelerator, "jax"))
 
 
 def install_line(accelerator: str, frameworks: Sequence[str] = ("jax",)) -> str:

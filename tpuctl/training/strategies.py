@@ -12,13 +12,12 @@ from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
-from tpuctl.training.device_counts import Devices
+from tpuctl.training.choose import FRAMEWORKS, UNUSABLE, Choice
+from tpuctl.training.devices import Devices
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
 from tpuctl.training.schedules import scaled_rate
-from tpuctl.training.strategy import FRAMEWORKS, Choice
 
 BASE_BATCH_SIZE = 32
-_UNUSABLE = frozenset({"not-installed", "none-on-tpu"})
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,9 @@ def strategy(
     """
     here = here or diagnose(live_machine())
     choice = choose_for(here, name, framework)
-    changes = _repair(choice, here)
+    codes = {problem.code for problem in here.problems}
+    changes = plan_environment(choice, codes, os.environ, libtpu=find_libtpu())
+    apply_changes(changes, os.environ)
     with _adapter(choice.framework)(choice.strategy, remote=os.environ.get("TPU_NAME")) as opened:
         size = _global_batch(opened.replicas, batch_size, per_replica_batch_size)
         yield Strategy(
@@ -124,12 +125,12 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
             hint=snippets.install_line(here.accelerator, (wanted,)),
         )
     if name == "auto":
-        usable = "default" if found.strategy in _UNUSABLE else found.strategy
+        usable = "default" if found.strategy in UNUSABLE else found.strategy
         return Choice(wanted, usable, found.because, found.snippet)
     if name == "tpu":
         return _require_tpu(here, found)
-    if name not in snippets.known(wanted) or name in _UNUSABLE:
-        known = [one for one in snippets.known(wanted) if one not in _UNUSABLE]
+    if name not in snippets.known(wanted) or name in UNUSABLE:
+        known = [one for one in snippets.known(wanted) if one not in UNUSABLE]
         raise InvalidInputError(
             f"{name!r} is not a strategy for {wanted}.",
             hint=f"Choose from: auto, tpu, {', '.join(known)}.",
@@ -153,19 +154,12 @@ def _framework(here: Diagnosis, name: str) -> str:
 
 
 def _require_tpu(here: Diagnosis, found: Choice) -> Choice:
-    if here.accelerator in ("tpu", "tpu-remote") and found.strategy not in (*_UNUSABLE, "cpu"):
+    if here.accelerator in ("tpu", "tpu-remote") and found.strategy not in (*UNUSABLE, "cpu"):
         return found
     raise InvalidInputError(
         f"{found.framework} has no TPU to use here: {found.because}.",
         hint="tpuctl doctor",
     )
-
-
-def _repair(choice: Choice, here: Diagnosis) -> tuple[Change, ...]:
-    codes = {problem.code for problem in here.problems}
-    changes = plan_environment(choice, codes, os.environ, libtpu=find_libtpu())
-    apply_changes(changes, os.environ)
-    return changes
 
 
 def _adapter(framework: str) -> Callable[..., AbstractContextManager[Devices]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_result
-from tpuctl.training.device_counts import Executed
+from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan
 from tpuctl.training.run import Training, Watched, run_training
 
@@ -44,7 +44,9 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
     stages = conclude(measured, target=measured.program or "").stages
     slowest = next((stage for stage in stages if stage.is_bottleneck), None)
     named = f"{slowest.name} at {slowest.location}" if slowest and slowest.location else None
-    batch = _batch_counted(executed) or _batch_seen(measured)
+    examples = sum(count.examples or 0 for count in executed)
+    steps = max((count.steps for count in executed), default=0)
+    batch = examples / steps if steps and examples else _batch_seen(measured)
     return Watched(
         steps=phase.steps,
         step_ms=round(length_s / phase.steps * 1e3, 3),
@@ -52,12 +54,6 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
         input_wait_fraction=round(max(0.0, 1 - phase.device_busy_s / length_s), 4),
         slowest=named,
     )
-
-
-def _batch_counted(executed: Sequence[Executed]) -> float | None:
-    examples = sum(count.examples or 0 for count in executed)
-    steps = max((count.steps for count in executed), default=0)
-    return examples / steps if steps and examples else None
 
 
 def _batch_seen(measured: Measurement) -> float | None:

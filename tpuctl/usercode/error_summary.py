@@ -52,7 +52,11 @@ def describe(error: BaseException) -> str:
     text = str(error)
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     frames += [(file, int(line)) for file, line in _FRAME.findall(text)]
-    places = [(file, line) for file, line in frames if _is_the_users(file)]
+    places = [
+        (file, line)
+        for file, line in frames
+        if not file.startswith("<") and not any(part in file for part in _NOT_THE_USERS)
+    ]
     place = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
     message = _message(text)
     return f"{name}: {message[:LONGEST]}{place}" if message else f"{name}{place}"
@@ -69,10 +73,6 @@ def last_words(log: str) -> str:
 def ran_out_of_memory(log: str) -> bool:
     """Whether a log shows a failed memory allocation."""
     return bool(_NO_MEMORY.search(log))
-
-
-def _is_the_users(file: str) -> bool:
-    return not file.startswith("<") and not any(part in file for part in _NOT_THE_USERS)
 
 
 def _message(text: str) -> str:

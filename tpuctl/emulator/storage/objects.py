@@ -5,7 +5,6 @@ crash left incomplete was never answered, and is dropped, and so are files that 
 """
 
 import base64
-import binascii
 import json
 import os
 import threading
@@ -324,7 +323,11 @@ def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bo
     """Return names and prefixes in order, each with whether it is a prefix."""
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     end = query.get("endOffset", "")
-    after = _after(query.get("pageToken", ""))
+    token = query.get("pageToken", "")
+    try:
+        after = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        raise storage_error("number", value=token, field="pageToken") from None
     index = bisect_left(bucket.names, max(prefix, query.get("startOffset", ""), after))
     while index < len(bucket.names):
         name = bucket.names[index]
@@ -342,10 +345,3 @@ def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bo
             index = bisect_left(bucket.names, first_after, index + 1)
         else:
             index += 1
-
-
-def _after(token: str) -> str:
-    try:
-        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError):
-        raise storage_error("number", value=token, field="pageToken") from None

@@ -1,12 +1,17 @@
 """Choose the framework and strategy for a machine, with the reasons. Pure."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tpuctl.errors import InvalidInputError
 from tpuctl.training import snippets
 
 FRAMEWORKS = ("tensorflow", "jax", "torch")
+UNUSABLE = frozenset({"not-installed", "none-on-tpu"})
+_ON_TPU = frozenset(
+    {
+        "tpu-local", "tpu-grpc", "tpu-name", "single", "mesh", "distributed+mesh", "xla-single",
+        "xla-launch", "xla-launch-pop-addresses", "xla-launch-all-hosts",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,48 +50,38 @@ class Choice:
     snippet: str
 
 
-def choose(situation: Situation, *, framework: str = "auto", strategy: str = "auto") -> Choice:
-    """Choose the framework and strategy; either can be given by name.
-
-    Raises InvalidInputError for an unknown framework or strategy.
-    """
-    if framework != "auto" and framework not in _CHOOSERS:
-        raise InvalidInputError(
-            f"Unknown framework {framework!r}.",
-            hint=f"Choose from: auto, {', '.join(_CHOOSERS)}.",
-        )
-    chosen = _best(situation) if framework == "auto" else _CHOOSERS[framework](situation)
-    if strategy in ("auto", chosen.strategy):
-        return chosen
-    if strategy not in snippets.known(chosen.framework):
-        raise InvalidInputError(
-            f"{strategy!r} is not a strategy for {chosen.framework}.",
-            hint=f"Choose from: auto, {', '.join(snippets.known(chosen.framework))}.",
-        )
-    return Choice(
-        chosen.framework,
-        strategy,
-        "requested by name",
-        snippets.snippet(chosen.framework, strategy, situation.remote),
-    )
+def choose(situation: Situation) -> Choice:
+    """Choose TensorFlow if it supports the accelerator, else the first framework that does."""
+    choices = [choose_strategy(framework, situation) for framework in FRAMEWORKS]
+    able = []
+    if _tpu(situation):
+        able = [choice for choice in choices if choice.strategy in _ON_TPU]
+    elif situation.accelerator == "gpu":
+        builds = (situation.tensorflow_build, situation.jax_build, situation.torch_build)
+        able = [choice for choice, build in zip(choices, builds, strict=True) if build == "gpu"]
+    installed = [choice for choice in choices if choice.strategy not in UNUSABLE]
+    best = next(iter(able + installed), None)
+    if best is None:
+        because = "no framework is installed"
+        if situation.tensorflow_build is not None:
+            because = "no installed framework supports the TPU"
+        code = snippets.install_jax(situation.accelerator)
+        return Choice("jax", "not-installed", because, code)
+    keras = choose_keras(situation)
+    if best.framework != "jax" or not keras.strategy.startswith("jax-"):
+        return best
+    # Keras 3 needs less code on JAX than a mesh made by hand.
+    return replace(best, because=f"{best.because}; Keras 3 runs on JAX", snippet=keras.snippet)
 
 
-def choose_tensorflow(situation: Situation) -> Choice:
-    """Choose for TensorFlow; TPUStrategy needs a TPU build, not just a TPU."""
-    strategy, because = _tensorflow(situation)
-    return _choice("tensorflow", strategy, because, situation)
-
-
-def choose_jax(situation: Situation) -> Choice:
-    """Choose for JAX: a mesh over all devices, started on every host."""
-    strategy, because = _jax(situation)
-    return _choice("jax", strategy, because, situation)
-
-
-def choose_torch(situation: Situation) -> Choice:
-    """Choose for PyTorch: torch_xla on a TPU, CUDA on GPUs."""
-    strategy, because = _torch(situation)
-    return _choice("torch", strategy, because, situation)
+def choose_strategy(framework: str, situation: Situation) -> Choice:
+    """Choose the strategy of TensorFlow, JAX or PyTorch, with code that starts it."""
+    rules = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+    strategy, because = rules[framework](situation)
+    code = snippets.snippet(framework, strategy, situation.remote)
+    if strategy == "tpu-local" and situation.needs_pjrt_variables:
+        code = snippets.PJRT_VARIABLES + code
+    return Choice(framework, strategy, because, code)
 
 
 def choose_keras(situation: Situation) -> Choice:
@@ -94,7 +89,7 @@ def choose_keras(situation: Situation) -> Choice:
     if not situation.has_keras_3:
         return Choice("keras", "not-installed", "Keras 3 is not installed", "")
     if situation.tensorflow_build == "tpu" and _tpu(situation):
-        below = choose_tensorflow(situation)
+        below = choose_strategy("tensorflow", situation)
         return Choice("keras", "tensorflow-" + below.strategy, below.because, below.snippet)
     if situation.jax_build is None:
         strategy, because = _keras_without_jax(situation)
@@ -108,68 +103,12 @@ def choose_keras(situation: Situation) -> Choice:
     return Choice("keras", strategy, because, snippets.snippet("keras", strategy, None))
 
 
-_CHOOSERS: dict[str, Callable[[Situation], Choice]] = {
-    "tensorflow": choose_tensorflow,
-    "jax": choose_jax,
-    "torch": choose_torch,
-}
-
-
-def _choice(framework: str, strategy: str, because: str, situation: Situation) -> Choice:
-    code = snippets.snippet(framework, strategy, situation.remote)
-    if strategy == "tpu-local" and situation.needs_pjrt_variables:
-        code = snippets.PJRT_VARIABLES + code
-    return Choice(framework, strategy, because, code)
-
-
-def _best(situation: Situation) -> Choice:
-    """Return TensorFlow if it supports the accelerator, else the first framework that does."""
-    choices = {name: chooser(situation) for name, chooser in _CHOOSERS.items()}
-    order = ("tensorflow", "jax", "torch")
-    if _tpu(situation):
-        able = [name for name in order if choices[name].strategy in _ON_TPU]
-    elif situation.accelerator == "gpu":
-        builds = (situation.tensorflow_build, situation.jax_build, situation.torch_build)
-        able = [name for name, build in zip(order, builds, strict=True) if build == "gpu"]
-    else:
-        able = []
-    installed = [name for name in order if choices[name].strategy not in _UNUSABLE]
-    best = next(iter(able + installed), None)
-    if best is None:
-        return _install(situation)
-    return _with_keras(situation, choices[best])
-
-
-def _with_keras(situation: Situation, choice: Choice) -> Choice:
-    """Show Keras 3 code for JAX if Keras is installed: it is shorter than a mesh by hand."""
-    keras = choose_keras(situation)
-    if choice.framework != "jax" or not keras.strategy.startswith("jax-"):
-        return choice
-    return Choice("jax", choice.strategy, f"{choice.because}; Keras 3 runs on JAX", keras.snippet)
-
-
-_ON_TPU = frozenset(
-    {
-        "tpu-local", "tpu-grpc", "tpu-name", "single", "mesh", "distributed+mesh", "xla-single",
-        "xla-launch", "xla-launch-pop-addresses", "xla-launch-all-hosts",
-    }
-)  # fmt: skip
-_UNUSABLE = frozenset({"not-installed", "none-on-tpu"})
-
-
-def _install(situation: Situation) -> Choice:
-    because = "no framework is installed"
-    if situation.tensorflow_build is not None:
-        because = "no installed framework supports the TPU"
-    code = snippets.install_jax(situation.accelerator)
-    return Choice("jax", "not-installed", because, code)
-
-
 def _tpu(situation: Situation) -> bool:
     return situation.accelerator in ("tpu", "tpu-remote")
 
 
 def _tensorflow(situation: Situation) -> tuple[str, str]:
+    """TPUStrategy needs a TPU build, not just a TPU."""
     build = situation.tensorflow_build
     if build is None:
         return "not-installed", "TensorFlow is not installed"
