@@ -9,6 +9,7 @@ from tpuctl.profiling.advice import advise
 from tpuctl.profiling.attribution import Attribution
 from tpuctl.profiling.case import CPU_REGIMES, Case, Finding, Situation, build_case
 from tpuctl.profiling.models import (
+    PYTHON_KINDS,
     Device,
     Measurement,
     Phase,
@@ -199,7 +200,7 @@ def _no_stages(measured: Measurement) -> str:
             "No stages: tf.data keeps no model of a data set that a strategy distributes. "
             "Profile its pipeline alone: tpuctl profile run path.py:function --deep."
         )
-    if measured.kind in ("torch", "grain", "iterable"):
+    if measured.kind in PYTHON_KINDS:
         return "No stages: none of the pipeline's functions was observed running."
     return "No stages: tf.data keeps no model of this pipeline (autotune is off)."
 

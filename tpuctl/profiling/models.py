@@ -24,6 +24,7 @@ Verdict = Literal[
     "unknown",
 ]
 
+PYTHON_KINDS = ("torch", "grain", "iterable")
 NOTABLE_SHARE = 0.1
 
 
