@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.profiling.measure.host_trace import Profiler, Running, Window, capture, pooled
+from tpuctl.profiling.measure.host_trace import Profiler, Running, capture, pooled
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder
 from tpuctl.profiling.measure.probe import Sampler
 
@@ -93,13 +93,8 @@ def run(name: str) -> Running:
     recorder.record(Limit(2.0), None)
     began_s = time.perf_counter()
 
-    def measure(seconds: float) -> Window:
-        phase = recorder.record(Limit(seconds, least_steps=1), None)
-        used = phase.signals
-        return Window(phase.wall_s, used.cpu_s, used.other_cpu_s, used.vcpus_usable, phase.nodes)
-
     return Running(
-        measure=measure,
+        measure=lambda seconds: recorder.record(Limit(seconds, least_steps=1), None),
         settle=lambda: recorder.settle(None),
         profiled_s=lambda: time.perf_counter() - began_s,
     )

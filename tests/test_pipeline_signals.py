@@ -6,6 +6,7 @@ import pytest
 
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.models import Signals
+from tpuctl.storage import cgroups
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -34,28 +35,28 @@ V1 = {
 
 def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
     root = write(tmp_path, V2)
-    assert signals.quota_vcpus(root) == 1.5
-    assert signals.throttled_s(root) == 2.5
-    assert signals.memory_limit_bytes(root) == 1 << 30
+    assert cgroups.quota_vcpus(root) == 1.5
+    assert cgroups.throttled_s(root) == 2.5
+    assert cgroups.memory_limit_bytes(root) == 1 << 30
 
 
 def test_version_1_is_read_too(tmp_path: Path) -> None:
     root = write(tmp_path, V1)
-    assert signals.quota_vcpus(root) == 0.5
-    assert signals.throttled_s(root) == 0.7
-    assert signals.memory_limit_bytes(root) is None
+    assert cgroups.quota_vcpus(root) == 0.5
+    assert cgroups.throttled_s(root) == 0.7
+    assert cgroups.memory_limit_bytes(root) is None
 
 
 def test_a_container_that_sees_its_limit_at_the_top_of_the_tree(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/../outside\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
     root = write(tmp_path, files)
-    assert signals.quota_vcpus(root) == 2.0
+    assert cgroups.quota_vcpus(root) == 2.0
 
 
 @pytest.mark.parametrize("text", ["", "max 100000", "nonsense", "100 0", "1 2 3"])
 def test_a_limit_that_is_none_or_cannot_be_read_is_no_limit(tmp_path: Path, text: str) -> None:
     root = write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text})
-    found = signals.attempt(lambda: signals.quota_vcpus(root))
+    found = signals.attempt(lambda: cgroups.quota_vcpus(root))
     assert found is None
 
 

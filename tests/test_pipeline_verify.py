@@ -36,7 +36,9 @@ opened: list[int] = []
 
 
 def advice(code: str, predicted: float, trial: Change | None) -> Advice:
-    return Advice(code, "what", predicted, None, None, None, "change", trial)
+    return Advice(
+        code=code, what="what", predicted_examples_per_s=predicted, change="change", trial=trial
+    )
 
 
 WAYS = {"records": "presize", "sample": "sample"}

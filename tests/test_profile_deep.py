@@ -20,11 +20,10 @@ from tpuctl.profiling.measure.host_trace import (
     MOST_S,
     ProfilerError,
     Running,
-    Window,
     capture,
     pooled,
 )
-from tpuctl.profiling.models import Measurement, NodeCost
+from tpuctl.profiling.models import Measurement, NodeCost, Phase
 from tpuctl.profiling.trace.host_trace import merge, read_host_traces
 from tpuctl.profiling.trace.models import Deep, TracedNode
 from tpuctl.profiling.trace.stages import InputPipeline, StageWork
@@ -74,12 +73,12 @@ def captured(
     """
     factors = itertools.cycle(slower if isinstance(slower, Sequence) else [slower])
 
-    def measure(seconds: float) -> Window:
-        cpu_s = seconds * (next(factors) if recorder.is_on else 1.0)
+    def measure(seconds: float) -> Phase:
+        own = (next(factors) if recorder.is_on else 1.0) / 2
         others_cpu_s = None if others is None else others * 2 * seconds
-        return Window(
-            seconds, cpu_s, others_cpu_s, 2.0, (NodeCost(READ, seconds, elements, 0, 2, 1.0),)
-        )
+        window = phase(own=own, wall_s=seconds, other_cpu_s=others_cpu_s)
+        costs = (NodeCost(READ, seconds, elements, 0, 2, 1.0),)
+        return replace(window, start_s=0.0, end_s=seconds, nodes=costs)
 
     running = Running(measure, settle=lambda: None, profiled_s=lambda: 20.0)
     return capture(running, recorder, folder)
@@ -189,10 +188,10 @@ def test_a_profiler_that_breaks_later_leaves_what_it_gave(tmp_path: Path) -> Non
 def test_a_pipeline_that_fails_beside_the_trace_leaves_what_there_was(tmp_path: Path) -> None:
     recorder = Recorder()
 
-    def measure(seconds: float) -> Window:
+    def measure(seconds: float) -> Phase:
         if len(recorder.folders) == 3:
             raise TargetError("The pipeline failed while giving a batch: no such file")
-        return Window(seconds, seconds, None, 2.0, ())
+        return replace(phase(wall_s=seconds, own=0.5, other_cpu_s=None), nodes=())
 
     deep, files = capture(Running(measure, lambda: None, lambda: 20.0), recorder, tmp_path)
     assert not recorder.is_on

@@ -137,7 +137,7 @@ def _fits(lowered: LoweredProgram, executable: Any) -> Compilation:
     )
     # XLA counts the body of a loop once.
     flops = max(0.0, counted) + program.repeated_flops
-    return _compilation(lowered, program, fits=True, flops=flops, hbm_needed_bytes=needed_bytes)
+    return _compilation(lowered, program, flops, needed_bytes)
 
 
 def _does_not_fit(
@@ -145,20 +145,23 @@ def _does_not_fit(
 ) -> Compilation:
     program, tensors = _inspect(lowered.compile) if report else (_EMPTY, ())
     flops = float(sum(matmul.flops * matmul.times for matmul in program.matmuls))
-    compilation = _compilation(
-        lowered, program, fits=False, flops=flops, hbm_needed_bytes=needed_bytes
+    return replace(
+        _compilation(lowered, program, flops, needed_bytes),
+        fits=False,
+        hbm_available_bytes=available_bytes,
+        tensors=tensors,
     )
-    return replace(compilation, hbm_available_bytes=available_bytes, tensors=tensors)
 
 
 def _compilation(
-    lowered: LoweredProgram, program: Program, *, fits: bool, flops: float, hbm_needed_bytes: int
+    lowered: LoweredProgram, program: Program, flops: float, needed_bytes: int
 ) -> Compilation:
+    """Collect the result for a program that fits."""
     versions = check_versions()
     return Compilation(
-        fits=fits,
+        fits=True,
         flops=flops,
-        hbm_needed_bytes=hbm_needed_bytes,
+        hbm_needed_bytes=needed_bytes,
         hbm_available_bytes=None,
         fixed_bytes=lowered.fixed_bytes,
         program=name_layers(program, lowered.layers),

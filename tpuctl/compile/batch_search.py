@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 SUBLANES = 8
 SECOND_SIZE = 64
-LARGEST_SIZE = 1 << 20
+LARGEST_SIZE = 1 << 20  # a power of two, as all sizes between the first two and the bisection
 # The bisection stops at 1/32, about 3 %, of the size that fits.
 PARTS = 32
 
@@ -38,10 +38,8 @@ class LargestBatch:
     tried: tuple[BatchTrial, ...]
 
 
-def find_largest(
-    compile_for: Callable[[int], BatchTrial], *, limit: int = LARGEST_SIZE
-) -> LargestBatch:
-    """Find the largest batch per device; `limit` is a power of two."""
+def find_largest(compile_for: Callable[[int], BatchTrial]) -> LargestBatch:
+    """Find the largest batch per device."""
     tried: dict[int, BatchTrial] = {}
 
     def attempt(size: int) -> BatchTrial:
@@ -49,7 +47,7 @@ def find_largest(
             tried[size] = compile_for(size)
         return tried[size]
 
-    low, high = _bracket(attempt, limit)
+    low, high = _bracket(attempt)
     if low and high:
         step = max(low // PARTS, SUBLANES if low >= SUBLANES else 1)
         while high - low > step:
@@ -63,7 +61,7 @@ def find_largest(
     )
 
 
-def _bracket(attempt: Callable[[int], BatchTrial], limit: int) -> tuple[int, int]:
+def _bracket(attempt: Callable[[int], BatchTrial]) -> tuple[int, int]:
     """Find a power of two that fits and its double that does not; 0 means there is none."""
     if not attempt(SUBLANES).fits:
         low, high = 0, SUBLANES
@@ -73,15 +71,15 @@ def _bracket(attempt: Callable[[int], BatchTrial], limit: int) -> tuple[int, int
     low, high, size = SUBLANES, 0, SECOND_SIZE
     while not high or high > 2 * low:
         if attempt(size).fits:
-            if size == limit:
-                return limit, 0
+            if size == LARGEST_SIZE:
+                return size, 0
             low, before = size, low
             size = _predict(attempt(before), attempt(low))
         else:
             high = size
         if high:
             size = 1 << (low.bit_length() + high.bit_length() - 2) // 2
-        size = min(max(size, 2 * low), limit)
+        size = min(max(size, 2 * low), LARGEST_SIZE)
     return low, high
 
 

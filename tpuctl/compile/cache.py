@@ -49,10 +49,12 @@ class Cache:
 
     def save(self, request: CompileRequest, compilation: Compilation, files: Iterable[str]) -> None:
         """Keep a compilation; if that fails, the next run compiles again."""
+        others = (*_package_folders(), sysconfig.get_paths()["stdlib"], "/proc", "/sys", "/dev")
+        not_the_users = ("<", *(f"{folder}{os.sep}" for folder in others))
         record = {
             "schema": SCHEMA,
             "compilation": to_plain(compilation),
-            "files": {path: _digest(path) for path in files if _is_users_file(path)},
+            "files": {path: _digest(path) for path in files if not path.startswith(not_the_users)},
         }
         _write(self._path(request), record)
 
@@ -112,11 +114,6 @@ def _package_folders() -> list[str]:
     paths, user = sysconfig.get_paths(), site.getusersitepackages()
     folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     return [*folders, user] if user else [*folders]
-
-
-def _is_users_file(path: str) -> bool:
-    others = [*_package_folders(), sysconfig.get_paths()["stdlib"], "/proc", "/sys", "/dev"]
-    return not path.startswith(("<", *(f"{folder}{os.sep}" for folder in others)))
 
 
 def _digest(path: str) -> str | None:

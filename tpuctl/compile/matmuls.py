@@ -165,18 +165,18 @@ def _window(text: str, dimensions: int) -> list[_Dimension]:
     found = _WINDOW.search(text)
     words = dict(word.split("=") for word in found[1].split()) if found else {}
 
-    def per_dimension(key: str, default: int) -> list[int]:
-        return [int(n) for n in words[key].split("x")] if key in words else [default] * dimensions
+    def per_dimension(key: str) -> list[int]:
+        return [int(n) for n in words[key].split("x")] if key in words else [1] * dimensions
 
     pads = words["pad"].split("x") if "pad" in words else ["0_0"] * dimensions
     return [
         _Dimension(*values)
         for values in zip(
-            per_dimension("size", 1),
-            per_dimension("stride", 1),
+            per_dimension("size"),
+            per_dimension("stride"),
             [int(pad.split("_")[0]) for pad in pads],
-            per_dimension("lhs_dilate", 1),
-            per_dimension("rhs_dilate", 1),
+            per_dimension("lhs_dilate"),
+            per_dimension("rhs_dilate"),
             strict=True,
         )
     ]

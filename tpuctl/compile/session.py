@@ -62,7 +62,10 @@ class Session:
             if "error" in message:
                 raise explained(child.error(message))
             seconds = round(message["done_s"], 1)
-            step = _describe(message["phase"], request)
+            step = message["phase"]
+            if step == "compiling":
+                batch = f", batch {request.batch_size:,}" if request.batch_size else ""
+                step = f"compiling for a {request.slice.accelerator_type}{batch}"
             self._on_progress(Progress("fit", seconds, None, "s", step))
         function = request.target.function
         raise child.death("compiling", hint=try_alone(function) if function else None)
@@ -93,10 +96,3 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, TpuctlError) and matches:
         error.hint = f"{matches[0].title} ({matches[0].code}): {matches[0].fix}"
     return error
-
-
-def _describe(phase: str, request: CompileRequest) -> str:
-    if phase != "compiling":
-        return phase
-    batch = f", batch {request.batch_size:,}" if request.batch_size else ""
-    return f"compiling for a {request.slice.accelerator_type}{batch}"

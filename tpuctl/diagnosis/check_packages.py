@@ -9,7 +9,10 @@ _LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
 
 def jax_without_libtpu(view: MachineView) -> Finding | None:
     """F15: chips and JAX, but no libtpu."""
-    if not view.on_tpu or not view.has("jax") or _libtpu_dists(view) or _library_path(view):
+    if not view.on_tpu or not view.has("jax") or _libtpu_dists(view):
+        return None
+    path = view.value("TPU_LIBRARY_PATH")
+    if path and view.machine.exists(path):
         return None
     return found(f"jax {view.version('jax')} is installed, libtpu is not")
 
@@ -222,11 +225,6 @@ def libtpu_sdk_unusable(view: MachineView) -> Finding | None:
 
 def _libtpu_dists(view: MachineView) -> list[str]:
     return [name for name in LIBTPU_DISTS if view.has(name)]
-
-
-def _library_path(view: MachineView) -> bool:
-    path = view.value("TPU_LIBRARY_PATH")
-    return bool(path) and view.machine.exists(path)
 
 
 def _wanted_libtpus(view: MachineView) -> dict[str, str]:

@@ -14,6 +14,7 @@ _FILE = Path(__file__).parent / "data" / "failures.json"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Quotes differ between versions and shells, so they never take part in a match.
 _QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
+_ENDS_A_NAME = re.compile(r"\w'$")
 _NAME_ENDS = re.compile(r"(?!\w|[.-]\w)")
 # How far apart the pieces of a pattern may be: a wrapped message, not two unrelated ones.
 _GAP = 400
@@ -142,12 +143,6 @@ def _pieces(words: str) -> tuple[str, ...]:
     return tuple(piece.strip() for piece in _plain(words).split("…"))
 
 
-@cache
-def _ends_a_name(words: str) -> bool:
-    """Whether a pattern ends in a quoted name, so that a longer name must not match."""
-    return re.search(r"\w'$", words) is not None
-
-
 def _search(text: str, words: str) -> tuple[int, int, str] | None:
     """Find the pieces of a pattern in order and close together: weight, position, words."""
     pieces = _pieces(words)
@@ -158,7 +153,8 @@ def _search(text: str, words: str) -> tuple[int, int, str] | None:
     start = text.find(pieces[0])
     while start >= 0:
         end = _follow(text, start + len(pieces[0]), pieces[1:])
-        if end and (not _ends_a_name(words) or _NAME_ENDS.match(text, end)):
+        # A longer name must not match a pattern that ends in a quoted name.
+        if end and (not _ENDS_A_NAME.search(words) or _NAME_ENDS.match(text, end)):
             return weight, start, words
         start = text.find(pieces[0], start + 1)
     return None

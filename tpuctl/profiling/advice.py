@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tpuctl.profiling import advice_tf_data as tf_data
 from tpuctl.profiling.case import Situation
-from tpuctl.profiling.models import Advice
+from tpuctl.profiling.models import PYTHON_KINDS, Advice
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
 
@@ -25,7 +25,7 @@ def advise(situation: Situation) -> tuple[Advice, ...]:
 
     Gains beyond what saturates the device count alike; the order of the rules then decides.
     """
-    is_python = situation.case.measured.kind in ("torch", "grain", "iterable")
+    is_python = situation.case.measured.kind in PYTHON_KINDS
     rules = (PYTHON_RULES if is_python else TF_DATA_RULES).get(situation.finding.verdict, ())
     given = [advice for rule in rules if (advice := rule(situation))]
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
@@ -152,10 +152,13 @@ def _cache_shards(at: Situation) -> Advice | None:
 
 
 def _fewer_bytes(at: Situation) -> Advice | None:
+    """Convert to floats on the device."""
     return at.advice(
         "fewer_bytes",
-        tf_data.FEWER_BYTES,
-        "keep arrays uint8 until the step; there: x.astype(jax.numpy.bfloat16) / 255",
+        "Send the numbers as stored, one byte each, and convert them to floats on the device.",
+        "keep arrays uint8 until the step; there: x.astype(jax.numpy.bfloat16) / 255"
+        if at.case.measured.kind in PYTHON_KINDS
+        else "end the pipeline in tf.uint8; in the step: tf.cast(images, tf.bfloat16) / 255",
         None,
     )
 
@@ -189,7 +192,7 @@ TF_DATA_RULES: dict[str, tuple[Rule, ...]] = {
     "io": (tf_data.threadpool,),
     "threadpool": (tf_data.threadpool,),
     "serial": (tf_data.parallel_calls, tf_data.prefetch),
-    "transfer": (tf_data.fewer_bytes,),
+    "transfer": (_fewer_bytes,),
     "bursty": (tf_data.smooth,),
     "unknown": (tf_data.vectorise,),
 }

@@ -16,7 +16,6 @@ CHANNELS = 3
 VARIANTS, WORKER_VCPUS = 4, 8
 # Reading a cached example costs at least this share of making it: nothing is free.
 READ_SHARE = 0.05
-FEWER_BYTES = "Send the numbers as stored, one byte each, and convert them to floats on the device."
 # module:function or path.py:function
 _FUNCTION = re.compile(r".+:[^\W\d]\w*")
 
@@ -252,15 +251,5 @@ def order(at: Situation) -> Advice | None:
         "order",
         f"The cache keeps the first output of {names}: every epoch sees the same.",
         f"cache() before {names}, then shuffle, then random augmentation, then batch",
-        None,
-    )
-
-
-def fewer_bytes(at: Situation) -> Advice | None:
-    """Convert to floats on the device."""
-    return at.advice(
-        "fewer_bytes",
-        FEWER_BYTES,
-        "end the pipeline in tf.uint8; in the step: tf.cast(images, tf.bfloat16) / 255",
         None,
     )

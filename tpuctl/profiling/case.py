@@ -185,7 +185,14 @@ class Situation:
         """Make a piece of advice, with the device's idle time that it predicts."""
         device = self.case.device_examples_per_s
         idle = None if device is None or rate is None else max(0.0, 1 - rate / device)
-        return Advice(code, what, rate, None, idle, None, change, trial)
+        return Advice(
+            code=code,
+            what=what,
+            predicted_examples_per_s=rate,
+            predicted_mxu_idle_fraction=idle,
+            change=change,
+            trial=trial,
+        )
 
     def rate_with(self, cpu_ms: float, *, dropped: tuple[str, ...] = ()) -> float:
         """Predict the rate for another CPU cost per example, as far as serial stages allow it."""

@@ -6,9 +6,9 @@ from functools import partial
 
 import tpuctl
 from tpuctl.profiling.advice import advise
-from tpuctl.profiling.attribution import Attribution
 from tpuctl.profiling.case import CPU_REGIMES, Case, Finding, Situation, build_case
 from tpuctl.profiling.models import (
+    PYTHON_KINDS,
     Device,
     Measurement,
     Phase,
@@ -101,7 +101,8 @@ def build_profile(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
     )
     window, signals = case.device or case.free, case.free.signals
-    idle = _idle_fraction(case.device)
+    # The share of the window in which nothing ran on the device, nor on its MXU.
+    idle = max(0.0, 1 - case.device.device_busy_s / case.device.wall_s) if case.device else None
     times = window.step_times
     return Profile(
         kind=measured.kind,
@@ -120,7 +121,7 @@ def build_profile(
         device=device,
         verdict=finding.verdict,
         confidence=finding.confidence,
-        headline=_headline(case, finding, parts),
+        headline=_headline(case, finding, idle),
         evidence=finding.evidence,
         cpu_ms_per_example=parts.cpu_s_per_example * 1000,
         stages=stages,
@@ -142,11 +143,6 @@ def build_profile(
     )
 
 
-def _idle_fraction(device: Phase | None) -> float | None:
-    """The share of the window in which nothing ran on the device, nor on its MXU."""
-    return None if device is None else max(0.0, 1 - device.device_busy_s / device.wall_s)
-
-
 def _window_name(case: Case) -> str:
     if case.measured.program:
         return "training steps as they ran, without the first ones"
@@ -156,11 +152,11 @@ def _window_name(case: Case) -> str:
     return f"steady state with a device step of {step_ms:.4g} ms, without the first batches"
 
 
-def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
+def _headline(case: Case, finding: Finding, idle: float | None) -> str:
     found = finding.bottleneck
-    stage = "the pipeline" if found is None else parts.stages[found].name
+    stage = "the pipeline" if found is None else case.parts.stages[found].name
     serial = f"{stage} does not run in parallel."
-    if parts.residual.share_of_cpu > MOST:
+    if case.parts.residual.share_of_cpu > MOST:
         serial = "most of its time goes into passing single elements between stages."
     cause = {
         "device": "The device is the bottleneck: the input pipeline keeps up.",
@@ -176,7 +172,6 @@ def _headline(case: Case, finding: Finding, parts: Attribution) -> str:
         "startup": "Only the start is slow; after that the pipeline keeps up.",
         "unknown": "The measurements do not point to a single cause.",
     }[finding.verdict]
-    idle = _idle_fraction(case.device)
     return cause if idle is None else f"MXU idle {idle:.0%}. {cause}"
 
 
@@ -199,7 +194,7 @@ def _no_stages(measured: Measurement) -> str:
             "No stages: tf.data keeps no model of a data set that a strategy distributes. "
             "Profile its pipeline alone: tpuctl profile run path.py:function --deep."
         )
-    if measured.kind in ("torch", "grain", "iterable"):
+    if measured.kind in PYTHON_KINDS:
         return "No stages: none of the pipeline's functions was observed running."
     return "No stages: tf.data keeps no model of this pipeline (autotune is off)."
 

@@ -17,6 +17,8 @@ MANIFEST, SCHEMA = "manifest.json", "tpuctl.dataset/"
 TF_ENCODINGS = ("jpeg", "png", "raw", "yuv420")
 # Enough for a sample: every file is opened once before the measurement.
 MAX_PHOTOS = 20_000
+# What a complete file ends with; empty for formats without an end marker.
+ENDINGS = {"jpeg": b"\xff\xd9", "png": b"IEND", "gif": b"", "bmp": b""}
 # Cameras append some metadata after the end marker of a JPEG.
 TAIL_BYTES = 1024
 
@@ -172,12 +174,7 @@ def _inspect(path: Path) -> Photo | str | None:
     except OSError as error:
         return (error.strerror or str(error)).lower() if is_named_like_one else None
     if kind := file_type.sniff(head):
-        return Photo(path, size, kind, _has_an_end(kind, tail))
+        return Photo(path, size, kind, kind in ENDINGS and ENDINGS[kind] in tail)
     if not is_named_like_one:
         return None
     return "no image inside" if size else "empty file"
-
-
-def _has_an_end(kind: str, tail: bytes) -> bool:
-    endings = {"jpeg": b"\xff\xd9", "png": b"IEND"}
-    return kind in ("gif", "bmp") or (kind in endings and endings[kind] in tail)

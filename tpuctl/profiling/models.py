@@ -24,6 +24,7 @@ Verdict = Literal[
     "unknown",
 ]
 
+PYTHON_KINDS = ("torch", "grain", "iterable")
 NOTABLE_SHARE = 0.1
 
 
@@ -297,16 +298,16 @@ class Vcpus:
     why_null: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Advice:
     """One change, its predicted effect, and the command or line of code that makes it."""
 
     code: str
     what: str
-    predicted_examples_per_s: float | None
-    measured_examples_per_s: float | None
-    predicted_mxu_idle_fraction: float | None
-    error_fraction: float | None
+    predicted_examples_per_s: float | None = None
+    measured_examples_per_s: float | None = None
+    predicted_mxu_idle_fraction: float | None = None
+    error_fraction: float | None = None
     change: str
     trial: Change | None = field(default=None, compare=False, metadata={"internal": True})
 

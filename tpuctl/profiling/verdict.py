@@ -4,11 +4,11 @@ The kind of bottleneck is found first: a pipeline limited by the GIL or by slow 
 vCPUs to anything that only divides CPU time, although more of them would not help.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tpuctl.profiling.case import Case, Finding, serial_runs, taken_by_others
-from tpuctl.profiling.models import Phase, Stage
+from tpuctl.profiling.models import Phase
 from tpuctl.profiling.reference import Thresholds
 
 # With fewer vCPUs a second thread would have nowhere to run.
@@ -76,10 +76,10 @@ def _bursty(case: Case) -> Finding | None:
     rare = (
         times.largest > case.limits.rare_burst * times.p50 and waits.p50 < MOSTLY_LATE * waits.mean
     )
-    if (uneven or rare) and case.examples_per_s >= case.limits.fits * device:
+    if uneven or rare:
         late_s = times.p99 if uneven else times.largest
         line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, slow ones {late_s * 1e3:.0f} ms"
-        return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case.parts.stages))
+        return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case))
     if not _runs_ahead(case):
         line = "nothing prepares the next batch while the device computes: no prefetch at the end"
         return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
@@ -117,7 +117,7 @@ def _throttled(case: Case) -> Finding | None:
         "throttled",
         min(1.0, 0.5 + case.throttled),
         (f"the CPU quota of {usable:g} vCPUs throttled us {case.throttled:.0%} of the time",),
-        bottleneck=_heaviest(case.parts.stages),
+        bottleneck=_heaviest(case),
     )
 
 
@@ -131,7 +131,7 @@ def _cpu(case: Case) -> Finding | None:
     ]
     if case.run_delay is not None:
         lines.append(f"ready threads waited {case.run_delay:.2f} s for a vCPU per vCPU and second")
-    heaviest = _heaviest(case.parts.stages)
+    heaviest = _heaviest(case)
     later = taken_by_others(case.device) if case.device else 0.0
     if later > case.limits.contended_other:
         lines.append(f"with the device, others used {later:.0%} of the vCPUs")
@@ -234,7 +234,7 @@ def _few_lanes(case: Case) -> Finding | None:
     if not 1 < lanes < case.limits.busy * usable or not full:
         return None
     line = f"all {lanes} workers are busy and there are {usable:g} vCPUs"
-    return Finding("serial", 0.8, (line,), _longest(case, range(len(case.parts.stages))))
+    return Finding("serial", 0.8, (line,), _longest(case))
 
 
 def _element_by_element(case: Case) -> Finding | None:
@@ -243,13 +243,13 @@ def _element_by_element(case: Case) -> Finding | None:
         return None
     if case.parts.residual.share_of_cpu < ONE_HALF or case.blocked >= case.limits.blocked_share:
         return None
-    return Finding(
-        "serial", 0.6, _overhead_line(case), _longest(case, range(len(case.parts.stages)))
-    )
+    return Finding("serial", 0.6, _overhead_line(case), _longest(case))
 
 
-def _longest(case: Case, stages: Iterable[int]) -> int | None:
-    costs = {index: case.parts.stages[index].active_ms_per_example for index in stages}
+def _longest(case: Case, stages: Iterable[int] | None = None) -> int | None:
+    """The stage that takes the most time, among some or all of them."""
+    indices = range(len(case.parts.stages)) if stages is None else stages
+    costs = {index: case.parts.stages[index].active_ms_per_example for index in indices}
     return max(costs, key=costs.__getitem__, default=None)
 
 
@@ -310,7 +310,7 @@ def _rarely_late(case: Case) -> Finding | None:
         f"half of the batches take up to {times.p50 * 1e3:.1f} ms but the mean is "
         f"{times.mean * 1e3:.1f} ms: a few slow ones take nearly all the time"
     )
-    return Finding("bursty", 0.6, (line,), bottleneck=_heaviest(case.parts.stages))
+    return Finding("bursty", 0.6, (line,), bottleneck=_heaviest(case))
 
 
 def _unknown(case: Case) -> Finding:
@@ -352,8 +352,8 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _heaviest(stages: Sequence[Stage]) -> int | None:
-    costs = [stage.cpu_ms_per_example for stage in stages]
+def _heaviest(case: Case) -> int | None:
+    costs = [stage.cpu_ms_per_example for stage in case.parts.stages]
     return costs.index(max(costs)) if costs else None
 
 

@@ -132,15 +132,11 @@ def _concluded(profile: Profile, trials: Sequence[_Trial], failures: Sequence[st
         elif ratio < LEAST_RATIO:
             notes.append(f"{advice.code} was tried and is not advised: x{ratio:.2f} of the rate.")
         else:
-            kept.append(_measured(advice, ratio * rate))
+            measured, predicted = ratio * rate, advice.predicted_examples_per_s
+            error = None if predicted is None else predicted / measured - 1
+            kept.append(replace(advice, measured_examples_per_s=measured, error_fraction=error))
     kept.sort(key=lambda each: -(each.measured_examples_per_s or 0.0))
     return replace(profile, advice=tuple(kept), notes=(*profile.notes, *notes))
-
-
-def _measured(advice: Advice, rate: float) -> Advice:
-    predicted = advice.predicted_examples_per_s
-    error = None if predicted is None else predicted / rate - 1
-    return replace(advice, measured_examples_per_s=rate, error_fraction=error)
 
 
 @contextlib.contextmanager

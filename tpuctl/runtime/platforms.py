@@ -66,8 +66,8 @@ def probe_kaggle(given: ProbeInput) -> Platform | None:
         return Platform("kaggle-tpu-vm", because)
     if is_true(machine, "ISTPUVM"):
         return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but it has no chip"))
-    if address := remote_address(machine):
-        return Platform("legacy-tpu-node", because, remote=address)
+    if named := remote_tpu(machine):
+        return Platform("legacy-tpu-node", because, remote=named[1])
     return Platform("kaggle-gpu" if given.gpus.count else "kaggle-cpu", because)
 
 
@@ -163,13 +163,11 @@ def _tpu_vm_evidence(given: ProbeInput) -> tuple[str, ...]:
 
 def probe_legacy_node(given: ProbeInput) -> Platform | None:
     """Recognize a machine without chips that names a remote TPU."""
-    address = remote_address(given.machine)
-    if given.chips.count or address is None:
+    named = remote_tpu(given.machine)
+    if given.chips.count or named is None:
         return None
-    name = next(name for name in _REMOTE if _names_a_tpu(given.machine, name))
-    return Platform(
-        "legacy-tpu-node", (f"{name}={address}", "no chip on this machine"), remote=address
-    )
+    because = (f"{named[0]}={named[1]}", "no chip on this machine")
+    return Platform("legacy-tpu-node", because, remote=named[1])
 
 
 def probe_gce(given: ProbeInput) -> Platform | None:
@@ -194,11 +192,7 @@ def workstation(given: ProbeInput) -> Platform:
     return Platform("workstation", ("no evidence of a hosted runtime",))
 
 
-def remote_address(machine: Machine) -> str | None:
-    """Return the remote TPU that the environment names; `local` does not count."""
-    found = (variable(machine, name) for name in _REMOTE if _names_a_tpu(machine, name))
-    return next(found, None)
-
-
-def _names_a_tpu(machine: Machine, name: str) -> bool:
-    return variable(machine, name).lower() not in ("", "local")
+def remote_tpu(machine: Machine) -> tuple[str, str] | None:
+    """Return the variable that names a remote TPU, and its address; `local` does not count."""
+    named = ((name, variable(machine, name)) for name in _REMOTE)
+    return next((pair for pair in named if pair[1].lower() not in ("", "local")), None)

@@ -89,7 +89,10 @@ class RecordedMachine:
         self.env = _without_nulls(recording.env)
         packages = _without_nulls(recording.packages)
         self.packages = {normalized(dist): version for dist, version in packages.items()}
-        self.pci = tuple(map(_lower_case, recording.pci or ()))
+        self.pci = tuple(
+            replace(d, addr=d.addr.lower(), vendor=d.vendor.lower(), device=d.device.lower())
+            for d in recording.pci or ()
+        )
         self.host = replace(recording.host or HostFacts(), python=recording.python)
         self.locks = self._proc.locks or ()
         me = self._proc.self or RecordedSelf()
@@ -193,11 +196,6 @@ def _with_pci_class(document: dict[str, Any]) -> dict[str, Any]:
         for entry in entries
     ]
     return {**document, "pci": renamed}
-
-
-def _lower_case(device: PciDevice) -> PciDevice:
-    addr, vendor, kind = (word.lower() for word in (device.addr, device.vendor, device.device))
-    return replace(device, addr=addr, vendor=vendor, device=kind)
 
 
 def _without_nulls(values: Mapping[str, str | None] | None) -> dict[str, str]:

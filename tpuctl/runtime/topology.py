@@ -34,13 +34,6 @@ def find_topology(machine: Machine, chips: Chips) -> Topology:
     )
 
 
-def host_names(machine: Machine) -> list[str]:
-    """Return the workers that TPU_WORKER_HOSTNAMES lists; none if it holds a sentence."""
-    value = variable(machine, "TPU_WORKER_HOSTNAMES")
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    return [] if any(" " in name for name in names) else names
-
-
 def worker_from_host_name(machine: Machine) -> int | None:
     """Read the worker number from a TPU VM's host name, `t1v-n-<hex>-w-<n>`."""
     name = (
@@ -65,7 +58,9 @@ def _listed_hosts(machine: Machine) -> tuple[int, str | None] | None:
     listed = [entry for entry in endpoints.split(",") if entry.strip()]
     if listed:
         return len(listed), f"worker-network-endpoints lists {len(listed)} host(s)"
-    names = host_names(machine)
+    names = [name for name in variable(machine, "TPU_WORKER_HOSTNAMES").split(",") if name.strip()]
+    if any(" " in name.strip() for name in names):
+        names = []  # a sentence, such as a warning
     if len(names) > 1:
         return len(names), f"TPU_WORKER_HOSTNAMES lists {len(names)} hosts"
     bounds = tpu_env(machine).get("HOST_BOUNDS") or tpu_env(machine).get("TPU_HOST_BOUNDS") or ""

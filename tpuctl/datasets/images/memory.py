@@ -7,27 +7,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from tpuctl.datasets.quarantine import BadImageError
+from tpuctl.storage.cgroups import memory_limit_bytes
 from tpuctl.units import format_bytes
 
 # The rest is for the processes themselves, the page cache and everything else on the machine.
 _SHARE_OF_RAM = 0.6
-_CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
-def memory_budget_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
+def memory_budget_bytes(root: Path = Path("/")) -> int:
     """Take 60 % of the RAM, or of the container's limit where that is less."""
     import psutil
 
     total = psutil.virtual_memory().total
-    for path in limits:
-        try:
-            total = min(total, int(path.read_text()))
-        except (OSError, ValueError):
-            continue
-    return int(total * _SHARE_OF_RAM)
+    return int(min(total, memory_limit_bytes(root) or total) * _SHARE_OF_RAM)
 
 
 Admit = Callable[[int], AbstractContextManager[None]]

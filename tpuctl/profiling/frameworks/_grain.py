@@ -39,6 +39,7 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
         again: list[StageCost] = []
         for node in reversed(_nodes(data, branch)):
             _wrap(node, meter, again, lanes)
+    read_from: Any = getattr(nodes[-1], "_source", None)
     operations = [getattr(node, "operation", None) for node in nodes]
     is_batched = any("Batch" in type(each).__name__ for each in (*nodes, *operations))
     return Source(
@@ -46,7 +47,7 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
         chain=ChainNode("Grain", type(made).__name__, runs_python=True),
         batched=is_batched or None,
         batch_size=batch_size,
-        input=Input(0, _examples(nodes), 0),
+        input=Input(0, len(read_from) if hasattr(read_from, "__len__") else None, 0),
         lanes=lanes,
         runs_ahead=lanes > 1 or workers > 0,
         settings={"grain": grain.__version__, "num_workers": workers, "threads": lanes},
@@ -140,8 +141,3 @@ def _costs(meter: Meter, stages: list[StageCost]) -> tuple[StageCost, ...]:
         replace(stage, calls=found.calls, wall_s=found.wall_s, cpu_s=found.cpu_s)
         for stage, found in zip(stages, meter.read(len(stages)), strict=True)
     )
-
-
-def _examples(nodes: list[Any]) -> int | None:
-    source = getattr(nodes[-1], "_source", None)
-    return len(source) if source is not None and hasattr(source, "__len__") else None

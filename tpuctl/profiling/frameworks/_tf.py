@@ -82,11 +82,10 @@ def open_folder(target: Target, *, batch_size: int, image_size: int) -> TfDataSo
 
     Raises InvalidInputError if it cannot be read.
     """
+    folder = Path(target.place)
     if target.kind == "photos":
-        dataset, found = _photos(Path(target.place), batch_size, image_size)
-        return _source("photos", dataset, found)
-    dataset, found = _shards(read_shards(Path(target.place)), batch_size, image_size)
-    return _source("shards", dataset, found)
+        return _source("photos", *_photos(folder, batch_size, image_size))
+    return _source("shards", *_shards(read_shards(folder), batch_size, image_size))
 
 
 def open_dataset(dataset: Any) -> TfDataSource:

@@ -6,6 +6,7 @@ left out, without an error.
 
 import functools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,9 @@ def _name(dataset: Any, function: Any) -> str:
         return "from_generator"
     name = getattr(function, "__name__", None)
     ours = getattr(function, "__module__", "").startswith("tensorflow.")
-    return name if name and not ours else _snake(_op(dataset))
+    if name and not ours:
+        return str(name)
+    return re.sub("([A-Z])", r"_\1", _op(dataset)).lower().lstrip("_")
 
 
 def location_of_function(function: Any) -> str | None:
@@ -167,8 +170,3 @@ def _is_from_generator(dataset: Any) -> bool:
     module = getattr(_python_function(dataset), "__module__", "")
     is_flat_map = _op(dataset) == "FlatMap" and bool(_inputs(dataset))
     return is_flat_map and module.endswith("from_generator_op")
-
-
-def _snake(name: str) -> str:
-    letters = (f"_{c.lower()}" if c.isupper() else c for c in name)
-    return "".join(letters).lstrip("_")

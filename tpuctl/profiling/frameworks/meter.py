@@ -75,7 +75,11 @@ class Meter:
             for stage, found in enumerate(sums):
                 for each in range(FIELDS):
                     found[each] += row[stage * FIELDS + each]
-        return [_reading(*found) for found in sums]
+        readings = []
+        for calls, timed, wall_ns, cpu_ns in sums:
+            scale = calls / timed / 1e9 if timed else 0.0
+            readings.append(Reading(calls, wall_ns * scale, cpu_ns * scale))
+        return readings
 
 
 class Metered:
@@ -103,8 +107,3 @@ class Metered:
             row[base + TIMED] += 1
             row[base + CPU_NS] += time.thread_time_ns() - cpu
             row[base + WALL_NS] += time.perf_counter_ns() - start
-
-
-def _reading(calls: int, timed: int, wall_ns: int, cpu_ns: int) -> Reading:
-    scale = calls / timed / 1e9 if timed else 0.0
-    return Reading(calls, wall_ns * scale, cpu_ns * scale)

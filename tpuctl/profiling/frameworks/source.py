@@ -14,7 +14,6 @@ from tpuctl.profiling.models import (
     StageCost,
 )
 from tpuctl.profiling.node_stats import Snapshot
-from tpuctl.usercode.error_summary import describe
 
 CHANNELS = (1, 3, 4)
 MOST_LEAVES = 64
@@ -61,10 +60,6 @@ class Source:
         if self.batched is None:
             self.batched = holds_a_batch(element, self.batch_size, indexed=self.indexed)
         return count_examples(element) if self.batched else 1
-
-    def describe(self, error: BaseException) -> str:
-        """Say in a sentence what went wrong."""
-        return describe(error)
 
     def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
         """Measure CPU per example of ever longer parts of it, if its costs need that."""

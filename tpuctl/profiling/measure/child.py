@@ -18,7 +18,7 @@ from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
 from tpuctl.profiling.measure.sources import import_frameworks, open_source
-from tpuctl.profiling.models import Input, IsolatedStage, Measurement, Phase
+from tpuctl.profiling.models import IsolatedStage, Measurement, Phase
 from tpuctl.profiling.request import Request, try_alone
 from tpuctl.profiling.trace.models import Deep
 from tpuctl.usercode.child import Channel
@@ -60,6 +60,10 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
+    found = source.input
+    if not source.batched:
+        note = f"The pipeline does not batch: {request.batch_size:,} of its elements make one step."
+        found = replace(found, notes=(*found.notes, note))
     return Measurement(
         kind=source.kind,
         batch_size=batch_size,
@@ -69,7 +73,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
         first_batch_s=first_batch_s,
         threadpool_size=source.threadpool_size,
         host=signals.describe_host(str(source.settings.get("tensorflow", ""))),
-        input=_input(source, request.batch_size),
+        input=found,
         settings=source.settings,
         lanes=source.lanes,
         runs_ahead=source.runs_ahead,
@@ -88,28 +92,15 @@ def _trace(
     if source.kind not in TRACEABLE:
         return Deep(missing=f"the pipeline has no tf.data operations ({source.kind})."), ()
     from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
-    from tpuctl.profiling.measure.host_trace import Running, Window, capture
+    from tpuctl.profiling.measure.host_trace import Running, capture
 
     channel.enter("tracing the host")
-
-    def run(seconds: float) -> Window:
-        phase = recorder.record(Limit(seconds, least_steps=1), None)
-        used = phase.signals
-        return Window(phase.wall_s, used.cpu_s, used.other_cpu_s, used.vcpus_usable, phase.nodes)
-
     running = Running(
-        measure=run,
+        measure=lambda seconds: recorder.record(Limit(seconds, least_steps=1), None),
         settle=lambda: recorder.settle(None),
         profiled_s=lambda: time.perf_counter() - began_s,
     )
     return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
-
-
-def _input(source: Source, batch_size: int) -> Input:
-    if source.batched:
-        return source.input
-    note = f"The pipeline does not batch: {batch_size:,} of its elements make one step."
-    return replace(source.input, notes=(*source.input.notes, note))
 
 
 def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Phase, ...]:

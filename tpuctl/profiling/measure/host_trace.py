@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuctl.errors import TargetError
-from tpuctl.profiling.models import NodeCost
+from tpuctl.profiling.models import NodeCost, Phase
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.trace.models import Deep
 from tpuctl.units import format_bytes
@@ -71,20 +71,6 @@ class ProfilerError(Exception):
 
 
 @dataclass(frozen=True)
-class Window:
-    """What a pipeline did in a window: CPU seconds of its process, and the counts of its nodes.
-
-    `others_cpu_s` is what all other programs on the machine used meanwhile, if known.
-    """
-
-    wall_s: float
-    cpu_s: float
-    others_cpu_s: float | None
-    vcpus_usable: float
-    nodes: tuple[NodeCost, ...]
-
-
-@dataclass(frozen=True)
 class Running:
     """A pipeline that runs for a number of seconds, or until its buffers are in a steady state.
 
@@ -92,7 +78,7 @@ class Running:
     `profiled_s` is how long the pipeline has been measured so far, traced or not.
     """
 
-    measure: Callable[[float], Window]
+    measure: Callable[[float], Phase]
     settle: Callable[[], None]
     profiled_s: Callable[[], float]
 
@@ -111,15 +97,15 @@ class _Budget:
     others_cpu_s: list[float | None] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
 
-    def add(self, window: Window, size_bytes: int, collecting_s: float) -> None:
+    def add(self, window: Phase, size_bytes: int, collecting_s: float) -> None:
         """Account for one capture."""
         self.captures += 1
         self.traced_s += window.wall_s
         self.traced_bytes += size_bytes
-        self.traced_cpu_s += window.cpu_s
+        self.traced_cpu_s += window.signals.cpu_s
         self.collecting_s += collecting_s
-        self.vcpu_s += window.wall_s * window.vcpus_usable
-        self.others_cpu_s.append(window.others_cpu_s)
+        self.vcpu_s += window.wall_s * window.signals.vcpus_usable
+        self.others_cpu_s.append(window.signals.other_cpu_s)
 
     @property
     def slowdown(self) -> Slowdown | None:
@@ -176,7 +162,8 @@ def capture(running: Running, profiler: Profiler, folder: Path) -> tuple[Deep, t
     ended = None
     try:
         first, _ = _traced(running, profiler, folder, FIRST_S, budget)
-        if _elements(first) * WINDOW_S >= LEAST_ELEMENTS * first.wall_s:
+        busiest = _busiest(first)
+        if busiest and busiest.elements * WINDOW_S >= LEAST_ELEMENTS * first.wall_s:
             budget.window_s = WINDOW_S
         while not (ended := budget.too_much()) and budget.next_s >= FIRST_S:
             seconds = budget.next_s
@@ -216,7 +203,7 @@ def _summary(budget: _Budget, profiled_s: float, ended: str | None) -> Deep:
 
 def _traced(
     running: Running, profiler: Profiler, folder: Path, seconds: float, budget: _Budget
-) -> tuple[Window, Path]:
+) -> tuple[Phase, Path]:
     """Trace one window into a folder of its own, since profilers name files by the second."""
     place = folder / f"{budget.captures}"
     place.mkdir()
@@ -231,24 +218,22 @@ def _traced(
     return window, file
 
 
-def _elements(window: Window) -> int:
-    """How many elements the busiest node produced."""
-    busiest = max(window.nodes, key=lambda node: node.active_s, default=None)
-    return busiest.elements if busiest else 0
+def _busiest(window: Phase) -> NodeCost | None:
+    return max(window.nodes, key=lambda node: node.active_s, default=None)
 
 
-def _ratio(before: Window, traced: Window) -> float | None:
+def _ratio(before: Phase, traced: Phase) -> float | None:
     """CPU time per element with tracing over that without.
 
     Elements of the busiest node, not batches, because buffers fill between windows.
     """
-    busiest = max(before.nodes, key=lambda node: node.active_s, default=None)
+    busiest = _busiest(before)
     if busiest is None:
         return None
-    found = [_cpu_s_per_element(window, busiest.path) for window in (before, traced)]
-    return found[1] / found[0] if found[0] and found[1] else None
-
-
-def _cpu_s_per_element(window: Window, path: tuple[str, ...]) -> float | None:
-    elements = next((node.elements for node in window.nodes if node.path == path), 0)
-    return window.cpu_s / elements if elements >= LEAST_ELEMENTS else None
+    costs_s = []
+    for window in (before, traced):
+        elements = next((node.elements for node in window.nodes if node.path == busiest.path), 0)
+        if elements < LEAST_ELEMENTS:
+            return None
+        costs_s.append(window.signals.cpu_s / elements)
+    return costs_s[1] / costs_s[0] if all(costs_s) else None

@@ -17,6 +17,7 @@ from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
 from tpuctl.profiling.models import Phase, Slice, Spread, StageCost
 from tpuctl.profiling.node_stats import NodeStats
+from tpuctl.usercode.error_summary import describe
 
 # Long enough for prefetch buffers to fill or drain, short beside the seconds of a window.
 SETTLE_S = 0.5
@@ -95,7 +96,7 @@ class BatchReader:
                 self._iterator = None
             except (Exception, SystemExit) as error:
                 raise TargetError(
-                    f"The pipeline failed while producing a batch: {self.source.describe(error)}"
+                    f"The pipeline failed while producing a batch: {describe(error)}"
                 ) from error
         raise TargetError("The pipeline produced nothing: its data set is empty.")
 

@@ -115,11 +115,8 @@ def hook_keras(watch: Watch, module: ModuleType, _: StackSampler) -> None:
         made, name = plain(self), type(self.data_adapter).__name__
         if name in WATCHED_BELOW:
             return made
-        return watch.wrapped(watch.of(self, lambda: _keras_source(name)), iter(made))
+        chain = ChainNode("Iterable", name.removesuffix("Adapter"))
+        source = Source("iterable", chain, lanes=1, runs_ahead=False)
+        return watch.wrapped(watch.of(self, lambda: source), iter(made))
 
     iterator._get_iterator = _get_iterator
-
-
-def _keras_source(adapter: str) -> Source:
-    chain = ChainNode("Iterable", adapter.removesuffix("Adapter"))
-    return Source("iterable", chain, lanes=1, runs_ahead=False)

@@ -127,7 +127,9 @@ class TensorFlowHooks:
         make = partial(_source, dataset, has_model=has_model, distributed=thing is distributed)
         find = partial(self._watch.of, thing, make)
         iterator._tpuctl, iterator._tpuctl_find = find(), find
-        iterator._tpuctl_ask = not eager and distributed is None and _keeps_model(dataset)
+        # Reading the model fails if there is none.
+        keeps_model = _options(dataset).autotune.enabled is not False
+        iterator._tpuctl_ask = not eager and distributed is None and keeps_model
         self._watch.in_graphs = self._watch.in_graphs or not eager
         if eager:
             self._watch.opened(iterator._tpuctl, iterator)
@@ -169,11 +171,6 @@ def _inside_data_set() -> bool:
             return True
         graph = getattr(graph, "outer_graph", None)
     return False
-
-
-def _keeps_model(dataset: Any) -> bool:
-    """Whether its iterators have a model: reading it fails if there is none."""
-    return _options(dataset).autotune.enabled is not False
 
 
 def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:

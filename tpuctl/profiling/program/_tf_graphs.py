@@ -25,7 +25,7 @@ class GraphTimes:
     `find` returns the series of its data set in the current recording: a graph outlives recordings.
     """
 
-    def __init__(self, tf: Any, lane: int) -> None:
+    def __init__(self, tf: Any) -> None:
         # `tf.Variable` may not be created inside a `tf.function` that has been traced.
         from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -34,7 +34,6 @@ class GraphTimes:
             self.count = ResourceVariable(0, dtype=tf.int64, trainable=False)
             self.model = ResourceVariable("", dtype=tf.string, trainable=False)
             self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
-        self.lane = lane
         self.find: Find | None = None
         self._previous = (0, 0.0)
 
@@ -57,15 +56,13 @@ class Graphs:
     def __init__(self) -> None:
         self.used: list[GraphTimes] = []
         self._spare: list[GraphTimes] = []
-        self._lanes = 0
         self._inside = threading.local()
 
     def prepare(self, tf: Any) -> None:
         """Create spare variables, since a graph that is being built cannot create them."""
         with tf.init_scope():
             while len(self._spare) < SPARE:
-                self._lanes += 1
-                self._spare.append(GraphTimes(tf, self._lanes))
+                self._spare.append(GraphTimes(tf))
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[bool]:
@@ -129,20 +126,18 @@ def collect(watch: Watch, graphs: Iterable[GraphTimes]) -> None:
 
     With a strategy every replica has its own iterator and takes a part of each batch at once.
     """
-    lanes: dict[Find | None, dict[int, tuple[int, float]]] = {}
+    replicas: dict[Find | None, list[tuple[int, float]]] = {}
     for times in graphs:
         batches, waited_s = times.since()
-        mine = lanes.setdefault(times.find, {})
-        before = mine.get(times.lane, (0, 0.0))
-        mine[times.lane] = before[0] + batches, before[1] + waited_s
+        replicas.setdefault(times.find, []).append((batches, waited_s))
         if batches and times.find and times.model_bytes:
             _add_model(watch, times.model_bytes, times.find())
-    for find, taken in lanes.items():
-        batches, waited_s = max(taken.values())
+    for find, taken in replicas.items():
+        batches, waited_s = max(taken)
         series = (find() if find else _busiest_tf_data(watch)) if batches else None
         if series is None:
             continue
-        parts = sum(lane[0] for lane in taken.values()) / batches
+        parts = sum(count for count, _ in taken) / batches
         examples = round(int(series.source.settings.get("batch_size") or 1) * parts)
         series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
         if series.count >= 1:

@@ -25,13 +25,6 @@ class CopyingRequest:
     deterministic: bool | None
 
 
-@dataclass(frozen=True)
-class CopyingResult:
-    """What the batches cost alone."""
-
-    stages: tuple[CopyingStage, ...]
-
-
 def with_copying(measured: Measurement) -> Measurement:
     """Add the cost of a program's batches, measured in a process of its own Python.
 
@@ -48,8 +41,8 @@ def with_copying(measured: Measurement) -> Measurement:
             child.ask(to_plain(request))
             for message in child.listen({}, LIMIT_S, more_time=""):
                 if "result" in message:
-                    result = from_plain(CopyingResult, message["result"])
-                    return replace(measured, copying=result.stages)
+                    stages = (from_plain(CopyingStage, each) for each in message["result"])
+                    return replace(measured, copying=tuple(stages))
     except (OSError, TpuctlError, ValueError):
         pass
     return measured
@@ -63,7 +56,7 @@ def main() -> None:
     request = from_plain(CopyingRequest, next(channel.requests()))
     options = options_with(deterministic=request.deterministic)
     found = copying_stages(request.nodes, options, threads=request.threads)
-    channel.send(result=to_plain(CopyingResult(found)))
+    channel.send(result=to_plain(found))
     os._exit(0)
 
 

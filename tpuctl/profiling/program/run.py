@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,26 +80,6 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-OnLook = Callable[[Profile], None]
-
-
-@dataclass(frozen=True)
-class _Stop:
-    """When the program has been profiled for long enough; None is never."""
-
-    steps: int | None
-    seconds: float | None
-
-    def reached(self, measured: Measurement | None) -> bool:
-        """Whether to stop the program."""
-        if measured is None:
-            return False
-        phase = measured.phases[-1]
-        return (self.steps is not None and phase.steps >= self.steps) or (
-            self.seconds is not None and phase.wall_s >= self.seconds
-        )
-
-
 def is_program(words: Sequence[str]) -> bool:
     """Whether the words of a command line are a program instead of a target."""
     if len(words) > 1:
@@ -123,7 +103,7 @@ def profile_program(
     *,
     steps: int | None = None,
     seconds: float | None = None,
-    on_look: OnLook | None = None,
+    on_look: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Run a program and find out what its training waits for.
 
@@ -131,14 +111,13 @@ def profile_program(
     stderr. Raises NotFoundError if there is no such program and TargetError if no training step was
     found.
     """
-    stop = _Stop(steps, seconds)
     name = " ".join(command)
     with (
         scratch_folder("tpuctl-profile-") as scratch,
         _started(command, str(scratch.path)) as process,
     ):
         measured, last_s = None, 0.0
-        while process.poll() is None and not stop.reached(measured):
+        while process.poll() is None and not _is_enough(measured, steps, seconds):
             time.sleep(LOOK_EVERY_S)
             measured = read_result(scratch.path) or measured
             if on_look and measured and time.monotonic() - last_s >= SHOW_EVERY_S:
@@ -157,6 +136,15 @@ def profile_program(
             failed = f"{name} exited with code {process.returncode}."
             profile = replace(profile, unmet=(*profile.unmet, failed))
         return profile
+
+
+def _is_enough(measured: Measurement | None, steps: int | None, seconds: float | None) -> bool:
+    """Whether a program has been profiled for long enough; without limits it never has."""
+    if measured is None:
+        return False
+    phase = measured.phases[-1]
+    enough_steps = steps is not None and phase.steps >= steps
+    return enough_steps or (seconds is not None and phase.wall_s >= seconds)
 
 
 def conclude(measured: Measurement, *, target: str) -> Profile:

@@ -152,31 +152,27 @@ def _advice(reading: Reading, finding: Finding) -> tuple[Advice, ...]:
     advice = []
     if finding.bottleneck is not None:
         advice.append(
-            _advise(
-                "measure",
-                "Measure the input pipeline to find out which resource it lacks and how much.",
-                "tpuctl profile run TARGET --device-step-ms MS",
+            Advice(
+                code="measure",
+                what="Measure the input pipeline to find out which resource it lacks and how much.",
+                change="tpuctl profile run TARGET --device-step-ms MS",
             )
         )
     if worth and shares.get("compile", 0.0) >= WORTH_ADVICE:
         advice.append(
-            _advise(
-                "compilation_cache",
-                "Keep compiled programs between runs.",
-                "jax.config.update('jax_compilation_cache_dir', DIR)",
+            Advice(
+                code="compilation_cache",
+                what="Keep compiled programs between runs.",
+                change="jax.config.update('jax_compilation_cache_dir', DIR)",
             )
         )
     if worth and shares.get("to_device", 0.0) + shares.get("dma_map", 0.0) >= WORTH_ADVICE:
         advice.append(
-            _advise(
-                "fewer_bytes",
-                "Send fewer bytes to the device, and send them ahead of time.",
-                "keep images uint8 until they are on the device and convert them there; copy the "
-                "next batch while this one computes",
+            Advice(
+                code="fewer_bytes",
+                what="Send fewer bytes to the device, and send them ahead of time.",
+                change="keep images uint8 until they are on the device and convert them there; "
+                "copy the next batch while this one computes",
             )
         )
     return tuple(advice)
-
-
-def _advise(code: str, what: str, change: str) -> Advice:
-    return Advice(code, what, None, None, None, None, change)

@@ -1,13 +1,12 @@
 """When the devices were idle, and the classes of work that the host did meanwhile."""
 
 import functools
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 
+from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.trace.devices import Device
 from tpuctl.profiling.trace.intervals import (
     Interval,
@@ -25,8 +24,12 @@ from tpuctl.profiling.trace.xspace import PS_PER_S, Events, Line, Plane, Space
 
 OTHER, NOTHING = "other", "none"
 STEP_NUMBER = "step_num"
-_WHAT_ELSE = {OTHER: "other work of the host", NOTHING: "no host event was recorded"}
 OTHERS_BUSY = "others_busy"
+_WHAT_ELSE = {
+    OTHER: "other work of the host",
+    NOTHING: "no host event was recorded",
+    OTHERS_BUSY: "some devices compute while others wait",
+}
 # What a device itself did while it was not computing is most specific; host classes follow.
 ON_THE_DEVICE = {
     "infeed": "the device waits for the host to feed it",
@@ -63,14 +66,13 @@ class HostClasses:
     def what(self, code: str) -> str:
         """Describe a class."""
         known = {each.code: each.what for each in self.classes}
-        return known.get(code) or _WHAT_ELSE[code]
+        return {**_WHAT_ELSE, **known, **ON_THE_DEVICE}[code]
 
 
 @functools.cache
 def host_classes() -> HostClasses:
     """Read the classes from their data file."""
-    place = files("tpuctl.profiling.trace").joinpath("host_classes.json")
-    document = json.loads(place.read_text(encoding="utf-8"))
+    document = load_facts("trace/host_classes.json")
     return HostClasses(
         tuple(
             HostClass(each["code"], each["what"], re.compile("|".join(each["names"])))
@@ -191,7 +193,7 @@ def classes(
     found = [
         IdleClass(
             code=code,
-            what=_what(code),
+            what=host_classes().what(code),
             idle_s=part / PS_PER_S,
             share_of_idle=part / total_ps,
             active_share=length(activity.get(code, assigned.get(code, []))) / total_ps
@@ -256,9 +258,3 @@ def _in_slices(pairs: Intervals, start: int, end: int, width: int) -> list[int]:
             covered[index] += until - a
             a = until
     return covered
-
-
-def _what(code: str) -> str:
-    if code == OTHERS_BUSY:
-        return "some devices compute while others wait"
-    return ON_THE_DEVICE.get(code) or host_classes().what(code)

@@ -50,13 +50,16 @@ def profile_trace(path: Path, *, on_progress: OnProgress = silent) -> Profile:
         raise failed[0]
     together, apart = _of_one_session(hosts)
     worst = max(together, key=lambda host: host.idle)
-    notes = (*worst.profile.notes, *capture.notes, *map(str, failed), *_left_out(apart))
+    notes = [*worst.profile.notes, *capture.notes, *map(str, failed)]
+    if apart:
+        names = ", ".join(host.file.name for host in apart)
+        notes.append(f"{names}: skipped, from an earlier capture in the same folder.")
     detail = worst.profile.trace
     assert detail
     traces = tuple(
         HostTrace(host.name, host.file.name, host.profile.device_idle_fraction) for host in together
     )
-    return replace(worst.profile, notes=notes, trace=replace(detail, hosts=traces))
+    return replace(worst.profile, notes=tuple(notes), trace=replace(detail, hosts=traces))
 
 
 def _read(file: Path, *, target: str) -> _Host:
@@ -94,10 +97,3 @@ def _of_one_session(hosts: Sequence[_Host]) -> tuple[list[_Host], list[_Host]]:
         meets = not span or not latest or (span[0] < latest[1] and latest[0] < span[1])
         (together if meets else apart).append(host)
     return together, apart
-
-
-def _left_out(apart: Sequence[_Host]) -> tuple[str, ...]:
-    if not apart:
-        return ()
-    names = ", ".join(host.file.name for host in apart)
-    return (f"{names}: skipped, from an earlier capture in the same folder.",)

@@ -75,7 +75,8 @@ class Reading:
         if self.window is None:
             return None
         span = self.window[1] - self.window[0]
-        if self.idle and self._shows_input:
+        shows_input = self.pipeline or any(code in self.activity for code in INPUT_CLASSES)
+        if self.idle and shows_input:
             return sum(length(self.assigned.get(code, [])) for code in INPUT_CLASSES) / span
         if not self.idle and self.pipeline and self.pipeline.root and span:
             return length(clip(self.pipeline.root, *self.window)) / span
@@ -85,11 +86,6 @@ class Reading:
     def assigned(self) -> dict[str, Intervals]:
         """The idle intervals of the window by class."""
         return assign(self.idle, self.activity) if self.idle else {}
-
-    @property
-    def _shows_input(self) -> bool:
-        """Whether any input pipeline appears in the trace."""
-        return self.pipeline is not None or any(code in self.activity for code in INPUT_CLASSES)
 
     @property
     def mxu_utilization(self) -> float | None:

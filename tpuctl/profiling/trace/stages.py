@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tpuctl.profiling.trace.idle import host_planes
 from tpuctl.profiling.trace.intervals import Coverage, Intervals, compact, length, union
-from tpuctl.profiling.trace.xspace import Event, Events, Line, Space, Value
+from tpuctl.profiling.trace.xspace import Event, Line, Space, Value
 
 ITERATOR, ROOT = "Iterator::", "Iterator::Root"
 # TensorFlow's placeholder for a number that was locked at that time.
@@ -100,7 +100,12 @@ class _Found:
 
 def read_pipeline(space: Space) -> InputPipeline | None:
     """Find the stages of the input pipeline; None if the trace has no tf.data events."""
-    chosen = [_Thread(line, line.events()) for line in _input_lines(space)]
+    planes = (
+        plane
+        for plane in host_planes(space)
+        if any(name.startswith(ITERATOR) for name in plane.names().values())
+    )
+    chosen = [_Thread(line) for plane in planes for line in plane.lines]
     count = sum(len(thread.wanted) for thread in chosen)
     if not count:
         return None
@@ -115,17 +120,12 @@ def read_pipeline(space: Space) -> InputPipeline | None:
     return _link(found, first, last, shortened)
 
 
-def _input_lines(space: Space) -> Iterator[Line]:
-    for plane in host_planes(space):
-        if any(name.startswith(ITERATOR) for name in plane.names().values()):
-            yield from plane.lines
-
-
 class _Thread:
     """The relevant events of one thread in order of time, callers first."""
 
-    def __init__(self, line: Line, events: Events) -> None:
-        self.line, self.events = line, events
+    def __init__(self, line: Line) -> None:
+        self.line, self.events = line, line.events()
+        events = self.events
         relevant = {each for each in set(events.ids) if _matters(line.plane.name_of(each))}
         self.wanted = [index for index, each in enumerate(events.ids) if each in relevant]
         self.wanted.sort(key=lambda i: (events.starts_ps[i], -events.ends_ps[i]))

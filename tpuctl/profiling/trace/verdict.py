@@ -1,11 +1,11 @@
 """From a trace to a verdict: a trace shows when devices waited, but not always why. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tpuctl.profiling.case import Finding
 from tpuctl.profiling.models import Verdict
-from tpuctl.profiling.reference import Thresholds, thresholds
+from tpuctl.profiling.reference import thresholds
 from tpuctl.profiling.trace.idle import OTHERS_BUSY, Idle
 from tpuctl.profiling.trace.intervals import length
 from tpuctl.profiling.trace.models import IdleClass
@@ -35,26 +35,9 @@ VERDICT_WORDS: dict[str, str] = {
 INPUT_WORDS = "The input is late, but this trace does not show why."
 
 
-@dataclass(frozen=True)
-class _Case:
-    """The inputs of the rules."""
-
-    reading: Reading
-    steady: Idle | None
-    limits: Thresholds
-
-    @property
-    def idle(self) -> Idle | None:
-        """The idle time to explain: within the steps, if there are any."""
-        return self.steady or self.reading.idle
-
-
 def judge(reading: Reading) -> Finding:
     """Find out what the devices wait for, or that this trace does not show it."""
-    case = _Case(reading, reading.steady, thresholds())
-    if reading.idle is None:
-        return _judge_host(case)
-    return _judge_devices(case, reading.idle)
+    return _judge_host(reading) if reading.idle is None else _judge_devices(reading, reading.idle)
 
 
 def headline(reading: Reading, finding: Finding) -> str:
@@ -69,24 +52,24 @@ def headline(reading: Reading, finding: Finding) -> str:
     return f"{what} idle {reading.idle.fraction:.0%}. {cause}"
 
 
-def _judge_devices(case: _Case, idle: Idle) -> Finding:
-    starved, steady = case.limits.starved_wait, case.steady
-    lines = (_busy_line(case.reading, idle),)
+def _judge_devices(reading: Reading, idle: Idle) -> Finding:
+    starved, steady = thresholds().starved_wait, reading.steady
+    lines = (_busy_line(reading, idle),)
     if idle.fraction < starved:
         return Finding("device", 0.95, lines)
     if steady and steady.fraction < starved:
         outside_s = (idle.fraction * idle.window_ps - steady.fraction * steady.window_ps) / PS_PER_S
         line = (
-            f"during the {len(case.reading.steps.whole):,} steps they were busy "
+            f"during the {len(reading.steps.whole):,} steps they were busy "
             f"{1 - steady.fraction:.1%}; {outside_s:.1f} s of idle time are outside the steps"
         )
-        return Finding("startup", 0.9, (*lines, line, *_class_lines(case.reading, idle)))
-    return _judge_classes(case, steady or idle, lines)
+        return Finding("startup", 0.9, (*lines, line, *_class_lines(reading, idle)))
+    return _judge_classes(reading, steady or idle, lines)
 
 
-def _judge_classes(case: _Case, idle: Idle, lines: tuple[str, ...]) -> Finding:
-    shares = {each.code: each.share_of_idle for each in case.reading.classes_of(idle)}
-    lines = (*lines, *_class_lines(case.reading, idle))
+def _judge_classes(reading: Reading, idle: Idle, lines: tuple[str, ...]) -> Finding:
+    shares = {each.code: each.share_of_idle for each in reading.classes_of(idle)}
+    lines = (*lines, *_class_lines(reading, idle))
     groups = {name: sum(shares.get(code, 0.0) for code in codes) for name, codes in GROUPS.items()}
     name = max(groups, key=lambda each: groups[each])
     if groups[name] < DECISIVE:
@@ -95,27 +78,26 @@ def _judge_classes(case: _Case, idle: Idle, lines: tuple[str, ...]) -> Finding:
             why = "devices mostly wait while others compute: their work is unevenly distributed"
         return Finding("unknown", 0.0, (*lines, why))
     if name == "input":
-        found = _input_bottleneck(case)
+        found = _input_bottleneck(reading.pipeline)
         return replace(found, evidence=(*lines, *found.evidence))
     verdict: Verdict = "startup" if name == "startup" else "transfer"
     return Finding(verdict, round(0.5 + groups[name] * 0.45, 2), lines)
 
 
-def _judge_host(case: _Case) -> Finding:
+def _judge_host(reading: Reading) -> Finding:
     """Judge a trace without devices by how long the loop waited for input."""
-    wait = case.reading.input_wait_fraction
+    wait = reading.input_wait_fraction
     if wait is None:
         return Finding("unknown", 0.0, ("the trace has neither devices nor an input pipeline",))
     line = f"the loop waited {wait:.1%} of its time for input"
-    if wait < case.limits.starved_wait:
-        return Finding("device", 0.9 if wait < case.limits.device_wait else 0.5, (line,))
-    found = _input_bottleneck(case)
+    if wait < thresholds().starved_wait:
+        return Finding("device", 0.9 if wait < thresholds().device_wait else 0.5, (line,))
+    found = _input_bottleneck(reading.pipeline)
     return replace(found, evidence=(line, *found.evidence))
 
 
-def _input_bottleneck(case: _Case) -> Finding:
+def _input_bottleneck(pipeline: InputPipeline | None) -> Finding:
     """Why the input pipeline is slow, as far as a trace without CPU times can tell."""
-    pipeline = case.reading.pipeline
     if pipeline is None or not any(stage.work_ps for stage in pipeline.stages):
         return Finding(
             "unknown", 0.0, ("the trace has no events of the input pipeline: measure it",)
@@ -129,29 +111,29 @@ def _input_bottleneck(case: _Case) -> Finding:
         f"while the loop waited, {in_flight:.1f} threads worked at a time"
         + (f": {some}" if some else "")
     ]
-    reading = sum(share for name, share in operations.items() if name.startswith(READS))
+    reads = sum(share for name, share in operations.items() if name.startswith(READS))
     python = sum(share for name, share in operations.items() if name in PYTHON)
     if python >= DECISIVE:
         lines.append(
             "most work is in Python functions: a trace does not show if they wait or hold the lock"
         )
         return Finding("unknown", 0.0, tuple(lines), heaviest)
-    if reading >= DECISIVE:
-        return Finding("io", 0.6, (*lines, f"{reading:.0%} of the work is reading"), heaviest)
-    if serial := _serial(case, pipeline, wall):
+    if reads >= DECISIVE:
+        return Finding("io", 0.6, (*lines, f"{reads:.0%} of the work is reading"), heaviest)
+    if serial := _serial(pipeline, wall):
         return serial
-    if pipeline.vcpus and in_flight >= case.limits.busy * pipeline.vcpus:
+    if pipeline.vcpus and in_flight >= thresholds().busy * pipeline.vcpus:
         lines.append(f"the vCPUs that the runtime uses ({pipeline.vcpus}) are all busy")
         return Finding("vcpu", 0.7, tuple(lines), heaviest)
     lines.append("that is not enough to find the bottleneck: measure the pipeline")
     return Finding("unknown", 0.0, tuple(lines), heaviest)
 
 
-def _serial(case: _Case, pipeline: InputPipeline, wall: int) -> Finding | None:
+def _serial(pipeline: InputPipeline, wall: int) -> Finding | None:
     for index, stage in enumerate(pipeline.stages):
         active = stage.work_ps / wall
         alone = stage.settings.get("parallelism", 1) == 1
-        if alone and active >= case.limits.serial_active and pipeline.vcpus != 1:
+        if alone and active >= thresholds().serial_active and pipeline.vcpus != 1:
             line = f"{stage.op} works {active:.0%} of the time and runs one call at a time"
             return Finding("serial", 0.7, (line,), index)
     return None
