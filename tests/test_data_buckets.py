@@ -22,7 +22,8 @@ from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
 from tpuctl.datasets.shards.work import Work
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
-from tpuctl.storage.port import Entry, Storage, open_storage
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import Storage, StoredObject
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +133,7 @@ class Contested:
         self._forestall(name)
         return self._storage.read(name, **how)
 
-    def replace(self, entry: Entry, content: bytes | Path, **how: Any) -> Entry:
+    def replace(self, entry: StoredObject, content: bytes | Path, **how: Any) -> StoredObject:
         self._forestall(entry.name)
         return self._storage.replace(entry, content, **how)
 

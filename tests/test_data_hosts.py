@@ -29,7 +29,8 @@ from tpuctl.datasets.readers import open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters.data import render_presized as report
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import Storage
 
 pytestmark = pytest.mark.slow
 

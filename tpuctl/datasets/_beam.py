@@ -22,7 +22,7 @@ from tpuctl.datasets.publish import Target
 from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
 from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import TpuctlError, UsageError, first_line
-from tpuctl.storage.port import open_storage
+from tpuctl.storage import open_storage
 
 
 def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:

@@ -15,7 +15,7 @@ from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.storage.local import publish, translated_write_errors
-from tpuctl.storage.port import Entry, Storage
+from tpuctl.storage.port import Storage, StoredObject
 from tpuctl.units import MIB
 
 # Large enough that the latency of a request does not count, small enough that 16 at once fit in
@@ -113,7 +113,7 @@ class _Meter:
             self._on_progress(done)
 
 
-def _begin(shard: Shard, folder: Path, entry: Entry | None, storage: Storage) -> _Arriving:
+def _begin(shard: Shard, folder: Path, entry: StoredObject | None, storage: Storage) -> _Arriving:
     hint = f"See all that is wrong: tpuctl data verify {storage.address}"
     if entry is None:
         raise NotFoundError(f"{storage.address} has no {shard.name}.", hint=hint)

@@ -18,7 +18,7 @@ from tpuctl.datasets.images import file_type
 from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
-from tpuctl.storage.port import Entry, Storage
+from tpuctl.storage.port import Storage, StoredObject
 
 UNREADABLE = -1
 
@@ -216,7 +216,7 @@ def scan_bucket(storage: Storage) -> ScanResult:
     )
 
 
-def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[Entry]:
+def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[StoredObject]:
     for entry in storage.list():
         if any(part.startswith(".") for part in entry.name.split("/")):
             ignored["hidden"] += 1
@@ -224,10 +224,10 @@ def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[Entry]:
             yield entry
 
 
-def _sniff(storage: Storage, entries: Sequence[Entry]) -> list[bool]:
+def _sniff(storage: Storage, entries: Sequence[StoredObject]) -> list[bool]:
     """Whether each object begins like a picture; one that was deleted meanwhile does not."""
 
-    def sniff(entry: Entry) -> bool:
+    def sniff(entry: StoredObject) -> bool:
         if not entry.size_bytes:
             return False
         try:

@@ -22,13 +22,14 @@ from tpuctl.datasets.quarantine import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, StderrProgress, silent
 from tpuctl.settings import cache_dir
+from tpuctl.storage import open_storage
 from tpuctl.storage.local import (
     ensure_folder,
     free_bytes,
     translated_write_errors,
     write_atomically,
 )
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage.port import Storage
 from tpuctl.units import format_bytes
 
 _POLL_S = 0.1

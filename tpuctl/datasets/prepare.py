@@ -14,7 +14,7 @@ from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.places import bucket_of, check_places, warn_far_away
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError
-from tpuctl.storage.port import open_storage
+from tpuctl.storage import open_storage
 from tpuctl.units import format_bytes
 
 _MODULES = {

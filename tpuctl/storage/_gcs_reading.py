@@ -18,7 +18,7 @@ from tpuctl.errors import TpuctlError, first_line
 from tpuctl.storage._checksum import Crc32c, crc32c_of, from_base64
 from tpuctl.storage._credentials import Login
 from tpuctl.storage.errors import TRANSIENT, Asked, no_emulator, translate, unavailable
-from tpuctl.storage.port import Patience
+from tpuctl.storage.port import RetryPolicy
 
 CONNECTIONS = 32
 _CONNECT_S = 10.0
@@ -71,13 +71,13 @@ class Reader:
         bucket: str,
         login: Login,
         pool: urllib3.PoolManager,
-        patience: Patience,
+        retry: RetryPolicy,
         clock: Clock,
     ) -> None:
         self._bucket, self._login, self._pool = bucket, login, pool
         self._place = f"{base}/storage/v1/b/{quote(bucket, safe='')}"
         self._objects = f"{self._place}/o"
-        self._retry, self._clock = patience, clock
+        self._retry, self._clock = retry, clock
 
     def page(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Read one page of a listing."""
