@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,14 +42,14 @@ def open_bucket(
     login = Login(None, pool) if emulator else log_in(pool)
     base = emulator if "://" in emulator else f"http://{emulator}" if emulator else _GOOGLE
     reader = Reader(base, bucket, login, pool, retry, clock or SteadyClock())
-    return GcsStorage(bucket, prefix, reader, lambda: _open_writer(bucket, login, retry, base))
 
+    def open_writer() -> "Writer":
+        # Importing Google's client takes half a second and 50 MB; reading does not need it.
+        from tpuctl.storage._gcs_writing import Writer
 
-def _open_writer(bucket: str, login: Login, retry: RetryPolicy, base: str) -> "Writer":
-    # Importing Google's client takes half a second and 50 MB; reading does not need it.
-    from tpuctl.storage._gcs_writing import Writer
+        return Writer(bucket, login, retry, base)
 
-    return Writer(bucket, login, retry, base)
+    return GcsStorage(bucket, prefix, reader, open_writer)
 
 
 class GcsStorage:
@@ -59,11 +59,7 @@ class GcsStorage:
         self, bucket: str, prefix: str, reader: Reader, open_writer: Callable[[], "Writer"]
     ) -> None:
         self._bucket, self._below = bucket, f"{prefix}/" if prefix else ""
-        self._reader, self._open_writer = reader, open_writer
-
-    @cached_property
-    def _writer(self) -> "Writer":
-        return self._open_writer()
+        self._reader, self._writer = reader, cache(open_writer)
 
     @property
     def address(self) -> str:
@@ -133,7 +129,7 @@ class GcsStorage:
     def delete(self, entry: StoredObject) -> None:
         """Delete this version; raises AlreadyExistsError if another is there."""
         try:
-            self._writer.delete(self._below + entry.name, int(entry.version))
+            self._writer().delete(self._below + entry.name, int(entry.version))
         except NotFoundError:
             return
 
@@ -152,9 +148,12 @@ class GcsStorage:
         full_name = self._below + check_name(name)
         if crc32c is not None:
             check_checksum(content, crc32c)
-        crc32c = crc32c or _checksum(content)
         try:
-            return self._entry(self._writer.write(full_name, content, crc32c, generation))
+            crc32c = crc32c or crc32c_of(content)
+        except OSError as error:
+            raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error
+        try:
+            return self._entry(self._writer().write(full_name, content, crc32c, generation))
         except AlreadyExistsError:
             # Our own write whose reply was lost, or somebody else wrote the same bytes.
             existing = self.stat(name)
@@ -170,10 +169,3 @@ class GcsStorage:
             str(item["generation"]),
             from_base64(crc32c) if crc32c else None,
         )
-
-
-def _checksum(content: bytes | Path) -> str:
-    try:
-        return crc32c_of(content)
-    except OSError as error:
-        raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.storage.local import NO_LOCKS_HERE, open_regular, sync_folder, translated_write_errors
@@ -140,7 +141,8 @@ class Folder:
         part = final.with_name(f".{final.name[:100]}.{os.getpid()}.{os.urandom(4).hex()}{_PART}")
         with translated_write_errors(final):
             final.parent.mkdir(parents=True, exist_ok=True)
-            if move and isinstance(content, Path) and _same_disk(content, final.parent):
+            device = final.parent.stat().st_dev
+            if move and isinstance(content, Path) and content.stat().st_dev == device:
                 # Nothing is copied, so there is no copy to compare with the checksum.
                 with content.open("rb") as file:
                     os.fsync(file.fileno())
@@ -148,7 +150,7 @@ class Folder:
                 return
             try:
                 with part.open("wb") as file:
-                    _fill(file.fileno(), part, content)
+                    _fill(file, content)
                 if crc32c:
                     from tpuctl.storage._checksum import check_checksum
 
@@ -172,19 +174,14 @@ class Folder:
         )
 
 
-def _fill(descriptor: int, part: Path, content: bytes | Path) -> None:
-    with os.fdopen(os.dup(descriptor), "wb") as target:
-        if isinstance(content, bytes):
-            target.write(content)
-        else:
-            with open_regular(content) as source:
-                shutil.copyfileobj(source, target)
-        target.flush()
-        os.fsync(descriptor)
-
-
-def _same_disk(one: Path, other: Path) -> bool:
-    return one.stat().st_dev == other.stat().st_dev
+def _fill(file: BinaryIO, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        file.write(content)
+    else:
+        with open_regular(content) as source:
+            shutil.copyfileobj(source, file)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _rename(name: str, part: Path, final: Path) -> StoredObject:

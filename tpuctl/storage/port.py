@@ -147,18 +147,10 @@ def check_name(name: str) -> str:
         why = "its parts must not be empty, . or .."
     elif re.search(r"[\x00\r\n]", name):
         why = "it contains a line break or a null byte"
-    elif len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME_BYTES:
-        why = f"it is longer than {_LONGEST_NAME_BYTES} bytes"
-    elif not _is_unicode(name):
+    elif re.search(r"[\ud800-\udfff]", name):
         why = "it is not valid Unicode"
+    elif len(name.encode()) > _LONGEST_NAME_BYTES:
+        why = f"it is longer than {_LONGEST_NAME_BYTES} bytes"
     else:
         return name
     raise InvalidInputError(f"{name!r} is not a valid object name: {why}.")
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
