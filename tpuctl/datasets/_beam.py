@@ -40,8 +40,13 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
                 | "Spread" >> beam.Reshuffle()
                 | "Build" >> beam.Map(build_shard, shared)
             )
+    except TpuctlError:
+        raise
     except Exception as error:  # Beam wraps what a step raises in its own and in text
-        raise _translate(error) from error
+        raise TpuctlError(
+            f"The Beam pipeline failed: {first_line(error)}",
+            hint="Run the same command again; it resumes from the shards that are complete.",
+        ) from error
 
 
 def build_shard(text: str, shared: dict[str, Any]) -> str:
@@ -83,12 +88,3 @@ def _options(words: Sequence[str]) -> PipelineOptions:
             )
         flags.append(f"--{name.lstrip('-')}={value}")
     return PipelineOptions(flags=flags)
-
-
-def _translate(error: Exception) -> TpuctlError:
-    if isinstance(error, TpuctlError):
-        return error
-    return TpuctlError(
-        f"The Beam pipeline failed: {first_line(error)}",
-        hint="Run the same command again; it resumes from the shards that are complete.",
-    )

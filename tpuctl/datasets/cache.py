@@ -6,7 +6,6 @@ pipelines do not promise to yield their elements in the same order twice.
 """
 
 import contextlib
-import importlib.util
 import json
 import math
 import statistics
@@ -24,7 +23,8 @@ from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.plan import Plan, digest_of
 from tpuctl.datasets.publish import Published, Target, find_published, open_target
 from tpuctl.datasets.shards.work import Work
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, WriteError
+from tpuctl.lazy import need_modules
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.storage.local import disk_space, free_bytes, write_atomically
 from tpuctl.units import format_bytes
@@ -98,7 +98,7 @@ def cache(
     to a bucket when all of them are finished. Raises TpuctlError subclasses, TargetError where the
     user's code fails.
     """
-    _need_libraries()
+    need_modules("Caching a pipeline", "google_crc32c", "numpy", extra="images")
     from tpuctl.datasets._cache_writing import Feed, load_source
 
     options = options or CacheOptions()
@@ -237,7 +237,11 @@ def _check_reserve(run: _Run, at: int) -> None:
 
 def _kept(run: _Run) -> tuple[FinishedShard, ...]:
     """Return the journalled shards of complete variants whose bytes are still right."""
-    if _plan_of(run.work) != run.plan_id:
+    try:
+        document = json.loads(run.work.structure.read_text())
+        if document["plan_id"] != run.plan_id:
+            return ()
+    except (OSError, ValueError, KeyError):
         return ()
     is_whole = run.target.checker()
     journalled = {shard.job: shard for shard in run.work.finished()}
@@ -265,13 +269,6 @@ def _agree(run: _Run, structure: "Structure") -> None:
 
 def _structure(work: Work) -> Any:
     return json.loads(work.structure.read_text())["structure"]
-
-
-def _plan_of(work: Work) -> str | None:
-    try:
-        return str(json.loads(work.structure.read_text())["plan_id"])
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _show(run: _Run, variant: int, count: int | None, at: int) -> None:
@@ -303,9 +300,3 @@ def _result(
         dry_run=run.options.dry_run,
         seeded=run.source.takes_seed,
     )
-
-
-def _need_libraries() -> None:
-    for module in ("google_crc32c", "numpy"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("Caching a pipeline", extra="images", module=module)

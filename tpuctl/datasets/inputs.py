@@ -11,6 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
     walk = _Walk(folder, target)
     ignored = walk.ignored
     try:
-        found = [_look(path) for path in _files(walk)]
+        found = [(path, _is_picture(path)) for path in _files(walk)]
         for path, is_picture in found:
             if not is_picture:
                 ignored[sort_of(path)] += 1
@@ -151,15 +152,15 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _look(path: str) -> tuple[str, bool]:
-    """Return a path and whether it is a picture or its name promises one."""
+def _is_picture(path: str) -> bool:
+    """Whether a file is a picture or its name promises one."""
     if file_type.claims_to_be_an_image(os.path.basename(path)):
-        return path, True
+        return True
     try:
         with open_regular(Path(path)) as file:
-            return path, file_type.sniff(file.read(file_type.HEAD_BYTES)) is not None
+            return file_type.sniff(file.read(file_type.HEAD_BYTES)) is not None
     except OSError:
-        return path, False
+        return False
 
 
 def sort_of(name: str) -> str:
@@ -168,13 +169,11 @@ def sort_of(name: str) -> str:
 
 
 def _state(path: str, key: str) -> ImageFile:
-    try:
+    with suppress(OSError):
         state = os.stat(path)
-    except OSError:
-        return ImageFile(key, UNREADABLE, 0)
-    if not stat.S_ISREG(state.st_mode):
-        return ImageFile(key, UNREADABLE, 0)
-    return ImageFile(key, state.st_size, state.st_mtime_ns)
+        if stat.S_ISREG(state.st_mode):
+            return ImageFile(key, state.st_size, state.st_mtime_ns)
+    return ImageFile(key, UNREADABLE, 0)
 
 
 _PAGE = 1000
@@ -188,7 +187,12 @@ def scan_bucket(storage: Storage) -> ScanResult:
     NotFoundError where nothing is.
     """
     ignored: Counter[str] = Counter()
-    found = list(_visible(storage, ignored))
+    found = []
+    for entry in storage.list():
+        if any(part.startswith(".") for part in entry.name.split("/")):
+            ignored["hidden"] += 1
+        else:
+            found.append(entry)
     if not found and not ignored:
         raise NotFoundError(
             f"There is nothing in {storage.address}.",
@@ -214,14 +218,6 @@ def scan_bucket(storage: Storage) -> ScanResult:
         lists=pages,
         looks=len(unnamed),
     )
-
-
-def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[StoredObject]:
-    for entry in storage.list():
-        if any(part.startswith(".") for part in entry.name.split("/")):
-            ignored["hidden"] += 1
-        else:
-            yield entry
 
 
 def _sniff(storage: Storage, entries: Sequence[StoredObject]) -> list[bool]:

@@ -130,11 +130,6 @@ def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(parse_size(part) for part in text.split(","))
 
 
-def parse_shard_bytes(text: str) -> int:
-    """Read the target size of a shard; raises UsageError."""
-    return parse_size_of("--shard-size", text)
-
-
 def parse_size_of(flag: str, text: str) -> int:
     """Read the size in bytes that a flag gives; raises UsageError."""
     try:

@@ -313,12 +313,11 @@ def _listed(storage: Storage, published: Published | None) -> Iterator[FinishedS
 def _read_notes(storage: Storage) -> list[FinishedShard]:
     names = (entry.name for entry in storage.list(_NOTE))
     notes = [name for name in names if not name.startswith(LEASE)]
+
+    def read(name: str) -> FinishedShard | None:
+        with contextlib.suppress(NotFoundError, ValueError):
+            return from_plain(FinishedShard, json.loads(storage.read(name)))
+        return None
+
     with ThreadPoolExecutor(_CONNECTIONS) as threads:
-        found = threads.map(lambda name: _read_note(storage, name), notes)
-        return [finished for finished in found if finished is not None]
-
-
-def _read_note(storage: Storage, name: str) -> FinishedShard | None:
-    with contextlib.suppress(NotFoundError, ValueError):
-        return from_plain(FinishedShard, json.loads(storage.read(name)))
-    return None
+        return [finished for finished in threads.map(read, notes) if finished is not None]

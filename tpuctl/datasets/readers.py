@@ -12,7 +12,8 @@ from tpuctl.datasets.formats.records import decode_example
 from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.datasets.reading import ReadOrder, Record, need_images_extra, read_shard, to_record
-from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
+from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.lazy import need_modules
 
 if TYPE_CHECKING:
     from tpuctl.datasets._decoding import Batch
@@ -145,8 +146,7 @@ def open_tf_dataset(
     With `planes`, images are flat I420 for `yuv420_to_rgb` on the device. Raises NotFoundError,
     UsageError, InvalidInputError and MissingExtraError.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingExtraError("Reading with tf.data", extra="tf", module="tensorflow")
+    need_modules("Reading with tf.data", "tensorflow", extra="tf")
     data_set = _open_uniform(dst, start_step, planes=planes)
     if data_set.format != "tfrecord":
         raise InvalidInputError(

@@ -1,6 +1,5 @@
 """Records of a data set with NumPy at most, and the order in which each host reads them."""
 
-import importlib.util
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +10,14 @@ from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats import open_container
-from tpuctl.datasets.formats.records import DamagedRecordError, Feature, decode_example
+from tpuctl.datasets.formats.records import NUMBERS, DamagedRecordError, Feature, decode_example
 from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.manifest import DataSet, Shard
-from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
+from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.lazy import need_modules
 
 if TYPE_CHECKING:
     from tpuctl.datasets.images._pixels import Pixels
-
-
-# The features of a record that are numbers.
-NUMBERS = ("label", "height", "width", "orig_height", "orig_width", "flags")
 
 
 @dataclass(frozen=True)
@@ -103,9 +99,8 @@ def to_record(features: Mapping[str, Feature], data_set: DataSet) -> Record:
 
 def need_images_extra() -> None:
     """Raise MissingExtraError if the libraries for records are not installed."""
-    for module in ("google_crc32c", "simplejpeg", "cv2", "PIL"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("Reading a data set", extra="images", module=module)
+    modules = ("google_crc32c", "simplejpeg", "cv2", "PIL")
+    need_modules("Reading a data set", *modules, extra="images")
 
 
 @dataclass(frozen=True)

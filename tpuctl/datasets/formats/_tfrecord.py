@@ -131,16 +131,15 @@ def _read_range(path: Path, start: int, length: int) -> bytes:
         return file.read(length)
 
 
-def digest_file(path: Path, *, sha256: bool = True) -> Digest:
+def digest_file(path: Path) -> Digest:
     """Read a whole file for its checksums; an OSError passes."""
     crc, sha, size = 0, hashlib.sha256(), 0
     with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = google_crc32c.extend(crc, chunk)
             size += len(chunk)
-            if sha256:
-                sha.update(chunk)
-    return Digest(size, f"{crc:08x}", sha.hexdigest() if sha256 else "")
+            sha.update(chunk)
+    return Digest(size, f"{crc:08x}", sha.hexdigest())
 
 
 def _write_through(descriptor: int, data: Sequence[bytes]) -> None:

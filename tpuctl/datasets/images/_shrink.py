@@ -20,7 +20,7 @@ from tpuctl.datasets.images.geometry import (
     plan_fit,
     with_orientation,
 )
-from tpuctl.datasets.images.memory import Admit, admit_everything
+from tpuctl.datasets.images.memory import Admit
 from tpuctl.datasets.quarantine import BadImageError
 
 # Pillow's own limit for a file that may be a decompression bomb.
@@ -66,30 +66,19 @@ def prepare_decoders() -> None:
     cv2.setNumThreads(1)
 
 
-def shrink(
-    data: bytes,
-    size: tuple[int, int],
-    *,
-    mode: Mode = "cover",
-    fidelity: Fidelity = "balanced",
-    admit: Admit = admit_everything,
-) -> Shrunk:
-    """Decode a picture and fit it into `size` (height, width); raises BadImageError.
-
-    `admit` is asked for the memory that the header announces before anything is decoded.
-    """
-    return shrink_all(data, (size,), mode=mode, fidelity=fidelity, admit=admit)[0]
-
-
 def shrink_all(
     data: bytes,
     sizes: Sequence[tuple[int, int]],
     *,
-    mode: Mode = "cover",
-    fidelity: Fidelity = "balanced",
-    admit: Admit = admit_everything,
+    mode: Mode,
+    fidelity: Fidelity,
+    admit: Admit,
 ) -> list[Shrunk]:
-    """Decode a picture once, as finely as the largest size needs, and fit it into each of them."""
+    """Decode a picture once, as finely as the largest size needs, and fit it into each of them.
+
+    Sizes are (height, width). `admit` is asked for the memory that the header announces before
+    anything is decoded. Raises BadImageError.
+    """
     kind = _require_kind(data)
     header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
     width, height, orientation = header.width, header.height, header.orientation
@@ -192,6 +181,7 @@ def _fit_all(
 
     A decoder at half the scale returns the means of 2 x 2 of these pixels.
     """
+    way = resample_exactly if fidelity in ("high", "exact") else resample
     halves = {decoded.denominator: decoded}
     smalls = []
     for fit, denominator in zip(fits, denominators, strict=True):
@@ -200,15 +190,11 @@ def _fit_all(
             halves[2 * max(halves)] = replace(
                 largest, pixels=halve(largest.pixels), denominator=2 * largest.denominator
             )
-        smalls.append(_fit(halves.get(denominator, decoded), fit, fidelity))
+        source = halves.get(denominator, decoded)
+        left, top, right, bottom = (edge / source.denominator for edge in fit.rect)
+        rect = (left, top, right, bottom)
+        smalls.append(way(source.pixels, rect, fit.width, fit.height))
     return smalls
-
-
-def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:
-    left, top, right, bottom = (edge / decoded.denominator for edge in fit.rect)
-    rect = (left, top, right, bottom)
-    way = resample_exactly if fidelity in ("high", "exact") else resample
-    return way(decoded.pixels, rect, fit.width, fit.height)
 
 
 def _turn(pixels: Pixels, orientation: int) -> Pixels:

@@ -79,11 +79,9 @@ class FolderOriginals:
 class BucketOriginals:
     """Pictures in a bucket, fetched before they are needed, up to a budget of bytes."""
 
-    def __init__(
-        self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES, connections: int = _CONNECTIONS
-    ) -> None:
+    def __init__(self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES) -> None:
         self._storage, self._budget = storage, ahead_bytes
-        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="originals")
+        self._threads = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="originals")
         self._coming: deque[PlannedPicture] = deque()
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
 
