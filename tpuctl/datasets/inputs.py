@@ -46,7 +46,6 @@ class ScanResult:
     `lists` and `looks` count the requests that it took to find them in a bucket.
     """
 
-    source: str
     pictures: tuple[ImageFile, ...]
     ignored: dict[str, int]
     notes: tuple[str, ...] = ()
@@ -89,7 +88,7 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return ScanResult(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
+    return ScanResult(tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
 
 
 def _files(walk: _Walk) -> Iterator[str]:
@@ -212,7 +211,6 @@ def scan_bucket(storage: Storage) -> ScanResult:
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
     pages = 1 + (len(found) + ignored["hidden"]) // _PAGE
     return ScanResult(
-        storage.address,
         tuple(pictures),
         dict(sorted(ignored.items())),
         lists=pages,

@@ -20,12 +20,7 @@ from tpuctl.datasets.manifest import MANIFEST, FinishedShard
 from tpuctl.datasets.models import Part, PresizeOptions, PresizeResult, allowed_bad
 from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import ShardJob, SiblingShard
-from tpuctl.datasets.prepare import (
-    Prepared,
-    describe_traffic,
-    prepare_sizes,
-    refuse_another_plan,
-)
+from tpuctl.datasets.prepare import Prepared, describe_traffic, prepare_sizes, refuse_another_plan
 from tpuctl.datasets.publish import Published, Target, find_published, open_target
 from tpuctl.datasets.quarantine import QUARANTINE, left_out_of, quarantine_text
 from tpuctl.datasets.shards.pool import Claim, Meter, WorkerSetup, build_shards, claim_all

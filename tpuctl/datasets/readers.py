@@ -72,8 +72,8 @@ class Batches:
         epoch, step = divmod(self.start_step, self.steps_per_epoch)
         skip = step * self.order.batch_size
         while True:
-            for turn in self.order.turns(epoch, skip=skip):
-                yield self.data_set.shards[turn.shard], turn.positions
+            for shard, positions in self.order.turns(epoch, skip=skip):
+                yield self.data_set.shards[shard], positions
             epoch, skip = epoch + 1, 0
 
 
@@ -229,9 +229,9 @@ class Cache:
         from tpuctl.datasets._elements import rebuild
 
         shards = self._shards(epoch)
-        for turn in self._order(shards).turns(epoch, skip=skip):
-            records = list(read_shard(self.data_set, shards[turn.shard]))
-            for position in turn.positions:
+        for shard, positions in self._order(shards).turns(epoch, skip=skip):
+            records = list(read_shard(self.data_set, shards[shard]))
+            for position in positions:
                 yield rebuild(decode_example(records[position]), self.data_set.options["structure"])
 
     def __iter__(self) -> Iterator[Any]:

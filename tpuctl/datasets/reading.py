@@ -104,14 +104,6 @@ def need_images_extra() -> None:
 
 
 @dataclass(frozen=True)
-class ShardSlice:
-    """A shard, by its number, and which of its records to take in which order."""
-
-    shard: int
-    positions: Sequence[int]
-
-
-@dataclass(frozen=True)
 class ReadOrder:
     """Which records one of `hosts` reads when: a pure function of seed, epoch and host.
 
@@ -154,8 +146,11 @@ class ReadOrder:
             fewest = sum(count // self.hosts for count in self.records)
         return fewest // self.batch_size
 
-    def turns(self, epoch: int, *, skip: int = 0) -> Iterator[ShardSlice]:
-        """Yield what this host reads in an epoch after its first `skip` records, whole steps."""
+    def turns(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield what this host reads in an epoch after its first `skip` records, whole steps.
+
+        That is the number of a shard, and which of its records to take in which order.
+        """
         left = self.steps_per_epoch * self.batch_size
         shards = list(range(len(self.records)))
         self._mix(shards, epoch, "shards")
@@ -166,7 +161,7 @@ class ReadOrder:
             positions = positions[:left]
             left -= len(positions)
             if skip < len(positions):
-                yield ShardSlice(shard, positions[skip:])
+                yield shard, positions[skip:]
             skip = max(0, skip - len(positions))
 
     def _mix(self, numbers: list[int], epoch: int, what: str) -> None:

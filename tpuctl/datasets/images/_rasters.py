@@ -73,13 +73,6 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | bool |
         return None
 
 
-_PILLOW_FORMATS = {
-    "png": ("PNG",),
-    "gif": ("GIF",),
-    "webp": ("WEBP",),
-    "bmp": ("BMP",),
-    "tiff": ("TIFF",),
-}
 _BITS_PER_SAMPLE = 258
 # RGBA of 8 bits, its flattened copy, and 16 bits per channel while they are reduced.
 _BYTES_PER_PIXEL = 12
@@ -127,7 +120,7 @@ def open_raster(data: bytes, kind: str) -> Raster:
     if kind == "png":
         _check_png_chunks(data)
     with _translated_errors():
-        return Raster(Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS[kind]), data, kind)
+        return Raster(Image.open(io.BytesIO(data), formats=(kind.upper(),)), data, kind)
 
 
 def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
