@@ -6,7 +6,7 @@ arrived. If a power cut damages either, the checksum of the whole shard shows it
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,8 +163,14 @@ def _write_at(path: Path, data: bytes, position: int) -> None:
 
 def _finish(storage: Storage, arriving: _Arriving) -> Shard:
     """Rename a shard if its checksum is that of the manifest; otherwise fetch it once more."""
-    for attempt in _attempts(storage, arriving):
-        if attempt == arriving.shard.crc32c:
+    from tpuctl.storage._checksum import crc32c_of
+
+    for is_second_try in (False, True):
+        if is_second_try:
+            storage.fetch(arriving.shard.name, arriving.part)
+        with translated_write_errors(arriving.part):
+            crc32c = crc32c_of(arriving.part)
+        if crc32c == arriving.shard.crc32c:
             publish(arriving.part, arriving.final)
             arriving.pieces.unlink(missing_ok=True)
             return arriving.shard
@@ -174,13 +180,3 @@ def _finish(storage: Storage, arriving: _Arriving) -> Shard:
         f"{storage.address}/{arriving.shard.name} does not match the manifest: its crc32c differs.",
         hint=f"See all that is wrong: tpuctl data verify {storage.address}",
     )
-
-
-def _attempts(storage: Storage, arriving: _Arriving) -> Iterator[str]:
-    from tpuctl.storage._checksum import crc32c_of
-
-    with translated_write_errors(arriving.part):
-        yield crc32c_of(arriving.part)
-    storage.fetch(arriving.shard.name, arriving.part)
-    with translated_write_errors(arriving.part):
-        yield crc32c_of(arriving.part)

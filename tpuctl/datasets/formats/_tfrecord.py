@@ -64,7 +64,7 @@ class RecordWriter:
         self._file = file
         self._crc = 0
         self._sha256 = hashlib.sha256() if sha256 else None
-        self._bytes = 0
+        self.size_bytes = 0
 
     def write(self, *pieces: bytes) -> None:
         """Append one record, in the pieces that it is made of: they are not joined first."""
@@ -74,27 +74,19 @@ class RecordWriter:
         data = (length + _masked_crc(length), *pieces, _CRC.pack(_masked(crc)))
         _write_through(self._file.fileno(), data)
         for part in data:
-            self._count(part)
-
-    def replay(self, frames: bytes) -> None:
-        """Count bytes that the file holds already."""
-        self._count(frames)
-
-    @property
-    def size_bytes(self) -> int:
-        """How much there is so far."""
-        return self._bytes
+            self.count(part)
 
     def digest(self) -> Digest:
         """Return the digest of what has been written so far."""
         sha256 = self._sha256.hexdigest() if self._sha256 else ""
-        return Digest(self._bytes, f"{self._crc:08x}", sha256)
+        return Digest(self.size_bytes, f"{self._crc:08x}", sha256)
 
-    def _count(self, data: bytes) -> None:
+    def count(self, data: bytes) -> None:
+        """Count bytes that the file holds already."""
         self._crc = google_crc32c.extend(self._crc, data)
         if self._sha256:
             self._sha256.update(data)
-        self._bytes += len(data)
+        self.size_bytes += len(data)
 
 
 def frame(record: bytes) -> bytes:

@@ -35,7 +35,6 @@ class DamagedRecordError(Exception):
 
     def __init__(self, offset: int, what: str, unit: str = "byte") -> None:
         super().__init__(f"{what} at {unit} {offset}")
-        self.offset = offset
 
 
 @dataclass(frozen=True)

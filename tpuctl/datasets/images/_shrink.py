@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -52,15 +52,6 @@ class Shrunk:
     flags: int
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """Pixels of the stored picture at 1/denominator of its size."""
-
-    pixels: Pixels
-    denominator: int
-    flags: Flag
-
-
 def prepare_decoders() -> None:
     """Keep the libraries to one core each: the processes are what runs in parallel."""
     cv2.setNumThreads(1)
@@ -91,12 +82,12 @@ def shrink_all(
     denominators = [choose_denominator(fit, fidelity) for fit in stored]
     denominator = min(denominators) if isinstance(header, jpeg.JpegHeader) else 1
     with admit(header.memory_bytes(denominator) + 2 * len(data)):
-        decoded = _decode(data, header, denominator, fidelity)
-        smalls = _fit_all(decoded, stored, denominators, fidelity)
+        decoded, decoder_flags = _decode(data, header, denominator, fidelity)
+        smalls = _fit_all(decoded, denominator, stored, denominators, fidelity)
     found = []
     for small, fit in zip(smalls, fits, strict=True):
         pixels, colour_flags = to_srgb(_turn(small, orientation), header.profile)
-        flags = decoded.flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
+        flags = decoder_flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
         found.append(Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation)))
     return found
 
@@ -114,11 +105,10 @@ def _require_kind(data: bytes) -> str:
 
 def _decode(
     data: bytes, header: jpeg.JpegHeader | Raster, denominator: int, fidelity: Fidelity
-) -> _Decoded:
+) -> tuple[Pixels, Flag]:
     try:
         if isinstance(header, Raster):
-            pixels, flags = decode_raster(header)
-            return _Decoded(pixels, 1, flags)
+            return decode_raster(header)
         return _decode_jpeg(data, header, denominator, fidelity)
     except MemoryError as error:
         raise BadImageError("bomb", "not enough memory to decode it") from error
@@ -126,7 +116,7 @@ def _decode(
 
 def _decode_jpeg(
     data: bytes, header: jpeg.JpegHeader, denominator: int, fidelity: Fidelity
-) -> _Decoded:
+) -> tuple[Pixels, Flag]:
     flags = Flag(0)
     coarse = header.progressive and denominator >= 2 and fidelity in ("fast", "balanced")
     if coarse and (shorter := jpeg.drop_refinements(data, denominator)) is not None:
@@ -138,7 +128,7 @@ def _decode_jpeg(
         flags |= Flag.SALVAGED
     if header.components == 4 and header.adobe:
         pixels = 255 - pixels
-    return _Decoded(pixels, denominator, flags)
+    return pixels, flags
 
 
 def _strictly(data: bytes, header: jpeg.JpegHeader, denominator: int) -> Pixels:
@@ -175,25 +165,25 @@ def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: 
 
 
 def _fit_all(
-    decoded: _Decoded, fits: Sequence[Fit], denominators: Sequence[int], fidelity: Fidelity
+    decoded: Pixels,
+    denominator: int,
+    fits: Sequence[Fit],
+    denominators: Sequence[int],
+    fidelity: Fidelity,
 ) -> list[Pixels]:
     """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
 
     A decoder at half the scale returns the means of 2 x 2 of these pixels.
     """
     way = resample_exactly if fidelity in ("high", "exact") else resample
-    halves = {decoded.denominator: decoded}
+    halves = {denominator: decoded}
     smalls = []
-    for fit, denominator in zip(fits, denominators, strict=True):
-        while len(fits) > 1 and max(halves) < denominator:
-            largest = halves[max(halves)]
-            halves[2 * max(halves)] = replace(
-                largest, pixels=halve(largest.pixels), denominator=2 * largest.denominator
-            )
-        source = halves.get(denominator, decoded)
-        left, top, right, bottom = (edge / source.denominator for edge in fit.rect)
-        rect = (left, top, right, bottom)
-        smalls.append(way(source.pixels, rect, fit.width, fit.height))
+    for fit, wanted in zip(fits, denominators, strict=True):
+        while len(fits) > 1 and (coarsest := max(halves)) < wanted:
+            halves[2 * coarsest] = halve(halves[coarsest])
+        scale = wanted if wanted in halves else denominator
+        left, top, right, bottom = (edge / scale for edge in fit.rect)
+        smalls.append(way(halves[scale], (left, top, right, bottom), fit.width, fit.height))
     return smalls
 
 

@@ -129,7 +129,7 @@ class ShardBuilder:
                 if not self._is_next(features.get("key")):
                     break
                 frames = frame(record)
-                writer.replay(frames)
+                writer.count(frames)
                 whole = offset + len(frames)
                 flags = features["flags"]
                 picture = self.job.pictures[self.position]
