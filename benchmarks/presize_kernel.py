@@ -27,8 +27,9 @@ import simplejpeg
 from PIL import Image
 
 from benchmarks.peers import Peer, make_environment
+from tests.pictures import shrink, shrink_all
 from tpuctl.datasets.images._pixels import encode_jpeg
-from tpuctl.datasets.images._shrink import prepare_decoders, shrink, shrink_all
+from tpuctl.datasets.images._shrink import prepare_decoders
 from tpuctl.datasets.images.geometry import Mode, choose_denominator, plan_fit
 from tpuctl.demo._photographs import make_photographs
 from tpuctl.demo.photographs import list_pictures

@@ -39,7 +39,7 @@ def measure() -> tuple[float, float]:
     """Median of ours and of theirs, the two in turns."""
     from google.cloud import storage
 
-    from tpuctl.storage.port import open_storage
+    from tpuctl.storage import open_storage
 
     shelf = open_storage("gs://shelf")
     for number in range(OBJECTS):

@@ -4,14 +4,19 @@ import importlib.util
 import io
 import math
 import struct
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from tpuctl.datasets.models import PresizeOptions
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.images._shrink import Shrunk
 
 FILES = {
     "china": "sklearn/datasets/images/china.jpg",
@@ -48,6 +53,18 @@ def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
         options = {"quality": 92, **options}
     picture.save(out, kind, **options)
     return out.getvalue()
+
+
+def shrink_all(data: bytes, sizes: Sequence[tuple[int, int]], **options: Any) -> "list[Shrunk]":
+    """As the product does it, with the usual options and memory for everything."""
+    from tpuctl.datasets.images import _shrink
+
+    usual = {"mode": "cover", "fidelity": "balanced", "admit": lambda needed_bytes: nullcontext()}
+    return _shrink.shrink_all(data, sizes, **{**usual, **options})
+
+
+def shrink(data: bytes, size: tuple[int, int], **options: Any) -> "Shrunk":
+    return shrink_all(data, (size,), **options)[0]
 
 
 def pixels_of(picture: Image.Image) -> np.ndarray:

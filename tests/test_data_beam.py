@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.prepare import prepare
+from tpuctl.datasets.prepare import prepare_sizes
 from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import TpuctlError, UsageError
@@ -61,7 +61,7 @@ def test_a_failed_pipeline_is_one_error_and_its_shards_are_kept(tmp_path: Path) 
     photos = fill(tmp_path / "photos", 12, classes=3)
     victim = photos / "class-1" / "004.jpg"
     target = tmp_path / "beam"
-    prepared = prepare(photos, target, BEAM, started_s=0.0)
+    prepared = prepare_sizes(photos, target, BEAM, started_s=0.0)[0]
     victim.write_bytes(victim.read_bytes() + b"x")
     with pytest.raises(TpuctlError, match="changed while its folder was being presized"):
         presize_prepared([prepared])

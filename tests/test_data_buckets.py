@@ -14,7 +14,7 @@ from tests.conftest import Tpuctl
 from tests.pictures import fill
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.prepare import Prepared, prepare
+from tpuctl.datasets.prepare import Prepared, prepare_sizes
 from tpuctl.datasets.presize import presize, publish
 from tpuctl.datasets.publish import Target, find_published, put
 from tpuctl.datasets.quarantine import Quarantined
@@ -22,7 +22,8 @@ from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
 from tpuctl.datasets.shards.work import Work
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError
-from tpuctl.storage.port import Entry, Storage, open_storage
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import Storage, StoredObject
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +133,7 @@ class Contested:
         self._forestall(name)
         return self._storage.read(name, **how)
 
-    def replace(self, entry: Entry, content: bytes | Path, **how: Any) -> Entry:
+    def replace(self, entry: StoredObject, content: bytes | Path, **how: Any) -> StoredObject:
         self._forestall(entry.name)
         return self._storage.replace(entry, content, **how)
 
@@ -151,7 +152,7 @@ def test_machines_that_write_the_same_at_the_same_moment_do_not_fail_each_other(
     assert before
     assert before.data_set
     contested: Any = Contested(storage, times=3)
-    run = prepare(photos, ADDRESS, SMALL, started_s=0.0)
+    run = prepare_sizes(photos, ADDRESS, SMALL, started_s=0.0)[0]
     target = Target(contested, Work(tmp_path / "work"), shared=True)
     shards = list(Target(storage, target.work, shared=True).complete(run.plan).values())
     bad = Quarantined("bad.jpg", "empty")
@@ -172,7 +173,8 @@ def test_of_two_writers_at_once_comes_one_data_set(
 ) -> None:
     storage = bucket()
     prepared = [
-        prepare(photos, ADDRESS, replace(SMALL, size=(size, size)), started_s=0.0) for size in sizes
+        prepare_sizes(photos, ADDRESS, replace(SMALL, size=(size, size)), started_s=0.0)[0]
+        for size in sizes
     ]
     targets = [Target(storage, Work(tmp_path / f"m{n}"), shared=True) for n in range(2)]
     shards = [build_into(*each) for each in zip(targets, prepared, strict=True)]

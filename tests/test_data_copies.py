@@ -27,7 +27,8 @@ from tpuctl.datasets.reading import read_records
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import Progress
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import Storage
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, features
 
-from tests.pictures import encoded, photograph
-from tpuctl.datasets.images._shrink import shrink
+from tests.pictures import encoded, photograph, shrink
 from tpuctl.datasets.images.file_type import DECODABLE, HEAD_BYTES, sniff
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.quarantine import BadImageError

@@ -23,13 +23,14 @@ from tests.pictures import contents
 from tpuctl.clock import ManualClock
 from tpuctl.datasets.leases import Leases
 from tpuctl.datasets.models import Part, PresizeOptions, parse_part
-from tpuctl.datasets.prepare import prepare
+from tpuctl.datasets.prepare import prepare_sizes
 from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.readers import open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.reporters.data import render_presized as report
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import Storage
 
 pytestmark = pytest.mark.slow
 
@@ -154,7 +155,7 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
     bucket: Bucket, photos: Path, tmp_path: Path
 ) -> None:
     storage, clock = bucket(), ManualClock(START)
-    run = prepare(photos, ADDRESS, replace(SMALL, steal=True), started_s=0.0)
+    run = prepare_sizes(photos, ADDRESS, replace(SMALL, steal=True), started_s=0.0)[0]
     first, *_ = run.plan.jobs
     assert Leases(storage, clock, "another machine").claim(first)
     said: list[str] = []
@@ -169,7 +170,7 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
 
 def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path: Path) -> None:
     storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
-    job = prepare(photos, tmp_path / "out", SMALL, started_s=0.0).plan.jobs[0]
+    job = prepare_sizes(photos, tmp_path / "out", SMALL, started_s=0.0)[0].plan.jobs[0]
     ours, theirs = Leases(storage, clock, "us"), Leases(storage, clock, "them")
     assert ours.claim(job)
     for _ in range(4):
@@ -193,7 +194,7 @@ def test_a_machine_takes_over_at_once_what_its_own_killed_run_has_begun(
     photos: Path, tmp_path: Path
 ) -> None:
     storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
-    first, second, *_ = prepare(photos, tmp_path / "out", SMALL, started_s=0.0).plan.jobs
+    first, second, *_ = prepare_sizes(photos, tmp_path / "out", SMALL, started_s=0.0)[0].plan.jobs
     killed = Leases(storage, clock, "us")
     assert killed.claim(first)
     killed.renew()

@@ -23,7 +23,7 @@ COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(tuple)
 
 def places(order: ReadOrder, epoch: int, skip: int = 0) -> list[tuple[int, int]]:
     turns = order.turns(epoch, skip=skip)
-    return [(turn.shard, position) for turn in turns for position in turn.positions]
+    return [(shard, position) for shard, positions in turns for position in positions]
 
 
 @given(COUNTS, st.integers(1, 4), st.integers(1, 3), st.integers(0, 5), st.booleans())

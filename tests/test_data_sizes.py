@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Tpuctl
-from tests.pictures import contents, encoded, photograph, psnr
-from tpuctl.datasets.images._shrink import shrink, shrink_all
+from tests.pictures import contents, encoded, photograph, psnr, shrink, shrink_all
 from tpuctl.datasets.inputs import scan
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.plan import plan_presize
@@ -30,8 +29,8 @@ def test_a_smaller_size_is_as_good_as_when_it_is_made_alone(
     data = encoded(photograph("coffee", *shape))
     sizes = ((64, 64), (48, 100), (224, 224))
     exact = [shrink(data, size, fidelity="exact").pixels for size in sizes]
-    alone = [shrink(data, size, fidelity=fidelity).pixels for size in sizes]  # type: ignore[arg-type]
-    together = shrink_all(data, sizes, fidelity=fidelity)  # type: ignore[arg-type]
+    alone = [shrink(data, size, fidelity=fidelity).pixels for size in sizes]
+    together = shrink_all(data, sizes, fidelity=fidelity)
     assert np.array_equal(together[2].pixels, alone[2])
     for reference, one, small in zip(exact, alone, together, strict=True):
         assert psnr(small.pixels, reference) >= min(psnr(one, reference), 45) - 1.0

@@ -19,7 +19,7 @@ from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.verify import verify
 from tpuctl.emulator.server import serve
-from tpuctl.storage.port import open_storage
+from tpuctl.storage import open_storage
 
 HOME = str(Path(__file__).parents[1])
 

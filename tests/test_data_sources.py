@@ -19,7 +19,8 @@ from tpuctl.datasets.shards.originals import BucketOriginals
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import NotFoundError, PermissionDeniedError, SourceChangedError
 from tpuctl.progress import MESSAGE, Progress
-from tpuctl.storage.port import Location, Storage, open_storage, warning_of
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import Location, Storage, warning_of
 
 pytestmark = pytest.mark.slow
 

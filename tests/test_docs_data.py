@@ -12,7 +12,7 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 from benchmarks import presize_before_after
 from tests.conftest import Tpuctl
 from tests.pictures import fill
-from tpuctl.storage.port import open_storage
+from tpuctl.storage import open_storage
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 

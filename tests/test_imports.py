@@ -4,8 +4,10 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from ctypes.util import find_library
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,70 @@ def test_a_template_runs_without_tpuctl(path: Path) -> None:
 def test_every_part_is_named_in_the_rules() -> None:
     parts = {part_of(path) for path in MODULES} - {"__init__", "__main__"}
     assert parts == set(ARROWS)
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_that_run(node: ast.AST) -> Iterator[str]:
+    """Every imported name at any level, `if TYPE_CHECKING` left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert not child.level, "a relative import"
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        else:
+            yield from imports_that_run(child)
+
+
+def circle_in(sources: Mapping[str, str]) -> list[str]:
+    """The modules of one circle of imports, the first one repeated at the end, or none."""
+    graph = {
+        name: {
+            wanted if wanted in sources else wanted.rpartition(".")[0]
+            for wanted in imports_that_run(ast.parse(source))
+        }
+        for name, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle_in({name_of(path): path.read_text(encoding="utf-8") for path in MODULES}) == []
+
+
+@pytest.mark.parametrize(
+    ("back", "found"),
+    [
+        ("from pack.a import f", True),
+        ("def g():\n    from pack import a", True),
+        ("class C:\n    def g(self):\n        with d:\n            import pack.a", True),
+        ("if TYPE_CHECKING:\n    from pack.a import f", False),
+        ("import json", False),
+    ],
+)  # fmt: skip
+def test_a_circle_would_be_found(back: str, found: bool) -> None:
+    sources = {
+        "pack": "",
+        "pack.a": "from pack.b import g",
+        "pack.b": "import pack.c",
+        "pack.c": back,
+    }
+    circle = circle_in(sources)
+    assert set(circle) == ({"pack.a", "pack.b", "pack.c"} if found else set())
+
+
+def test_no_package_has_too_many_modules_on_one_level() -> None:
+    sizes = Counter(path.parent for path in MODULES)
+    assert {folder: size for folder, size in sizes.items() if size > 35} == {}
 
 
 def compilers_called(module: str, folder: Path) -> list[str]:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.pictures import encoded, photograph
+from tests.pictures import encoded, photograph, shrink
 from tpuctl.datasets.images import jpeg
-from tpuctl.datasets.images._shrink import MAX_PIXELS, shrink
+from tpuctl.datasets.images._shrink import MAX_PIXELS
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.images.memory import Admission, memory_budget_bytes
 from tpuctl.datasets.quarantine import BadImageError
@@ -257,7 +257,6 @@ def test_a_picture_beyond_the_budget_is_a_bomb_and_the_detail_has_both_numbers(
     admission = Admission(tmp_path, budget_bytes=1 << 20, workers=2)
     with pytest.raises(BadImageError, match=r"needs about 2 MiB.* 1 MiB"):
         admission(2 << 20)
-    admission.close()
 
 
 def test_small_pictures_decode_together_and_a_large_one_alone(tmp_path: Path) -> None:
@@ -268,8 +267,6 @@ def test_small_pictures_decode_together_and_a_large_one_alone(tmp_path: Path) ->
     with one(51):
         assert _is_busy(tmp_path, exclusive=False)
     assert not _is_busy(tmp_path, exclusive=True)
-    one.close()
-    two.close()
 
 
 def _is_busy(folder: Path, *, exclusive: bool) -> bool:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageOps
 
-from tests.pictures import SUBJECTS, encoded, exif, photograph, pixels_of, psnr
+from tests.pictures import SUBJECTS, encoded, exif, photograph, pixels_of, psnr, shrink
 from tpuctl.datasets.images import jpeg
-from tpuctl.datasets.images._shrink import shrink
 from tpuctl.datasets.images.geometry import (
     Fidelity,
     Flag,

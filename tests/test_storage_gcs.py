@@ -22,12 +22,13 @@ from tpuctl.errors import (
     TpuctlError,
     UnavailableError,
 )
+from tpuctl.storage import open_storage
 from tpuctl.storage.errors import TRANSIENT, Asked, translate
-from tpuctl.storage.port import Patience, Storage, open_storage
+from tpuctl.storage.port import RetryPolicy, Storage
 
 pytestmark = pytest.mark.slow
 
-TIRED = Patience(first_s=0.01, longest_s=0.02, total_s=0.1)
+TIRED = RetryPolicy(first_s=0.01, longest_s=0.02, total_s=0.1)
 DATA = bytes(range(256)) * (80 * 1024)
 
 
@@ -38,10 +39,10 @@ class Bad:
         self.world = practice({"buckets": {"shelf": {}}, "faults": list(faults)})
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", self.world.emulator.http)
         self.clock = ManualClock(self.world.clock.now())
-        self.storage: Storage = open_storage("gs://shelf", clock=self.clock, patience=QUICK)
+        self.storage: Storage = open_storage("gs://shelf", clock=self.clock, retry=QUICK)
 
     def soon_tired(self) -> Storage:
-        return open_storage("gs://shelf", clock=self.clock, patience=TIRED)
+        return open_storage("gs://shelf", clock=self.clock, retry=TIRED)
 
     def asked(self, method: str) -> int:
         return sum(name == method for name, *_ in self.world.emulator.requests)
@@ -144,7 +145,7 @@ def test_waits_grow_on_the_clock_that_was_given(practice: Any, monkeypatch: Any)
 
 def test_a_bucket_that_is_not_there_is_told_from_an_object(practice: Any, monkeypatch: Any) -> None:
     Bad(practice, monkeypatch)
-    missing = open_storage("gs://elsewhere", patience=QUICK)
+    missing = open_storage("gs://elsewhere", retry=QUICK)
     for act in (
         lambda: missing.create("a", b"1"),
         lambda: missing.read("a"),

@@ -18,12 +18,13 @@ from tpuctl.errors import (
     TpuctlError,
     WriteError,
 )
-from tpuctl.storage.port import Patience, Storage, open_storage
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import RetryPolicy, Storage
 
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-QUICK = Patience(first_s=0.01, longest_s=0.02, total_s=60.0)
+QUICK = RetryPolicy(first_s=0.01, longest_s=0.02, total_s=60.0)
 Open = Callable[[], Storage]
 
 
@@ -35,7 +36,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> 
     practice = request.getfixturevalue("practice")
     world = practice({"buckets": {"shelf": {}}})
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", world.emulator.http)
-    return lambda: open_storage("gs://shelf/some/where", patience=QUICK)
+    return lambda: open_storage("gs://shelf/some/where", retry=QUICK)
 
 
 def crc32c(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Public names of a package that are loaded when they are first used."""
+"""Public names of a package that are loaded when they are first used, and optional modules."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -30,3 +30,14 @@ def lazy(
         return sorted(modules)
 
     return load, names
+
+
+def need_modules(what: str, *modules: str, extra: str) -> None:
+    """Raise MissingExtraError if `what` needs a module that is not installed; imports none."""
+    from importlib.util import find_spec
+
+    from tpuctl.errors import MissingExtraError
+
+    for module in modules:
+        if find_spec(module) is None:
+            raise MissingExtraError(what, extra=extra, module=module)

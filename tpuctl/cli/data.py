@@ -11,7 +11,7 @@ from tpuctl.api.workers import Workers
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import DryRun, Project, Zone, command, examples
 from tpuctl.cli.progress import bars
-from tpuctl.datasets.models import parse_shard_bytes, parse_size_of, parse_sizes
+from tpuctl.datasets.models import parse_size_of, parse_sizes
 from tpuctl.reporters import data as report
 
 data = typer.Typer(
@@ -113,7 +113,7 @@ def presize(
         quality=quality,
         format=cast(Any, container),
         labels=labels,
-        shard_bytes=parse_shard_bytes(shard_size),
+        shard_bytes=parse_size_of("--shard-size", shard_size),
         workers=worker_count,
         max_bad=max_bad,
         retry_quarantined=retry_quarantined,
@@ -170,7 +170,7 @@ def cache(
         tpuctl data cache gs://bucket/shards --limit 200GB
     """
     options = tpuctl.data.CacheOptions(
-        variants, parse_shard_bytes(shard_size), elements, seed, overwrite, dry_run
+        variants, parse_size_of("--shard-size", shard_size), elements, seed, overwrite, dry_run
     )
     limit_bytes = parse_size_of("--limit", limit) if limit else None
     with bars() as on_progress:

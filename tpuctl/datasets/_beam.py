@@ -22,7 +22,7 @@ from tpuctl.datasets.publish import Target
 from tpuctl.datasets.shards.pool import WorkerSetup, build_shards
 from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import TpuctlError, UsageError, first_line
-from tpuctl.storage.port import open_storage
+from tpuctl.storage import open_storage
 
 
 def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
@@ -40,8 +40,13 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
                 | "Spread" >> beam.Reshuffle()
                 | "Build" >> beam.Map(build_shard, shared)
             )
+    except TpuctlError:
+        raise
     except Exception as error:  # Beam wraps what a step raises in its own and in text
-        raise _translate(error) from error
+        raise TpuctlError(
+            f"The Beam pipeline failed: {first_line(error)}",
+            hint="Run the same command again; it resumes from the shards that are complete.",
+        ) from error
 
 
 def build_shard(text: str, shared: dict[str, Any]) -> str:
@@ -83,12 +88,3 @@ def _options(words: Sequence[str]) -> PipelineOptions:
             )
         flags.append(f"--{name.lstrip('-')}={value}")
     return PipelineOptions(flags=flags)
-
-
-def _translate(error: Exception) -> TpuctlError:
-    if isinstance(error, TpuctlError):
-        return error
-    return TpuctlError(
-        f"The Beam pipeline failed: {first_line(error)}",
-        hint="Run the same command again; it resumes from the shards that are complete.",
-    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.datasets._elements import Structure, structure_of, take_apart
-from tpuctl.datasets.formats._tfrecord import RecordWriter
+from tpuctl.datasets.formats._tfrecord import FOOTER_BYTES, HEADER_BYTES, RecordWriter
 from tpuctl.datasets.formats.records import Digest, encode_example
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.models import CacheOptions
@@ -29,8 +29,6 @@ from tpuctl.usercode.function import (
 _INFINITE = -1
 _SAMPLE_ELEMENTS = 64
 _SAMPLE_S = 5.0
-# Length and checksums around a record in a TFRecord file.
-_FRAME_BYTES = 16
 _END = object()
 
 
@@ -136,7 +134,7 @@ class Feed:
             if record is None:
                 break
             self._sampled.append(record)
-            sample.append((len(record) + _FRAME_BYTES, time.monotonic() - started_s))
+            sample.append((HEADER_BYTES + len(record) + FOOTER_BYTES, time.monotonic() - started_s))
         if not sample:
             raise self.nothing()
         # The first element pays for starting up; replace its time if there are others.

@@ -38,7 +38,9 @@ def _records(data_set: DataSet, order: ReadOrder, start_step: int) -> Any:
     first_skip = step * order.batch_size
     wanted = order.steps_per_epoch * order.batch_size
     paths = tf.constant([str(data_set.folder / shard.name) for shard in data_set.shards])
-    counts = tf.constant([_share(order, count) for count in order.records], tf.int64)
+    first, stride = (0, 1) if order.by_shard else (order.host, order.hosts)
+    shares = [len(range(first, count, stride)) for count in order.records]
+    counts = tf.constant(shares, tf.int64)
     most = max(order.records)
 
     def shard_records(path: Any, seed: Any, skip: Any) -> Any:
@@ -72,10 +74,6 @@ def _records(data_set: DataSet, order: ReadOrder, start_step: int) -> Any:
         return files.flat_map(shard_records).take(wanted - skip)
 
     return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_records)
-
-
-def _share(order: ReadOrder, count: int) -> int:
-    return count if order.by_shard else len(range(order.host, count, order.hosts))
 
 
 def _unpacker(data_set: DataSet, planes: bool) -> Any:

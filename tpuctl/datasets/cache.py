@@ -6,7 +6,6 @@ pipelines do not promise to yield their elements in the same order twice.
 """
 
 import contextlib
-import importlib.util
 import json
 import math
 import statistics
@@ -18,13 +17,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.datasets.manifest import ELEMENTS, MANIFEST, DataSet, FinishedShard
+from tpuctl.datasets.manifest import ELEMENTS, MANIFEST, DataSet, FinishedShard, Shard
 from tpuctl.datasets.models import CacheOptions, CacheResult, Interval, Prediction
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.plan import Plan, digest_of
 from tpuctl.datasets.publish import Published, Target, find_published, open_target
-from tpuctl.datasets.shards.work import Work
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError, WriteError
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, WriteError
+from tpuctl.lazy import need_modules
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.storage.local import disk_space, free_bytes, write_atomically
 from tpuctl.units import format_bytes
@@ -53,17 +52,13 @@ class _Run:
     on_progress: OnProgress
 
     @property
-    def work(self) -> Work:
-        return self.target.work
-
-    @property
     def address(self) -> str:
         return self.target.storage.address
 
     @property
     def disk(self) -> Path | str:
         """The place to name in a message about space: the target, or the work folder."""
-        return self.work.folder if bucket_of(self.address) else self.address
+        return self.target.work.folder if bucket_of(self.address) else self.address
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -98,7 +93,7 @@ def cache(
     to a bucket when all of them are finished. Raises TpuctlError subclasses, TargetError where the
     user's code fails.
     """
-    _need_libraries()
+    need_modules("Caching a pipeline", "google_crc32c", "numpy", extra="images")
     from tpuctl.datasets._cache_writing import Feed, load_source
 
     options = options or CacheOptions()
@@ -108,14 +103,14 @@ def cache(
     previous = find_published(place.storage, leniently=options.overwrite)
     run = _Run(source, place, options, previous, time.monotonic(), on_progress)
     if (there := _already_complete(run)) is not None:
-        if run.work.folder.is_dir():
+        if run.target.work.folder.is_dir():
             with place.locked():
                 place.clean_up({shard.name for shard in there.shards})
-        return _result(run, there.records, there.bytes, len(there.shards), kept=options.variants)
+        return _result(run, there.shards, kept=options.variants)
     if options.dry_run:
         feed = Feed(source, options, 0, lambda structure: None)
         predicted = _predict(feed.take_sample(), feed.count, options.variants)
-        return _result(run, 0, 0, 0, prediction=predicted)
+        return _result(run, (), prediction=predicted)
     with place.locked():
         return _make(run)
 
@@ -143,14 +138,12 @@ def _make(run: _Run) -> CacheResult:
     done = {_variant_of(shard.job) for shard in kept}
     run.target.take_up(kept, {shard.job for shard in kept})
     if not kept:
-        run.work.structure.unlink(missing_ok=True)
+        run.target.work.structure.unlink(missing_ok=True)
     made, prediction = _make_missing(run, done)
     shards = (*kept, *made)
-    plan = Plan(run.plan_id, {**run.recipe, "structure": _structure(run.work)}, {}, (), (), 0)
+    plan = Plan(run.plan_id, {**run.recipe, "structure": _structure(run)}, {}, (), (), 0)
     run.target.publish(plan, shards, run.previous, run.on_progress)
-    records = sum(shard.records for shard in shards)
-    size = sum(shard.bytes for shard in shards)
-    return _result(run, records, size, len(shards), kept=len(done), prediction=prediction)
+    return _result(run, shards, kept=len(done), prediction=prediction)
 
 
 def _make_missing(run: _Run, done: set[int]) -> tuple[list[FinishedShard], Prediction | None]:
@@ -167,12 +160,12 @@ def _make_missing(run: _Run, done: set[int]) -> tuple[list[FinishedShard], Predi
         tell = partial(_show, run, variant, feed.count)
         check = partial(_check_reserve, run) if feed.count is None else None
         try:
-            shards = write_variant(feed, run.work, run.options.shard_bytes, tell, check)
+            shards = write_variant(feed, run.target.work, run.options.shard_bytes, tell, check)
         except WriteError:
             # An unfinished variant is of no use, and takes what others on this disk need. If it
             # cannot be removed either, the first error is the one to report.
             with contextlib.suppress(WriteError):
-                run.work.forget_all_but({shard.job for shard in run.work.finished()})
+                run.target.work.forget_all_but({shard.job for shard in run.target.work.finished()})
             raise
         for shard in shards:
             run.target.record(shard)
@@ -213,9 +206,9 @@ def _t95(freedom: int) -> float:
 
 def _check_space(run: _Run, prediction: Prediction) -> None:
     """Compare the free space with the upper end of the prediction, before the first byte."""
-    free = free_bytes(run.work.folder)
+    free = free_bytes(run.target.work.folder)
     if prediction.bytes is not None and prediction.bytes.high > free:
-        run.work.remove()
+        run.target.work.remove()
         raise WriteError(
             f"{run.disk} has {format_bytes(free)} free; {run.options.variants} variants need "
             f"{format_bytes(int(prediction.bytes.low))} to "
@@ -226,7 +219,7 @@ def _check_space(run: _Run, prediction: Prediction) -> None:
 
 def _check_reserve(run: _Run, at: int) -> None:
     """Leave the disk some space if it is unknown how much is still to come."""
-    free, total = disk_space(run.work.folder)
+    free, total = disk_space(run.target.work.folder)
     if free - run.options.shard_bytes < _RESERVE * total:
         raise WriteError(
             f"{run.disk} has {format_bytes(free)} of {format_bytes(total)} free after {at} "
@@ -237,10 +230,14 @@ def _check_reserve(run: _Run, at: int) -> None:
 
 def _kept(run: _Run) -> tuple[FinishedShard, ...]:
     """Return the journalled shards of complete variants whose bytes are still right."""
-    if _plan_of(run.work) != run.plan_id:
+    try:
+        document = json.loads(run.target.work.structure.read_text())
+        if document["plan_id"] != run.plan_id:
+            return ()
+    except (OSError, ValueError, KeyError):
         return ()
     is_whole = run.target.checker()
-    journalled = {shard.job: shard for shard in run.work.finished()}
+    journalled = {shard.job: shard for shard in run.target.work.finished()}
     kept: list[FinishedShard] = []
     ordered = sorted(journalled.values(), key=lambda shard: shard.job)
     for _, group in groupby(ordered, key=lambda shard: _variant_of(shard.job)):
@@ -256,22 +253,15 @@ def _variant_of(job: str) -> int:
 
 def _agree(run: _Run, structure: "Structure") -> None:
     """Write the structure down with the first variant; the others must have the same."""
-    path = run.work.structure
+    path = run.target.work.structure
     if not path.exists():
         write_atomically(path, json.dumps({"plan_id": run.plan_id, "structure": structure}))
-    elif _structure(run.work) != structure:
+    elif _structure(run) != structure:
         raise InvalidInputError("its structure differs from that of the first variant")
 
 
-def _structure(work: Work) -> Any:
-    return json.loads(work.structure.read_text())["structure"]
-
-
-def _plan_of(work: Work) -> str | None:
-    try:
-        return str(json.loads(work.structure.read_text())["plan_id"])
-    except (OSError, ValueError, KeyError):
-        return None
+def _structure(run: _Run) -> Any:
+    return json.loads(run.target.work.structure.read_text())["structure"]
 
 
 def _show(run: _Run, variant: int, count: int | None, at: int) -> None:
@@ -281,31 +271,19 @@ def _show(run: _Run, variant: int, count: int | None, at: int) -> None:
 
 
 def _result(
-    run: _Run,
-    records: int,
-    size: int,
-    shards: int,
-    *,
-    kept: int = 0,
-    prediction: Prediction | None = None,
+    run: _Run, shards: Sequence[Shard], *, kept: int = 0, prediction: Prediction | None = None
 ) -> CacheResult:
     return CacheResult(
         plan_id=run.plan_id,
         target=run.source.text,
         variants=run.options.variants,
         kept_variants=kept,
-        elements=records,
-        shards=shards,
-        bytes_out=size,
+        elements=sum(shard.records for shard in shards),
+        shards=len(shards),
+        bytes_out=sum(shard.bytes for shard in shards),
         seconds=time.monotonic() - run.started_s,
         predicted=prediction,
         manifest=f"{run.address}/{MANIFEST}",
         dry_run=run.options.dry_run,
         seeded=run.source.takes_seed,
     )
-
-
-def _need_libraries() -> None:
-    for module in ("google_crc32c", "numpy"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("Caching a pipeline", extra="images", module=module)

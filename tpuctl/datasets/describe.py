@@ -8,11 +8,7 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats import open_container
-from tpuctl.datasets.formats.records import (
-    Glance,
-    decode_example,
-    decode_leading_features,
-)
+from tpuctl.datasets.formats.records import Glance, decode_example, decode_leading_features
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.manifest import DataSet

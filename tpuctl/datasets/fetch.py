@@ -6,7 +6,7 @@ arrived. If a power cut damages either, the checksum of the whole shard shows it
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.storage.local import publish, translated_write_errors
-from tpuctl.storage.port import Entry, Storage
+from tpuctl.storage.port import Storage, StoredObject
 from tpuctl.units import MIB
 
 # Large enough that the latency of a request does not count, small enough that 16 at once fit in
@@ -79,15 +79,22 @@ def fetch_shards(
         for shard in data_set.shards
         if not is_there(folder, shard)
     ]
-    total = sum(shard.bytes for shard in data_set.shards)
     work = [(one, number) for one in arriving for number in one.missing()]
-    meter = _Meter(total, total - sum(_size(one, number) for one, number in work), on_progress)
+    missing = sum(_size(one, number) for one, number in work)
+    arrived, lock = data_set.bytes - missing, threading.Lock()
+
+    def on_arrival(count: int) -> None:
+        nonlocal arrived
+        with lock:
+            arrived += count
+            on_progress(Progress("fetch", arrived / MIB, data_set.bytes / MIB, "MiB"))
+
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="fetch") as threads:
-        running = [threads.submit(_fetch_piece, storage, one, n, meter) for one, n in work]
+        running = [threads.submit(_fetch_piece, storage, one, n, on_arrival) for one, n in work]
         _see_through(running)
         for shard in threads.map(lambda one: _finish(storage, one), arriving):
             on_progress(Progress("check", 0, None, "shards", shard.name))
-    return sum(_size(one, number) for one, number in work)
+    return missing
 
 
 def _see_through(running: Sequence["Future[None]"]) -> None:
@@ -101,19 +108,7 @@ def _see_through(running: Sequence["Future[None]"]) -> None:
             future.cancel()
 
 
-class _Meter:
-    def __init__(self, total: int, there: int, on_progress: OnProgress) -> None:
-        self._total, self._there, self._on_progress = total, there, on_progress
-        self._lock = threading.Lock()
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._there += count
-            done = Progress("fetch", self._there / MIB, self._total / MIB, "MiB")
-            self._on_progress(done)
-
-
-def _begin(shard: Shard, folder: Path, entry: Entry | None, storage: Storage) -> _Arriving:
+def _begin(shard: Shard, folder: Path, entry: StoredObject | None, storage: Storage) -> _Arriving:
     hint = f"See all that is wrong: tpuctl data verify {storage.address}"
     if entry is None:
         raise NotFoundError(f"{storage.address} has no {shard.name}.", hint=hint)
@@ -139,7 +134,9 @@ def _size(arriving: _Arriving, number: int) -> int:
     return min(PIECE_BYTES, arriving.shard.bytes - number * PIECE_BYTES)
 
 
-def _fetch_piece(storage: Storage, arriving: _Arriving, number: int, meter: _Meter) -> None:
+def _fetch_piece(
+    storage: Storage, arriving: _Arriving, number: int, on_arrival: Callable[[int], None]
+) -> None:
     start, length = number * PIECE_BYTES, _size(arriving, number)
     data = storage.read(arriving.shard.name, start=start, length=length, version=arriving.version)
     if len(data) != length:
@@ -150,7 +147,7 @@ def _fetch_piece(storage: Storage, arriving: _Arriving, number: int, meter: _Met
     with translated_write_errors(arriving.part):
         _write_at(arriving.part, data, start)
         _write_at(arriving.pieces, _THERE, number)
-    meter.add(length)
+    on_arrival(length)
 
 
 def _write_at(path: Path, data: bytes, position: int) -> None:
@@ -166,8 +163,14 @@ def _write_at(path: Path, data: bytes, position: int) -> None:
 
 def _finish(storage: Storage, arriving: _Arriving) -> Shard:
     """Rename a shard if its checksum is that of the manifest; otherwise fetch it once more."""
-    for attempt in _attempts(storage, arriving):
-        if attempt == arriving.shard.crc32c:
+    from tpuctl.storage._checksum import crc32c_of
+
+    for is_second_try in (False, True):
+        if is_second_try:
+            storage.fetch(arriving.shard.name, arriving.part)
+        with translated_write_errors(arriving.part):
+            crc32c = crc32c_of(arriving.part)
+        if crc32c == arriving.shard.crc32c:
             publish(arriving.part, arriving.final)
             arriving.pieces.unlink(missing_ok=True)
             return arriving.shard
@@ -177,13 +180,3 @@ def _finish(storage: Storage, arriving: _Arriving) -> Shard:
         f"{storage.address}/{arriving.shard.name} does not match the manifest: its crc32c differs.",
         hint=f"See all that is wrong: tpuctl data verify {storage.address}",
     )
-
-
-def _attempts(storage: Storage, arriving: _Arriving) -> Iterator[str]:
-    from tpuctl.datasets.formats._tfrecord import digest_file
-
-    with translated_write_errors(arriving.part):
-        yield digest_file(arriving.part, sha256=False).crc32c
-    storage.fetch(arriving.shard.name, arriving.part)
-    with translated_write_errors(arriving.part):
-        yield digest_file(arriving.part, sha256=False).crc32c

@@ -11,6 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tpuctl.datasets.images import file_type
 from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.storage.local import open_regular
-from tpuctl.storage.port import Entry, Storage
+from tpuctl.storage.port import Storage, StoredObject
 
 UNREADABLE = -1
 
@@ -45,7 +46,6 @@ class ScanResult:
     `lists` and `looks` count the requests that it took to find them in a bucket.
     """
 
-    source: str
     pictures: tuple[ImageFile, ...]
     ignored: dict[str, int]
     notes: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
     walk = _Walk(folder, target)
     ignored = walk.ignored
     try:
-        found = [_look(path) for path in _files(walk)]
+        found = [(path, _is_picture(path)) for path in _files(walk)]
         for path, is_picture in found:
             if not is_picture:
                 ignored[sort_of(path)] += 1
@@ -88,7 +88,7 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return ScanResult(str(folder), tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
+    return ScanResult(tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
 
 
 def _files(walk: _Walk) -> Iterator[str]:
@@ -151,15 +151,15 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _look(path: str) -> tuple[str, bool]:
-    """Return a path and whether it is a picture or its name promises one."""
+def _is_picture(path: str) -> bool:
+    """Whether a file is a picture or its name promises one."""
     if file_type.claims_to_be_an_image(os.path.basename(path)):
-        return path, True
+        return True
     try:
         with open_regular(Path(path)) as file:
-            return path, file_type.sniff(file.read(file_type.HEAD_BYTES)) is not None
+            return file_type.sniff(file.read(file_type.HEAD_BYTES)) is not None
     except OSError:
-        return path, False
+        return False
 
 
 def sort_of(name: str) -> str:
@@ -168,13 +168,11 @@ def sort_of(name: str) -> str:
 
 
 def _state(path: str, key: str) -> ImageFile:
-    try:
+    with suppress(OSError):
         state = os.stat(path)
-    except OSError:
-        return ImageFile(key, UNREADABLE, 0)
-    if not stat.S_ISREG(state.st_mode):
-        return ImageFile(key, UNREADABLE, 0)
-    return ImageFile(key, state.st_size, state.st_mtime_ns)
+        if stat.S_ISREG(state.st_mode):
+            return ImageFile(key, state.st_size, state.st_mtime_ns)
+    return ImageFile(key, UNREADABLE, 0)
 
 
 _PAGE = 1000
@@ -188,7 +186,12 @@ def scan_bucket(storage: Storage) -> ScanResult:
     NotFoundError where nothing is.
     """
     ignored: Counter[str] = Counter()
-    found = list(_visible(storage, ignored))
+    found = []
+    for entry in storage.list():
+        if any(part.startswith(".") for part in entry.name.split("/")):
+            ignored["hidden"] += 1
+        else:
+            found.append(entry)
     if not found and not ignored:
         raise NotFoundError(
             f"There is nothing in {storage.address}.",
@@ -208,7 +211,6 @@ def scan_bucket(storage: Storage) -> ScanResult:
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
     pages = 1 + (len(found) + ignored["hidden"]) // _PAGE
     return ScanResult(
-        storage.address,
         tuple(pictures),
         dict(sorted(ignored.items())),
         lists=pages,
@@ -216,18 +218,10 @@ def scan_bucket(storage: Storage) -> ScanResult:
     )
 
 
-def _visible(storage: Storage, ignored: Counter[str]) -> Iterator[Entry]:
-    for entry in storage.list():
-        if any(part.startswith(".") for part in entry.name.split("/")):
-            ignored["hidden"] += 1
-        else:
-            yield entry
-
-
-def _sniff(storage: Storage, entries: Sequence[Entry]) -> list[bool]:
+def _sniff(storage: Storage, entries: Sequence[StoredObject]) -> list[bool]:
     """Whether each object begins like a picture; one that was deleted meanwhile does not."""
 
-    def sniff(entry: Entry) -> bool:
+    def sniff(entry: StoredObject) -> bool:
         if not entry.size_bytes:
             return False
         try:

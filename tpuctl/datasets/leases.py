@@ -17,7 +17,7 @@ from tpuctl.clock import Clock
 from tpuctl.datasets.plan import ShardJob
 from tpuctl.datasets.publish import LEASE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError
-from tpuctl.storage.port import Entry, Storage
+from tpuctl.storage.port import Storage, StoredObject
 
 POLL_S = 5.0
 _RENEW_S = 20.0
@@ -34,8 +34,8 @@ class Leases:
     def __init__(self, storage: Storage, clock: Clock, owner: str) -> None:
         self._storage, self._clock = storage, clock
         self._owner = f"{owner} ".encode()
-        self._ours: dict[str, Entry] = {}
-        self._seen: dict[str, tuple[Entry, datetime]] = {}
+        self._ours: dict[str, StoredObject] = {}
+        self._seen: dict[str, tuple[StoredObject, datetime]] = {}
         self._lock = threading.Lock()
         self.look()
 
@@ -99,7 +99,7 @@ class Leases:
                 with suppress(TpuctlError):
                     self._storage.delete(entry)
 
-    def _was_ours(self, entry: Entry) -> bool:
+    def _was_ours(self, entry: StoredObject) -> bool:
         """Whether an earlier run of this owner took the lease; it is dead, or we would not run."""
         try:
             return self._storage.read(entry.name, version=entry.version).startswith(self._owner)

@@ -22,13 +22,14 @@ from tpuctl.datasets.quarantine import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, StderrProgress, silent
 from tpuctl.settings import cache_dir
+from tpuctl.storage import open_storage
 from tpuctl.storage.local import (
     ensure_folder,
     free_bytes,
     translated_write_errors,
     write_atomically,
 )
-from tpuctl.storage.port import Storage, open_storage
+from tpuctl.storage.port import Storage
 from tpuctl.units import format_bytes
 
 _POLL_S = 0.1
@@ -233,7 +234,7 @@ def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> 
     whole = wanted.data_set.bytes
     evicted = []
     if wanted.is_shared:
-        for copy in _least_recently_used(wanted.folder.parent, but=wanted.folder):
+        for copy in _other_copies(wanted):
             over = limit_bytes is not None and _used(wanted) + whole > limit_bytes
             if (over or needed > free_bytes(wanted.folder)) and _evict(copy):
                 evicted.append(copy.name)
@@ -266,21 +267,22 @@ def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
                 (wanted.folder / shard.name).unlink(missing_ok=True)
 
 
-def _least_recently_used(root: Path, *, but: Path) -> list[Path]:
-    copies = [path for path in root.iterdir() if path.is_dir() and path != but]
-    return sorted(copies, key=_last_used)
+def _other_copies(wanted: _Wanted) -> list[Path]:
+    """List the other shared copies, the least recently used first."""
 
-
-def _last_used(copy: Path) -> float:
-    try:
-        return copy.with_name(copy.name + _LOCK).stat().st_mtime
-    except OSError:
+    def last_used(copy: Path) -> float:
+        with suppress(OSError):
+            return copy.with_name(copy.name + _LOCK).stat().st_mtime
         return 0.0
+
+    folder = wanted.folder
+    copies = (path for path in folder.parent.iterdir() if path.is_dir() and path != folder)
+    return sorted(copies, key=last_used)
 
 
 def _used(wanted: _Wanted) -> int:
     """How large all other shared copies are."""
-    others = _least_recently_used(wanted.folder.parent, but=wanted.folder)
+    others = _other_copies(wanted)
     return sum(path.stat().st_size for copy in others for path in copy.iterdir())
 
 

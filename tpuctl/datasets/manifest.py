@@ -158,11 +158,6 @@ def load(folder: Path) -> DataSet:
     return parse(folder, data)
 
 
-def load_if_there(folder: Path) -> DataSet | None:
-    """Read the manifest of a data set, or return None where there is none."""
-    return load(folder) if (folder / MANIFEST).exists() else None
-
-
 def load_pictures(folder: Path) -> DataSet:
     """Read the manifest of a data set of pictures; raises NotFoundError and InvalidInputError."""
     data_set = load(folder)

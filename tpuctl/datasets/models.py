@@ -68,12 +68,12 @@ class PresizeOptions:
                 f"--labels {self.labels} is not one of: {', '.join(_LABELS)}, or a file *.csv."
             )
         for side in (*self.size, *(side for size in self.sizes for side in size)):
-            _check_range("--size", side, 1, _MAX_SIDE)
+            _check_range("--size", side, _MAX_SIDE)
         if len(set(self.sizes)) < len(self.sizes):
             raise UsageError("--size has the same size twice.")
-        _check_range("--quality", self.quality, 1, 100)
-        _check_range("--shard-size", self.shard_bytes, 1, 1 << 50)
-        _check_range("--workers", 1 if self.workers is None else self.workers, 1, 1024)
+        _check_range("--quality", self.quality, 100)
+        _check_range("--shard-size", self.shard_bytes, 1 << 50)
+        _check_range("--workers", 1 if self.workers is None else self.workers, 1024)
         if self.mode == "short" and any(a != b for a, b in (self.size, *self.sizes)):
             raise UsageError(
                 "--mode short takes one number: the length of the shorter side.",
@@ -84,9 +84,9 @@ class PresizeOptions:
         allowed_bad(self.max_bad, 1)
 
 
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"{name} must be between {low} and {high}, not {value}.")
+def _check_range(name: str, value: int, high: int) -> None:
+    if not 1 <= value <= high:
+        raise UsageError(f"{name} must be between 1 and {high}, not {value}.")
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,6 @@ def parse_size(text: str) -> tuple[int, int]:
 def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
     """Read one size or several, `224,384`; raises UsageError."""
     return tuple(parse_size(part) for part in text.split(","))
-
-
-def parse_shard_bytes(text: str) -> int:
-    """Read the target size of a shard; raises UsageError."""
-    return parse_size_of("--shard-size", text)
 
 
 def parse_size_of(flag: str, text: str) -> int:
@@ -316,9 +311,9 @@ class CacheOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        _check_range("--variants", self.variants, 1, 999)
-        _check_range("--shard-size", self.shard_bytes, 1, 1 << 50)
-        _check_range("--elements", 1 if self.elements is None else self.elements, 1, 1 << 50)
+        _check_range("--variants", self.variants, 999)
+        _check_range("--shard-size", self.shard_bytes, 1 << 50)
+        _check_range("--elements", 1 if self.elements is None else self.elements, 1 << 50)
 
 
 @dataclass(frozen=True)

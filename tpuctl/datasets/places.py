@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from tpuctl.errors import InvalidInputError, UsageError, WriteError
-from tpuctl.storage.port import open_storage, warning_of
+from tpuctl.storage import open_storage
+from tpuctl.storage.port import warning_of
 
 _BUCKET = re.compile(r"gs:/+")
 

@@ -221,8 +221,6 @@ def _canonical(value: Any) -> bytes:
     return _CANONICAL.encode(value).encode() + b"\n"
 
 
-NO_LABEL = -1
-
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_id", "key", "id")
 _LABEL_COLUMNS = ("label", "class", "category", "target", "labels", "class_name", "label_id")
 _MOST_BYTES = 1 << 30
@@ -245,7 +243,7 @@ def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
     `auto` takes the first-level folders as classes when every picture lies in one and there are at
     least two. Raises InvalidInputError and NotFoundError if that is impossible.
     """
-    if is_csv(how):
+    if how.lower().endswith(".csv"):
         return _by_file(pictures, Path(how))
     tops = [key.partition("/")[0] if "/" in key else None for key in (p.key for p in pictures)]
     folders = sorted({top for top in tops if top is not None}, key=os.fsencode)
@@ -256,14 +254,9 @@ def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
             hint="Move it into the folder of its class, or use --labels none.",
         )
     if how == "none" or (how == "auto" and (loose is not None or len(folders) < 2)):
-        return Labelling((), (NO_LABEL,) * len(pictures), "none")
+        return Labelling((), (-1,) * len(pictures), "none")
     index = {name: number for number, name in enumerate(folders)}
     return Labelling(tuple(folders), tuple(index[top] for top in tops if top is not None), "folder")
-
-
-def is_csv(how: str) -> bool:
-    """Whether `--labels` names a file."""
-    return how.lower().endswith(".csv")
 
 
 def _by_file(pictures: Sequence[ImageFile], path: Path) -> Labelling:

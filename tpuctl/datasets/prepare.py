@@ -1,6 +1,5 @@
 """What a presize decides before the first picture is decoded: libraries, pictures, the plan."""
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,9 @@ from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.places import bucket_of, check_places, warn_far_away
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, MissingExtraError
-from tpuctl.storage.port import open_storage
+from tpuctl.errors import AlreadyExistsError, InvalidInputError
+from tpuctl.lazy import need_modules
+from tpuctl.storage import open_storage
 from tpuctl.units import format_bytes
 
 _MODULES = {
@@ -50,23 +50,16 @@ class Prepared:
     @property
     def workers(self) -> int:
         """How many processes may work at once."""
-        return self.options.workers or available_cpus()
-
-
-def prepare(
-    src: str | Path, dst: str | Path, options: PresizeOptions, *, started_s: float
-) -> Prepared:
-    """Look at the source and plan the whole of it.
-
-    Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
-    """
-    return prepare_sizes(src, dst, options, started_s=started_s)[0]
+        return self.options.workers or len(os.sched_getaffinity(0))
 
 
 def prepare_sizes(
     src: str | Path, dst: str | Path, options: PresizeOptions, *, started_s: float
 ) -> tuple[Prepared, ...]:
-    """Plan each size that one pass makes; several go into one folder each."""
+    """Plan each size that one pass makes; several go into one folder each.
+
+    Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
+    """
     source, target = check_places(src, dst)
     versions = _check_modules(options)
     if bucket_of(source):
@@ -74,7 +67,11 @@ def prepare_sizes(
     else:
         inputs = scan(Path(source), None if bucket_of(target) else Path(target))
     if not inputs.pictures:
-        raise _no_pictures(source, inputs)
+        there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
+        raise InvalidInputError(
+            f"There are no pictures in {source}" + (f", only: {there}." if there else "."),
+            hint="Point presize to the folder that holds the pictures, at any depth.",
+        )
     far_away = warn_far_away(source, target, options.zone)
     prepared = []
     for size in options.sizes or (options.size,):
@@ -86,16 +83,9 @@ def prepare_sizes(
     return tuple(prepared)
 
 
-def available_cpus() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _check_modules(options: PresizeOptions) -> dict[str, str]:
     """Name the versions that decide about pixels; raises MissingExtraError."""
-    for module in _MODULES:
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("Presizing pictures", extra="images", module=module)
+    need_modules("Presizing pictures", *_MODULES, extra="images")
     versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
     if options.format == "arrayrecord":
         need_array_record()
@@ -110,14 +100,6 @@ def _version(module: str) -> str:
         except PackageNotFoundError:
             continue
     return "unknown"
-
-
-def _no_pictures(source: str, inputs: ScanResult) -> InvalidInputError:
-    there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
-    return InvalidInputError(
-        f"There are no pictures in {source}" + (f", only: {there}." if there else "."),
-        hint="Point presize to the folder that holds the pictures, at any depth.",
-    )
 
 
 # A shard and the note that it is complete; at the end the list of what was left out, the manifest.

@@ -5,7 +5,6 @@ in worker processes, publish. The plan is the same on every machine; each builds
 it, none waits for another, and the one that finds all shards complete writes the manifest.
 """
 
-import importlib.util
 import random
 import time
 import uuid
@@ -20,17 +19,13 @@ from tpuctl.datasets.leases import POLL_S, Leases
 from tpuctl.datasets.manifest import MANIFEST, FinishedShard
 from tpuctl.datasets.models import Part, PresizeOptions, PresizeResult, allowed_bad
 from tpuctl.datasets.places import bucket_of
-from tpuctl.datasets.plan import Plan, ShardJob, SiblingShard
-from tpuctl.datasets.prepare import (
-    Prepared,
-    describe_traffic,
-    prepare_sizes,
-    refuse_another_plan,
-)
+from tpuctl.datasets.plan import ShardJob, SiblingShard
+from tpuctl.datasets.prepare import Prepared, describe_traffic, prepare_sizes, refuse_another_plan
 from tpuctl.datasets.publish import Published, Target, find_published, open_target
 from tpuctl.datasets.quarantine import QUARANTINE, left_out_of, quarantine_text
 from tpuctl.datasets.shards.pool import Claim, Meter, WorkerSetup, build_shards, claim_all
-from tpuctl.errors import InvalidInputError, MissingExtraError, WriteError
+from tpuctl.errors import InvalidInputError, WriteError
+from tpuctl.lazy import need_modules
 from tpuctl.progress import OnProgress, message, silent
 from tpuctl.storage.local import free_bytes, write_atomically
 from tpuctl.units import format_bytes
@@ -52,14 +47,10 @@ class _Size:
     resumed: bool = False
 
     @property
-    def plan(self) -> Plan:
-        return self.run.plan
-
-    @property
     def is_complete(self) -> bool:
         """Whether the data set is published, and all of its shards are undamaged."""
-        is_ours = self.published is not None and self.published.has(self.plan.id)
-        return is_ours and len(self.done) == len(self.plan.jobs)
+        is_ours = self.published is not None and self.published.has(self.run.plan.id)
+        return is_ours and len(self.done) == len(self.run.plan.jobs)
 
 
 def presize(
@@ -99,15 +90,10 @@ def presize_prepared(
             sizes = [_take_up(size) for size in sizes]
             return _sum(sizes, _make(sizes, locks[0], on_progress, clock or SteadyClock()))
     for size in sizes:
-        _clean_up(size)
+        # A run that was killed after publishing may have left something behind.
+        with size.target.locked() if size.target.work.folder.is_dir() else nullcontext():
+            size.target.clean_up({shard.name for shard in size.done.values()})
     return _sum(sizes, [size.done for size in sizes])
-
-
-def _clean_up(size: _Size) -> None:
-    """Delete what a run that was killed after publishing has left behind."""
-    target = size.target
-    with target.locked() if target.work.folder.is_dir() else nullcontext():
-        target.clean_up({shard.name for shard in size.done.values()})
 
 
 def _make(sizes: Sequence[_Size], lock: int, on_progress: OnProgress, clock: Clock) -> list[_Built]:
@@ -155,7 +141,7 @@ def _take_up(size: _Size) -> _Size:
     """Keep what is still right of earlier runs, and delete the rest."""
     retry = size.run.options.retry_quarantined
     size = _look(size, retry=retry)
-    jobs = {job.id for job in size.plan.jobs}
+    jobs = {job.id for job in size.run.plan.jobs}
     size.target.take_up(size.done.values(), jobs)
     if retry:
         size.target.work.forget_left_out(jobs - size.done.keys())
@@ -167,12 +153,12 @@ def _missing(sizes: Sequence[_Size]) -> list[ShardJob]:
     """The jobs of this machine that any size lacks, those of the other sizes as their siblings."""
     lead, *others = sizes
     done = {job for size in sizes for job in size.done}
-    together = list(zip(*(size.plan.jobs for size in sizes), strict=True))
+    together = list(zip(*(size.run.plan.jobs for size in sizes), strict=True))
     return [
         replace(
             jobs[0],
             siblings=tuple(
-                SiblingShard(job.id, str(size.target.work.folder), size.plan.options)
+                SiblingShard(job.id, str(size.target.work.folder), size.run.plan.options)
                 for size, job in zip(others, jobs[1:], strict=True)
             ),
         )
@@ -236,8 +222,7 @@ def _owner_of(target: Target) -> str:
 def _build_on_beam(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
     if not missing:
         return
-    if importlib.util.find_spec("apache_beam") is None:
-        raise MissingExtraError("--engine beam", extra="beam", module="apache_beam")
+    need_modules("--engine beam", "apache_beam", extra="beam")
     from tpuctl.datasets._beam import run_pipeline
 
     run_pipeline([size.run for size in sizes], missing)
@@ -258,11 +243,11 @@ def _build(
     setup = WorkerSetup(
         source=lead.run.source,
         work=str(lead.target.work.folder),
-        options=lead.plan.options,
+        options=lead.run.plan.options,
         budget_bytes=memory_budget_bytes(),
         workers=min(lead.run.workers, len(missing)),
     )
-    meter = Meter(lead.plan.images, missing, on_progress)
+    meter = Meter(lead.run.plan.images, missing, on_progress)
     built: _Built = {}
     with closing(build_shards(missing, setup, inherit=(lock,), claim=claim)) as steps:
         for step in steps:
@@ -280,8 +265,8 @@ def _check_space(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
     at_once = min(lead.workers + 1, len(missing)) if target.shared else len(missing)
     if lead.options.format != "tfrecord":
         at_once += min(lead.workers, len(missing))  # Shards lie there twice while they are packed.
-    needed = sum(size.plan.estimated_bytes for size in sizes) * at_once // len(lead.plan.jobs)
-    parts = (size.target.work.part(job.id) for size in sizes for job in size.plan.jobs)
+    needed = sum(size.run.plan.estimated_bytes for size in sizes) * at_once // len(lead.plan.jobs)
+    parts = (size.target.work.part(job.id) for size in sizes for job in size.run.plan.jobs)
     needed -= sum(part.stat().st_size for part in parts if part.exists())
     free = free_bytes(target.work.folder)
     if needed <= free:
@@ -301,11 +286,11 @@ def _check_space(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
 
 def _conclude(size: _Size, built: _Built) -> _Built:
     """Publish a data set if all of its shards are complete by now; returns those that are."""
-    ours = {job.id: built[job.id] for job in size.plan.jobs if job.id in built}
+    ours = {job.id: built[job.id] for job in size.run.plan.jobs if job.id in built}
     there = size.done | ours
-    if len(there) < len(size.plan.jobs):
-        there = size.target.complete(size.plan) | there
-    if len(there) == len(size.plan.jobs):
+    if len(there) < len(size.run.plan.jobs):
+        there = size.target.complete(size.run.plan) | there
+    if len(there) == len(size.run.plan.jobs):
         if size.is_complete and not ours:
             size.target.clean_up({shard.name for shard in there.values()})
         else:

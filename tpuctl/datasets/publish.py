@@ -26,8 +26,9 @@ from tpuctl.datasets.shards.work import Work, to_text
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.settings import cache_dir
+from tpuctl.storage import open_storage
 from tpuctl.storage.local import locked, write_atomically
-from tpuctl.storage.port import Entry, Storage, open_storage
+from tpuctl.storage.port import Storage, StoredObject
 
 _NOTE = ".presize-"
 LEASE = f"{_NOTE}lease-"
@@ -40,7 +41,7 @@ _LOCK_WAIT_S = 10.0
 class Published:
     """A manifest that is there: which version of it, and what it says if it can be read."""
 
-    entry: Entry
+    entry: StoredObject
     data_set: DataSet | None
 
     def has(self, plan_id: str) -> bool:
@@ -66,7 +67,7 @@ def find_published(storage: Storage, *, leniently: bool) -> Published | None:
     return None
 
 
-def find_entry(storage: Storage, name: str) -> Entry | None:
+def find_entry(storage: Storage, name: str) -> StoredObject | None:
     """Look up an object by its name; None if there is none."""
     return next((entry for entry in storage.list(name) if entry.name == name), None)
 
@@ -78,7 +79,7 @@ def put(
     *,
     crc32c: str | None = None,
     move: bool = False,
-) -> Entry | None:
+) -> StoredObject | None:
     """Write an object whether or not it exists; returns it if it is new."""
     while True:
         # Neither request alone can write a name without looking whether it is there. Between the
@@ -222,7 +223,7 @@ class Target:
             put(self.storage, shard.name, path, crc32c=shard.crc32c, move=True)
             path.unlink(missing_ok=True)
 
-    def _put_text(self, name: str, text: str) -> Entry | None:
+    def _put_text(self, name: str, text: str) -> StoredObject | None:
         # By way of the work folder, so that a kill leaves nothing half-written beside the shards.
         path = self.work.folder / name
         write_atomically(path, text)
@@ -288,7 +289,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _matches(storage: Storage, entry: Entry | None, shard: Shard) -> bool:
+def _matches(storage: Storage, entry: StoredObject | None, shard: Shard) -> bool:
     """Whether an object is there with the size and checksum of a shard."""
     if entry is None or entry.size_bytes != shard.bytes:
         return False
@@ -312,12 +313,11 @@ def _listed(storage: Storage, published: Published | None) -> Iterator[FinishedS
 def _read_notes(storage: Storage) -> list[FinishedShard]:
     names = (entry.name for entry in storage.list(_NOTE))
     notes = [name for name in names if not name.startswith(LEASE)]
+
+    def read(name: str) -> FinishedShard | None:
+        with contextlib.suppress(NotFoundError, ValueError):
+            return from_plain(FinishedShard, json.loads(storage.read(name)))
+        return None
+
     with ThreadPoolExecutor(_CONNECTIONS) as threads:
-        found = threads.map(lambda name: _read_note(storage, name), notes)
-        return [finished for finished in found if finished is not None]
-
-
-def _read_note(storage: Storage, name: str) -> FinishedShard | None:
-    with contextlib.suppress(NotFoundError, ValueError):
-        return from_plain(FinishedShard, json.loads(storage.read(name)))
-    return None
+        return [finished for finished in threads.map(read, notes) if finished is not None]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,19 +61,13 @@ def left_out_of(shards: Iterable["FinishedShard"]) -> tuple[Quarantined, ...]:
 
 def quarantine_text(shards: Iterable["FinishedShard"]) -> str:
     """Write the list of left-out files, one JSON object per line, by path."""
-    left_out = [(bad.path, bad, shard.job) for shard in shards for bad in shard.left_out]
-    lines = (
-        {
-            "key": bad.path,
-            "reason": bad.reason,
-            "detail": bad.detail,
-            "bytes": bad.bytes,
-            "sha256": bad.sha256,
-            "job": job,
-        }
-        for _, bad, job in sorted(left_out, key=lambda each: each[0])
-    )
-    return "".join(json.dumps(line) + "\n" for line in lines)
+    lines = []
+    left_out = [(bad, shard.job) for shard in shards for bad in shard.left_out]
+    for bad, job in sorted(left_out, key=lambda each: each[0].path):
+        fields = asdict(bad)
+        line = {"key": fields.pop("path"), **fields, "job": job}
+        lines.append(json.dumps(line) + "\n")
+    return "".join(lines)
 
 
 def read_quarantine(text: bytes) -> dict[str, list[Quarantined]]:

@@ -12,7 +12,8 @@ from tpuctl.datasets.formats.records import decode_example
 from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.datasets.reading import ReadOrder, Record, need_images_extra, read_shard, to_record
-from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
+from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.lazy import need_modules
 
 if TYPE_CHECKING:
     from tpuctl.datasets._decoding import Batch
@@ -71,8 +72,8 @@ class Batches:
         epoch, step = divmod(self.start_step, self.steps_per_epoch)
         skip = step * self.order.batch_size
         while True:
-            for turn in self.order.turns(epoch, skip=skip):
-                yield self.data_set.shards[turn.shard], turn.positions
+            for shard, positions in self.order.turns(epoch, skip=skip):
+                yield self.data_set.shards[shard], positions
             epoch, skip = epoch + 1, 0
 
 
@@ -145,8 +146,7 @@ def open_tf_dataset(
     With `planes`, images are flat I420 for `yuv420_to_rgb` on the device. Raises NotFoundError,
     UsageError, InvalidInputError and MissingExtraError.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingExtraError("Reading with tf.data", extra="tf", module="tensorflow")
+    need_modules("Reading with tf.data", "tensorflow", extra="tf")
     data_set = _open_uniform(dst, start_step, planes=planes)
     if data_set.format != "tfrecord":
         raise InvalidInputError(
@@ -229,9 +229,9 @@ class Cache:
         from tpuctl.datasets._elements import rebuild
 
         shards = self._shards(epoch)
-        for turn in self._order(shards).turns(epoch, skip=skip):
-            records = list(read_shard(self.data_set, shards[turn.shard]))
-            for position in turn.positions:
+        for shard, positions in self._order(shards).turns(epoch, skip=skip):
+            records = list(read_shard(self.data_set, shards[shard]))
+            for position in positions:
                 yield rebuild(decode_example(records[position]), self.data_set.options["structure"])
 
     def __iter__(self) -> Iterator[Any]:

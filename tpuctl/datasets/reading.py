@@ -1,6 +1,5 @@
 """Records of a data set with NumPy at most, and the order in which each host reads them."""
 
-import importlib.util
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +10,14 @@ from typing import TYPE_CHECKING
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats import open_container
-from tpuctl.datasets.formats.records import DamagedRecordError, Feature, decode_example
+from tpuctl.datasets.formats.records import NUMBERS, DamagedRecordError, Feature, decode_example
 from tpuctl.datasets.local_copies import local_data_set
 from tpuctl.datasets.manifest import DataSet, Shard
-from tpuctl.errors import InvalidInputError, MissingExtraError, UsageError
+from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.lazy import need_modules
 
 if TYPE_CHECKING:
     from tpuctl.datasets.images._pixels import Pixels
-
-
-# The features of a record that are numbers.
-NUMBERS = ("label", "height", "width", "orig_height", "orig_width", "flags")
 
 
 @dataclass(frozen=True)
@@ -103,17 +99,8 @@ def to_record(features: Mapping[str, Feature], data_set: DataSet) -> Record:
 
 def need_images_extra() -> None:
     """Raise MissingExtraError if the libraries for records are not installed."""
-    for module in ("google_crc32c", "simplejpeg", "cv2", "PIL"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("Reading a data set", extra="images", module=module)
-
-
-@dataclass(frozen=True)
-class ShardSlice:
-    """A shard, by its number, and which of its records to take in which order."""
-
-    shard: int
-    positions: Sequence[int]
+    modules = ("google_crc32c", "simplejpeg", "cv2", "PIL")
+    need_modules("Reading a data set", *modules, extra="images")
 
 
 @dataclass(frozen=True)
@@ -159,8 +146,11 @@ class ReadOrder:
             fewest = sum(count // self.hosts for count in self.records)
         return fewest // self.batch_size
 
-    def turns(self, epoch: int, *, skip: int = 0) -> Iterator[ShardSlice]:
-        """Yield what this host reads in an epoch after its first `skip` records, whole steps."""
+    def turns(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield what this host reads in an epoch after its first `skip` records, whole steps.
+
+        That is the number of a shard, and which of its records to take in which order.
+        """
         left = self.steps_per_epoch * self.batch_size
         shards = list(range(len(self.records)))
         self._mix(shards, epoch, "shards")
@@ -171,7 +161,7 @@ class ReadOrder:
             positions = positions[:left]
             left -= len(positions)
             if skip < len(positions):
-                yield ShardSlice(shard, positions[skip:])
+                yield shard, positions[skip:]
             skip = max(0, skip - len(positions))
 
     def _mix(self, numbers: list[int], epoch: int, what: str) -> None:

@@ -1,7 +1,6 @@
 """A tf.data service, here or on other machines: started, supervised, ended with this process."""
 
 import contextlib
-import importlib.util
 import json
 import secrets
 import signal
@@ -19,7 +18,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tpuctl.datasets import serve_agent
-from tpuctl.errors import MissingExtraError, ServiceFailedError, UsageError
+from tpuctl.errors import ServiceFailedError, UsageError
+from tpuctl.lazy import need_modules
 from tpuctl.outcome import Outcome
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
@@ -160,8 +160,7 @@ def serve_here(
     ends them too, however it comes. Raises UsageError, MissingExtraError.
     """
     workers = check_workers(1 if workers is None else workers)
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingExtraError("A tf.data service", extra="tf", module="tensorflow")
+    need_modules("A tf.data service", "tensorflow", extra="tf")
     with tempfile.TemporaryDirectory(prefix="tpuctl-serve-") as work_dir:
         first = port or _free_ports(1 + workers)
         plans = plan_servers(["localhost"], workers=workers, port=first, work_dir=work_dir)

@@ -16,7 +16,7 @@ from tpuctl.datasets.quarantine import QUARANTINE, printable, quarantine_of
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.errors import InvalidInputError
 from tpuctl.progress import OnProgress, Progress, silent
-from tpuctl.storage.port import open_storage
+from tpuctl.storage import open_storage
 
 _MOST_PER_SHARD = 20
 

@@ -10,32 +10,16 @@ from tpuctl.errors import InvalidInputError
 _BLOCK_BYTES = 1 << 20
 
 
-class Crc32c:
-    """An incremental crc32c."""
-
-    def __init__(self) -> None:
-        self._value = 0
-
-    def add(self, data: bytes) -> None:
-        """Add the next bytes."""
-        self._value = google_crc32c.extend(self._value, data)
-
-    @property
-    def hex(self) -> str:
-        """The checksum so far as eight hexadecimal digits."""
-        return f"{self._value:08x}"
-
-
 def crc32c_of(content: bytes | Path) -> str:
     """Compute the checksum of bytes or of a file; raises OSError."""
-    found = Crc32c()
+    value = 0
     if isinstance(content, bytes):
-        found.add(content)
-        return found.hex
-    with content.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            found.add(block)
-    return found.hex
+        value = google_crc32c.value(content)
+    else:
+        with content.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                value = google_crc32c.extend(value, block)
+    return f"{value:08x}"
 
 
 def check_checksum(content: bytes | Path, crc32c: str) -> None:

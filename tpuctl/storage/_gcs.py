@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from tpuctl.storage._credentials import Login, log_in
 from tpuctl.storage._gcs_reading import Reader, open_pool
 from tpuctl.storage.errors import EMULATOR
 from tpuctl.storage.local import translated_write_errors
-from tpuctl.storage.port import Entry, Location, Patience, check_name
+from tpuctl.storage.port import Location, RetryPolicy, StoredObject, check_name
 
 if TYPE_CHECKING:
     from tpuctl.storage._gcs_writing import Writer
@@ -29,7 +29,7 @@ _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 
 
 def open_bucket(
-    bucket: str, prefix: str, *, clock: Clock | None, patience: Patience
+    bucket: str, prefix: str, *, clock: Clock | None, retry: RetryPolicy
 ) -> "GcsStorage":
     """Open a bucket at Google, or in the emulator that STORAGE_EMULATOR_HOST names.
 
@@ -41,15 +41,15 @@ def open_bucket(
     emulator = os.environ.get(EMULATOR, "").rstrip("/")
     login = Login(None, pool) if emulator else log_in(pool)
     base = emulator if "://" in emulator else f"http://{emulator}" if emulator else _GOOGLE
-    reader = Reader(base, bucket, login, pool, patience, clock or SteadyClock())
-    return GcsStorage(bucket, prefix, reader, lambda: _open_writer(bucket, login, patience, base))
+    reader = Reader(base, bucket, login, pool, retry, clock or SteadyClock())
 
+    def open_writer() -> "Writer":
+        # Importing Google's client takes half a second and 50 MB; reading does not need it.
+        from tpuctl.storage._gcs_writing import Writer
 
-def _open_writer(bucket: str, login: Login, patience: Patience, base: str) -> "Writer":
-    # Importing Google's client takes half a second and 50 MB; reading does not need it.
-    from tpuctl.storage._gcs_writing import Writer
+        return Writer(bucket, login, retry, base)
 
-    return Writer(bucket, login, patience, base)
+    return GcsStorage(bucket, prefix, reader, open_writer)
 
 
 class GcsStorage:
@@ -59,18 +59,14 @@ class GcsStorage:
         self, bucket: str, prefix: str, reader: Reader, open_writer: Callable[[], "Writer"]
     ) -> None:
         self._bucket, self._below = bucket, f"{prefix}/" if prefix else ""
-        self._reader, self._open_writer = reader, open_writer
-
-    @cached_property
-    def _writer(self) -> "Writer":
-        return self._open_writer()
+        self._reader, self._writer = reader, cache(open_writer)
 
     @property
     def address(self) -> str:
         """`gs://BUCKET/PREFIX`."""
         return f"gs://{self._bucket}/{self._below}".rstrip("/")
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """List objects by name prefix, a thousand per request."""
         query = {"prefix": self._below + prefix, "fields": _FIELDS}
         while True:
@@ -83,7 +79,7 @@ class GcsStorage:
                 return
             query["pageToken"] = page["nextPageToken"]
 
-    def stat(self, name: str) -> Entry:
+    def stat(self, name: str) -> StoredObject:
         """Return an object's metadata; raises NotFoundError."""
         return self._entry(self._reader.stat(self._below + name))
 
@@ -98,11 +94,11 @@ class GcsStorage:
         """Read an object or a range of it, cut at its end; raises NotFoundError."""
         return self._reader.read(self._below + name, start, length, version)
 
-    def fetch(self, name: str, path: Path) -> Entry:
+    def fetch(self, name: str, path: Path) -> StoredObject:
         """Download an object to a local file; raises NotFoundError, WriteError."""
         with translated_write_errors(path), path.open("wb") as target:
             arriving = self._reader.fetch(self._below + name, target)
-        return Entry(name, arriving.received, arriving.generation, arriving.crc32c)
+        return StoredObject(name, arriving.received, arriving.generation, arriving.crc32c)
 
     def create(
         self,
@@ -111,29 +107,29 @@ class GcsStorage:
         *,
         crc32c: str | None = None,
         move: bool = False,
-    ) -> Entry:
+    ) -> StoredObject:
         """Create an object; one with the same bytes that exists already is fine."""
         return self._write(name, content, crc32c, generation=0)
 
     def replace(
         self,
-        entry: Entry,
+        entry: StoredObject,
         content: bytes | Path,
         *,
         crc32c: str | None = None,
         move: bool = False,
-    ) -> Entry:
+    ) -> StoredObject:
         """Replace this version of an object; raises AlreadyExistsError if another is there."""
         return self._write(entry.name, content, crc32c, generation=int(entry.version))
 
-    def checksum(self, entry: Entry) -> str:
+    def checksum(self, entry: StoredObject) -> str:
         """Return the crc32c of an object, which the service stores, as hexadecimal."""
         return entry.crc32c or self.stat(entry.name).crc32c or ""
 
-    def delete(self, entry: Entry) -> None:
+    def delete(self, entry: StoredObject) -> None:
         """Delete this version; raises AlreadyExistsError if another is there."""
         try:
-            self._writer.delete(self._below + entry.name, int(entry.version))
+            self._writer().delete(self._below + entry.name, int(entry.version))
         except NotFoundError:
             return
 
@@ -148,13 +144,16 @@ class GcsStorage:
 
     def _write(
         self, name: str, content: bytes | Path, crc32c: str | None, *, generation: int
-    ) -> Entry:
+    ) -> StoredObject:
         full_name = self._below + check_name(name)
         if crc32c is not None:
             check_checksum(content, crc32c)
-        crc32c = crc32c or _checksum(content)
         try:
-            return self._entry(self._writer.write(full_name, content, crc32c, generation))
+            crc32c = crc32c or crc32c_of(content)
+        except OSError as error:
+            raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error
+        try:
+            return self._entry(self._writer().write(full_name, content, crc32c, generation))
         except AlreadyExistsError:
             # Our own write whose reply was lost, or somebody else wrote the same bytes.
             existing = self.stat(name)
@@ -162,18 +161,11 @@ class GcsStorage:
                 return existing
             raise
 
-    def _entry(self, item: dict[str, Any]) -> Entry:
+    def _entry(self, item: dict[str, Any]) -> StoredObject:
         crc32c = item.get("crc32c")
-        return Entry(
+        return StoredObject(
             item["name"].removeprefix(self._below),
             int(item["size"]),
             str(item["generation"]),
             from_base64(crc32c) if crc32c else None,
         )
-
-
-def _checksum(content: bytes | Path) -> str:
-    try:
-        return crc32c_of(content)
-    except OSError as error:
-        raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error

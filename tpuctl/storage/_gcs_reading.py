@@ -6,19 +6,20 @@ Uses the JSON API directly, verifies the crc32c of every object read whole, and 
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
+import google_crc32c
 import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from tpuctl.clock import Clock
 from tpuctl.errors import TpuctlError, first_line
-from tpuctl.storage._checksum import Crc32c, crc32c_of, from_base64
+from tpuctl.storage._checksum import crc32c_of, from_base64
 from tpuctl.storage._credentials import Login
 from tpuctl.storage.errors import TRANSIENT, Asked, no_emulator, translate, unavailable
-from tpuctl.storage.port import Patience
+from tpuctl.storage.port import RetryPolicy
 
 CONNECTIONS = 32
 _CONNECT_S = 10.0
@@ -54,12 +55,7 @@ class Arriving:
     size_bytes: int | None = None
     generation: str = ""
     crc32c: str | None = None
-    sums: Crc32c = field(default_factory=Crc32c)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all bytes have been received."""
-        return self.received == self.size_bytes
+    received_crc32c: int = 0
 
 
 class Reader:
@@ -71,13 +67,13 @@ class Reader:
         bucket: str,
         login: Login,
         pool: urllib3.PoolManager,
-        patience: Patience,
+        retry: RetryPolicy,
         clock: Clock,
     ) -> None:
         self._bucket, self._login, self._pool = bucket, login, pool
         self._place = f"{base}/storage/v1/b/{quote(bucket, safe='')}"
         self._objects = f"{self._place}/o"
-        self._retry, self._clock = patience, clock
+        self._retry, self._clock = retry, clock
 
     def page(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Read one page of a listing."""
@@ -110,7 +106,7 @@ class Reader:
         asked = self._asked(name)
         only = {} if generation is None else {"ifGenerationMatch": generation}
         url = f"{self._url(name)}?{urlencode({'alt': 'media', **only})}"
-        return self.with_retries(lambda: self._read(url, headers, asked))
+        return self._with_retries(lambda: self._read(url, headers, asked))
 
     def fetch(self, name: str, target: BinaryIO) -> Arriving:
         """Download an object into a file; resumes after a broken connection."""
@@ -120,25 +116,25 @@ class Reader:
             target.seek(0)
             target.truncate()
             arriving = self._fetch(name, target, asked)
-            if arriving.crc32c not in (None, arriving.sums.hex):
+            if arriving.crc32c not in (None, f"{arriving.received_crc32c:08x}"):
                 raise _damaged(asked)
             return arriving
 
-        return self.with_retries(fetch_once)
+        return self._with_retries(fetch_once)
 
     def _fetch(self, name: str, target: BinaryIO, asked: Asked) -> Arriving:
         arriving = Arriving()
-        while not arriving.is_whole:
+        while arriving.received != arriving.size_bytes:
             before = arriving.received
             try:
-                self.with_retries(lambda: self._stream(name, arriving, target, asked))
+                self._with_retries(lambda: self._stream(name, arriving, target, asked))
             except TpuctlError:
                 # While bytes still arrive, the retry budget starts over.
                 if arriving.received <= before:
                     raise
         return arriving
 
-    def with_retries(self, act: Callable[[], T]) -> T:
+    def _with_retries(self, act: Callable[[], T]) -> T:
         """Retry `act` with growing pauses; raises the last error when the time is used up."""
         wait_s, waited_s = self._retry.first_s, 0.0
         while True:
@@ -180,7 +176,8 @@ class Reader:
                 arriving.crc32c = _declared(response)
             for block in response.stream(_BLOCK_BYTES, decode_content=False):
                 target.write(block)
-                arriving.sums.add(block)
+                crc32c = google_crc32c.extend(arriving.received_crc32c, block)
+                arriving.received_crc32c = crc32c
                 arriving.received += len(block)
         except HTTPError as error:
             raise TransientError(unavailable(asked, first_line(error))) from None
@@ -194,7 +191,7 @@ class Reader:
             document: dict[str, Any] = json.loads(response.data)
             return document
 
-        return self.with_retries(ask)
+        return self._with_retries(ask)
 
     def _ask(
         self, url: str, headers: dict[str, str], asked: Asked, *, preload: bool = True
@@ -206,11 +203,9 @@ class Reader:
                 "GET", url, headers=headers, preload_content=preload, decode_content=False,
                 redirect=False,
             )  # fmt: skip
-        except NewConnectionError as error:
-            if self._login.credentials is None:
-                raise no_emulator(asked, self._objects) from None
-            raise TransientError(unavailable(asked, first_line(error))) from None
         except HTTPError as error:
+            if isinstance(error, NewConnectionError) and self._login.credentials is None:
+                raise no_emulator(asked, self._objects) from None
             raise TransientError(unavailable(asked, first_line(error))) from None
 
     def _check_status(self, response: urllib3.BaseHTTPResponse, asked: Asked) -> None:

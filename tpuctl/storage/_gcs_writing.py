@@ -21,7 +21,7 @@ from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 from tpuctl.storage._checksum import to_base64
 from tpuctl.storage._credentials import Login
 from tpuctl.storage.errors import LOGIN_COMMAND, Asked, translate, unavailable
-from tpuctl.storage.port import Patience
+from tpuctl.storage.port import RetryPolicy
 
 # A chunk stays in memory until it has been accepted; the client's default is 100 MiB.
 _CHUNK_BYTES = 16 << 20
@@ -31,15 +31,15 @@ _TIMEOUT_S = 60.0
 class Writer:
     """The requests that change objects, each only if the generation is the expected one."""
 
-    def __init__(self, bucket: str, login: Login, patience: Patience, base: str) -> None:
+    def __init__(self, bucket: str, login: Login, retry: RetryPolicy, base: str) -> None:
         credentials = login.credentials or AnonymousCredentials()
         client = vendor.Client(
             project=None, credentials=credentials, client_options={"api_endpoint": base}
         )
         self._name, self._bucket = bucket, client.bucket(bucket)
         self._retry: Retry = DEFAULT_RETRY.with_delay(
-            initial=patience.first_s, maximum=patience.longest_s
-        ).with_timeout(patience.total_s)
+            initial=retry.first_s, maximum=retry.longest_s
+        ).with_timeout(retry.total_s)
 
     def write(
         self, name: str, content: bytes | Path, crc32c: str, generation: int

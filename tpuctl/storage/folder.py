@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.storage.local import NO_LOCKS_HERE, open_regular, sync_folder, translated_write_errors
-from tpuctl.storage.port import Entry, check_name
+from tpuctl.storage.port import StoredObject, check_name
 
 _PART = ".part"
 
@@ -25,14 +26,14 @@ class Folder:
         """The folder."""
         return str(self._root)
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """List files by name prefix; links to folders are not followed."""
         names = sorted(name for name in self._names(prefix) if name.startswith(prefix))
         for name in names:
             with suppress(OSError):
                 yield _entry(name, (self._root / name).stat())
 
-    def stat(self, name: str) -> Entry:
+    def stat(self, name: str) -> StoredObject:
         """Return a file's size and version; raises NotFoundError."""
         with self._reading(name) as path, open_regular(path) as file:
             return _entry(name, os.fstat(file.fileno()))
@@ -52,7 +53,7 @@ class Folder:
             file.seek(start)
             return file.read() if length is None else file.read(length)
 
-    def fetch(self, name: str, path: Path) -> Entry:
+    def fetch(self, name: str, path: Path) -> StoredObject:
         """Copy a file; raises NotFoundError, WriteError."""
         with self._reading(name) as source:
             file = open_regular(source)
@@ -67,7 +68,7 @@ class Folder:
         *,
         crc32c: str | None = None,
         move: bool = False,
-    ) -> Entry:
+    ) -> StoredObject:
         """Create a file; one with the same bytes that exists already is fine."""
         final = self._root / check_name(name)
         with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
@@ -77,12 +78,12 @@ class Folder:
 
     def replace(
         self,
-        entry: Entry,
+        entry: StoredObject,
         content: bytes | Path,
         *,
         crc32c: str | None = None,
         move: bool = False,
-    ) -> Entry:
+    ) -> StoredObject:
         """Replace this version of a file; raises AlreadyExistsError if another is there."""
         final = self._root / check_name(entry.name)
         with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
@@ -90,14 +91,14 @@ class Folder:
                 return self._same(entry.name, part)
             return _rename(entry.name, part, final)
 
-    def checksum(self, entry: Entry) -> str:
+    def checksum(self, entry: StoredObject) -> str:
         """Compute the crc32c of a file, as hexadecimal."""
         from tpuctl.storage._checksum import crc32c_of
 
         with self._reading(entry.name) as path:
             return crc32c_of(path)
 
-    def delete(self, entry: Entry) -> None:
+    def delete(self, entry: StoredObject) -> None:
         """Delete this version; raises AlreadyExistsError if another is there."""
         final = self._root / check_name(entry.name)
         with suppress(NotFoundError), translated_write_errors(final), _locked_folder(final.parent):
@@ -140,7 +141,8 @@ class Folder:
         part = final.with_name(f".{final.name[:100]}.{os.getpid()}.{os.urandom(4).hex()}{_PART}")
         with translated_write_errors(final):
             final.parent.mkdir(parents=True, exist_ok=True)
-            if move and isinstance(content, Path) and _same_disk(content, final.parent):
+            device = final.parent.stat().st_dev
+            if move and isinstance(content, Path) and content.stat().st_dev == device:
                 # Nothing is copied, so there is no copy to compare with the checksum.
                 with content.open("rb") as file:
                     os.fsync(file.fileno())
@@ -148,7 +150,7 @@ class Folder:
                 return
             try:
                 with part.open("wb") as file:
-                    _fill(file.fileno(), part, content)
+                    _fill(file, content)
                 if crc32c:
                     from tpuctl.storage._checksum import check_checksum
 
@@ -157,7 +159,7 @@ class Folder:
             finally:
                 part.unlink(missing_ok=True)
 
-    def _same(self, name: str, part: Path) -> Entry:
+    def _same(self, name: str, part: Path) -> StoredObject:
         """Return the existing file if it has the content that was to be written."""
         with open_regular(self._root / name) as there, part.open("rb") as ours:
             while (block := ours.read(1 << 20)) == there.read(1 << 20):
@@ -172,22 +174,17 @@ class Folder:
         )
 
 
-def _fill(descriptor: int, part: Path, content: bytes | Path) -> None:
-    with os.fdopen(os.dup(descriptor), "wb") as target:
-        if isinstance(content, bytes):
-            target.write(content)
-        else:
-            with open_regular(content) as source:
-                shutil.copyfileobj(source, target)
-        target.flush()
-        os.fsync(descriptor)
+def _fill(file: BinaryIO, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        file.write(content)
+    else:
+        with open_regular(content) as source:
+            shutil.copyfileobj(source, file)
+    file.flush()
+    os.fsync(file.fileno())
 
 
-def _same_disk(one: Path, other: Path) -> bool:
-    return one.stat().st_dev == other.stat().st_dev
-
-
-def _rename(name: str, part: Path, final: Path) -> Entry:
+def _rename(name: str, part: Path, final: Path) -> StoredObject:
     os.replace(part, final)
     sync_folder(final.parent)
     return _entry(name, final.stat())
@@ -211,5 +208,5 @@ def _locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _entry(name: str, state: os.stat_result) -> Entry:
-    return Entry(name, state.st_size, f"{state.st_ino}-{state.st_mtime_ns}-{state.st_size}")
+def _entry(name: str, state: os.stat_result) -> StoredObject:
+    return StoredObject(name, state.st_size, f"{state.st_ino}-{state.st_mtime_ns}-{state.st_size}")

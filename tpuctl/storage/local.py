@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from tpuctl.errors import TryAgainError, WriteError
 
@@ -156,21 +156,14 @@ def publish(part: Path, final: Path) -> None:
         sync_folder(final.parent)
 
 
-class DiskSpace(NamedTuple):
-    """Free and total bytes of a file system."""
-
-    free: int
-    total: int
-
-
-def disk_space(path: Path) -> DiskSpace:
-    """Return the space of the file system where `path` is or will be; raises WriteError."""
+def disk_space(path: Path) -> tuple[int, int]:
+    """Return the free and the total bytes where `path` is or will be; raises WriteError."""
     with translated_write_errors(path):
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
         usage = shutil.disk_usage(existing)
-    return DiskSpace(usage.free, usage.total)
+    return usage.free, usage.total
 
 
 def free_bytes(path: Path) -> int:
     """Return the free bytes where `path` is or will be; raises WriteError."""
-    return disk_space(path).free
+    return disk_space(path)[0]

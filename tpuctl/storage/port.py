@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from tpuctl.clock import Clock
-from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.errors import InvalidInputError
 
 _FACTS = Path(__file__).parent / "data" / "locations.json"
 
@@ -51,13 +50,11 @@ def _facts() -> dict[str, Any]:
     return facts
 
 
-_BUCKET = re.compile(r"gs:/+(?P<bucket>[^/]*)(?:/(?P<prefix>.*))?", re.DOTALL)
-_BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _LONGEST_NAME_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredObject:
     """One object: its name below the address, its size and its version.
 
     `crc32c` is hexadecimal, or None if computing it would mean reading the object.
@@ -76,10 +73,10 @@ class Storage(Protocol):
     def address(self) -> str:
         """The folder or `gs://BUCKET/PREFIX`."""
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """List objects by name prefix, sorted by name."""
 
-    def stat(self, name: str) -> Entry:
+    def stat(self, name: str) -> StoredObject:
         """Return an object's size and version; raises NotFoundError."""
 
     def read(
@@ -96,7 +93,7 @@ class Storage(Protocol):
         AlreadyExistsError if the object has another version now.
         """
 
-    def fetch(self, name: str, path: Path) -> Entry:
+    def fetch(self, name: str, path: Path) -> StoredObject:
         """Copy an object to a local file, verified; raises NotFoundError, WriteError."""
 
     def create(
@@ -106,7 +103,7 @@ class Storage(Protocol):
         *,
         crc32c: str | None = None,
         move: bool = False,
-    ) -> Entry:
+    ) -> StoredObject:
         """Create an object; one with the same bytes that exists already is fine.
 
         `content` may be a local file. Raises InvalidInputError if it does not have the given
@@ -116,18 +113,18 @@ class Storage(Protocol):
 
     def replace(
         self,
-        entry: Entry,
+        entry: StoredObject,
         content: bytes | Path,
         *,
         crc32c: str | None = None,
         move: bool = False,
-    ) -> Entry:
+    ) -> StoredObject:
         """Replace this version of an object; raises AlreadyExistsError if another is there."""
 
-    def checksum(self, entry: Entry) -> str:
+    def checksum(self, entry: StoredObject) -> str:
         """Return the crc32c of an object as hexadecimal, reading the object if necessary."""
 
-    def delete(self, entry: Entry) -> None:
+    def delete(self, entry: StoredObject) -> None:
         """Delete this version, if it still exists; raises AlreadyExistsError if another does."""
 
     def location(self) -> Location | None:
@@ -135,37 +132,12 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to retry transient errors; pauses double from the first to the longest."""
 
     first_s: float = 0.5
     longest_s: float = 30.0
     total_s: float = 300.0
-
-
-def open_storage(
-    address: str | Path, *, clock: Clock | None = None, patience: Patience | None = None
-) -> Storage:
-    """Open a folder, or a bucket at `gs://BUCKET/PREFIX`, without sending a request.
-
-    Raises InvalidInputError for a malformed address, NotLoggedInError, MissingExtraError.
-    """
-    found = _BUCKET.fullmatch(str(address))
-    if found is None:
-        from tpuctl.storage.folder import Folder
-
-        return Folder(Path(address))
-    bucket, prefix = found["bucket"], (found["prefix"] or "").strip("/")
-    if not _BUCKET_NAME.fullmatch(bucket):
-        raise InvalidInputError(
-            f"{address} has no valid bucket name.", hint="Use gs://BUCKET or gs://BUCKET/FOLDER."
-        )
-    try:
-        from tpuctl.storage._gcs import open_bucket
-
-        return open_bucket(bucket, prefix, clock=clock, patience=patience or Patience())
-    except ImportError as error:
-        raise MissingExtraError("Using buckets", extra="gcp", module=str(error.name)) from error
 
 
 def check_name(name: str) -> str:
@@ -175,18 +147,10 @@ def check_name(name: str) -> str:
         why = "its parts must not be empty, . or .."
     elif re.search(r"[\x00\r\n]", name):
         why = "it contains a line break or a null byte"
-    elif len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME_BYTES:
-        why = f"it is longer than {_LONGEST_NAME_BYTES} bytes"
-    elif not _is_unicode(name):
+    elif re.search(r"[\ud800-\udfff]", name):
         why = "it is not valid Unicode"
+    elif len(name.encode()) > _LONGEST_NAME_BYTES:
+        why = f"it is longer than {_LONGEST_NAME_BYTES} bytes"
     else:
         return name
     raise InvalidInputError(f"{name!r} is not a valid object name: {why}.")
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

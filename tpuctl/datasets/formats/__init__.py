@@ -1,12 +1,12 @@
 """The file formats a shard can have, behind one interface; all hold the same records."""
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from tpuctl.datasets.formats.records import Digest, Glance
-from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.errors import InvalidInputError
+from tpuctl.lazy import need_modules
 
 _SUFFIXES = {"tfrecord": ".tfrecord", "wds": ".tar", "arrayrecord": ".arrayrecord"}
 
@@ -64,5 +64,4 @@ def suffix_of(name: str) -> str:
 
 def need_array_record() -> None:
     """Raise MissingExtraError if the library for ArrayRecord is not installed."""
-    if importlib.util.find_spec("array_record") is None:
-        raise MissingExtraError("--format arrayrecord", extra="arrayrecord", module="array_record")
+    need_modules("--format arrayrecord", "array_record", extra="arrayrecord")

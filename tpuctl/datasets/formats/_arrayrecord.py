@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
@@ -51,7 +50,11 @@ class ArrayRecord:
             count = reader.num_records()
             for start in range(0, count, _AT_ONCE):
                 numbers = range(start, min(start + _AT_ONCE, count))
-                yield from zip(numbers, _read(reader, numbers), strict=True)
+                try:
+                    records = reader.read(list(numbers))
+                except RuntimeError as error:
+                    raise _damaged(start, error) from error
+                yield from zip(numbers, records, strict=True)
         finally:
             with contextlib.suppress(RuntimeError):
                 reader.close()
@@ -60,13 +63,6 @@ class ArrayRecord:
         """Yield the records; this format has to read their pictures too."""
         for _, record in self.read(path):
             yield Glance(len(record), record, partial(bytes, record))
-
-
-def _read(reader: Any, numbers: range) -> list[bytes]:
-    try:
-        return list(reader.read(list(numbers)))
-    except RuntimeError as error:
-        raise _damaged(numbers.start, error) from error
 
 
 def _damaged(number: int, error: Exception) -> DamagedRecordError:

@@ -17,6 +17,7 @@ import google_crc32c
 
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
 from tpuctl.datasets.formats.records import (
+    NUMBERS,
     DamagedRecordError,
     Digest,
     Feature,
@@ -27,7 +28,6 @@ from tpuctl.datasets.formats.records import (
 from tpuctl.storage.local import open_regular, publish, translated_write_errors
 
 _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", "yuv420": "i420"}
-_SIZES = ("label", "height", "width", "orig_height", "orig_width", "flags")
 
 
 class Tar:
@@ -65,7 +65,7 @@ class Tar:
         assert isinstance(picture, bytes)
         assert isinstance(key, bytes)
         crc32c = f"{google_crc32c.value(picture):08x}"
-        numbers = {name: features[name] for name in _SIZES}
+        numbers = {name: features[name] for name in NUMBERS}
         text = json.dumps({"key": os.fsdecode(key), **numbers, "crc32c": crc32c})
         _put(tar, f"{stem}.json", text.encode())
         if label != -1:
@@ -99,14 +99,14 @@ def _whole(document: dict[str, Any], data: Callable[[], bytes], offset: int) -> 
 
 
 def _features(document: dict[str, Any]) -> dict[str, Feature]:
-    return {"key": os.fsencode(document["key"]), **{name: document[name] for name in _SIZES}}
+    return {"key": os.fsencode(document["key"]), **{name: document[name] for name in NUMBERS}}
 
 
 def _description(member: tarfile.TarInfo, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
         whole = isinstance(document["key"], str) and isinstance(document["crc32c"], str)
-        if whole and all(isinstance(document[name], int) for name in _SIZES):
+        if whole and all(isinstance(document[name], int) for name in NUMBERS):
             return dict(document)
     except (ValueError, KeyError, TypeError):
         pass

@@ -64,7 +64,7 @@ class RecordWriter:
         self._file = file
         self._crc = 0
         self._sha256 = hashlib.sha256() if sha256 else None
-        self._bytes = 0
+        self.size_bytes = 0
 
     def write(self, *pieces: bytes) -> None:
         """Append one record, in the pieces that it is made of: they are not joined first."""
@@ -74,27 +74,19 @@ class RecordWriter:
         data = (length + _masked_crc(length), *pieces, _CRC.pack(_masked(crc)))
         _write_through(self._file.fileno(), data)
         for part in data:
-            self._count(part)
-
-    def replay(self, frames: bytes) -> None:
-        """Count bytes that the file holds already."""
-        self._count(frames)
-
-    @property
-    def size_bytes(self) -> int:
-        """How much there is so far."""
-        return self._bytes
+            self.count(part)
 
     def digest(self) -> Digest:
         """Return the digest of what has been written so far."""
         sha256 = self._sha256.hexdigest() if self._sha256 else ""
-        return Digest(self._bytes, f"{self._crc:08x}", sha256)
+        return Digest(self.size_bytes, f"{self._crc:08x}", sha256)
 
-    def _count(self, data: bytes) -> None:
+    def count(self, data: bytes) -> None:
+        """Count bytes that the file holds already."""
         self._crc = google_crc32c.extend(self._crc, data)
         if self._sha256:
             self._sha256.update(data)
-        self._bytes += len(data)
+        self.size_bytes += len(data)
 
 
 def frame(record: bytes) -> bytes:
@@ -131,16 +123,15 @@ def _read_range(path: Path, start: int, length: int) -> bytes:
         return file.read(length)
 
 
-def digest_file(path: Path, *, sha256: bool = True) -> Digest:
+def digest_file(path: Path) -> Digest:
     """Read a whole file for its checksums; an OSError passes."""
     crc, sha, size = 0, hashlib.sha256(), 0
     with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = google_crc32c.extend(crc, chunk)
             size += len(chunk)
-            if sha256:
-                sha.update(chunk)
-    return Digest(size, f"{crc:08x}", sha.hexdigest() if sha256 else "")
+            sha.update(chunk)
+    return Digest(size, f"{crc:08x}", sha.hexdigest())
 
 
 def _write_through(descriptor: int, data: Sequence[bytes]) -> None:

@@ -23,6 +23,9 @@ from tpuctl.protobuf_wire import (
 
 Feature = int | bytes
 
+# The features of a record that are numbers.
+NUMBERS = ("label", "height", "width", "orig_height", "orig_width", "flags")
+
 _FIRST, _SECOND = bytes((1 << 3 | LENGTH,)), bytes((2 << 3 | LENGTH,))
 _64_BITS = (1 << 64) - 1
 
@@ -32,7 +35,6 @@ class DamagedRecordError(Exception):
 
     def __init__(self, offset: int, what: str, unit: str = "byte") -> None:
         super().__init__(f"{what} at {unit} {offset}")
-        self.offset = offset
 
 
 @dataclass(frozen=True)

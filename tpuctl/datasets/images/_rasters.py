@@ -37,17 +37,13 @@ def to_srgb(pixels: Pixels, profile: bytes | None) -> tuple[Pixels, Flag]:
         mode = _CHANNEL_MODES[channels]
         transform = _transform(profile, mode)
         if isinstance(transform, ImageCms.ImageCmsTransform):
-            return _apply(transform, pixels, mode), flags | Flag.PROFILE_APPLIED
+            size = (pixels.shape[1], pixels.shape[0])
+            image = Image.frombytes(mode, size, np.ascontiguousarray(pixels).tobytes())
+            return np.asarray(transform.apply(image)), flags | Flag.PROFILE_APPLIED
         flags |= Flag.PROFILE_UNUSABLE if transform is None else Flag(0)
     if channels == 1:
         return np.repeat(pixels, 3, axis=2), flags
     return (pixels if channels == 3 else _mix_inks(pixels)), flags
-
-
-def _apply(transform: ImageCms.ImageCmsTransform, pixels: Pixels, mode: str) -> Pixels:
-    height, width = pixels.shape[:2]
-    image = Image.frombytes(mode, (width, height), np.ascontiguousarray(pixels).tobytes())
-    return np.asarray(transform.apply(image))
 
 
 def _mix_inks(inks: Pixels) -> Pixels:
@@ -77,13 +73,6 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | bool |
         return None
 
 
-_PILLOW_FORMATS = {
-    "png": ("PNG",),
-    "gif": ("GIF",),
-    "webp": ("WEBP",),
-    "bmp": ("BMP",),
-    "tiff": ("TIFF",),
-}
 _BITS_PER_SAMPLE = 258
 # RGBA of 8 bits, its flattened copy, and 16 bits per channel while they are reduced.
 _BYTES_PER_PIXEL = 12
@@ -131,7 +120,7 @@ def open_raster(data: bytes, kind: str) -> Raster:
     if kind == "png":
         _check_png_chunks(data)
     with _translated_errors():
-        return Raster(Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS[kind]), data, kind)
+        return Raster(Image.open(io.BytesIO(data), formats=(kind.upper(),)), data, kind)
 
 
 def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
@@ -241,15 +230,11 @@ def draw_sheet(records: Iterable["Record"], count: int, classes: Sequence[str]) 
         picture.thumbnail((_CELL, _CELL), Image.Resampling.HAMMING)
         beside, above = (_CELL - picture.width) // 2, (_CELL - picture.height) // 2
         sheet.paste(picture, (left + beside, top + above))
-        text = _shortened(draw, font, _caption(record, classes))
+        has_class = 0 <= record.label < len(classes)
+        caption = classes[record.label] if has_class else record.key.rpartition("/")[2]
+        text = _shortened(draw, font, printable(caption))
         draw.text((left, top + _CELL + 1), text, fill=_INK, font=font)
     return sheet
-
-
-def _caption(record: "Record", classes: Sequence[str]) -> str:
-    if 0 <= record.label < len(classes):
-        return printable(classes[record.label])
-    return printable(record.key.rpartition("/")[2])
 
 
 def _shortened(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -20,7 +20,7 @@ from tpuctl.datasets.images.geometry import (
     plan_fit,
     with_orientation,
 )
-from tpuctl.datasets.images.memory import Admit, admit_everything
+from tpuctl.datasets.images.memory import Admit
 from tpuctl.datasets.quarantine import BadImageError
 
 # Pillow's own limit for a file that may be a decompression bomb.
@@ -52,44 +52,24 @@ class Shrunk:
     flags: int
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """Pixels of the stored picture at 1/denominator of its size."""
-
-    pixels: Pixels
-    denominator: int
-    flags: Flag
-
-
 def prepare_decoders() -> None:
     """Keep the libraries to one core each: the processes are what runs in parallel."""
     cv2.setNumThreads(1)
-
-
-def shrink(
-    data: bytes,
-    size: tuple[int, int],
-    *,
-    mode: Mode = "cover",
-    fidelity: Fidelity = "balanced",
-    admit: Admit = admit_everything,
-) -> Shrunk:
-    """Decode a picture and fit it into `size` (height, width); raises BadImageError.
-
-    `admit` is asked for the memory that the header announces before anything is decoded.
-    """
-    return shrink_all(data, (size,), mode=mode, fidelity=fidelity, admit=admit)[0]
 
 
 def shrink_all(
     data: bytes,
     sizes: Sequence[tuple[int, int]],
     *,
-    mode: Mode = "cover",
-    fidelity: Fidelity = "balanced",
-    admit: Admit = admit_everything,
+    mode: Mode,
+    fidelity: Fidelity,
+    admit: Admit,
 ) -> list[Shrunk]:
-    """Decode a picture once, as finely as the largest size needs, and fit it into each of them."""
+    """Decode a picture once, as finely as the largest size needs, and fit it into each of them.
+
+    Sizes are (height, width). `admit` is asked for the memory that the header announces before
+    anything is decoded. Raises BadImageError.
+    """
     kind = _require_kind(data)
     header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
     width, height, orientation = header.width, header.height, header.orientation
@@ -102,12 +82,12 @@ def shrink_all(
     denominators = [choose_denominator(fit, fidelity) for fit in stored]
     denominator = min(denominators) if isinstance(header, jpeg.JpegHeader) else 1
     with admit(header.memory_bytes(denominator) + 2 * len(data)):
-        decoded = _decode(data, header, denominator, fidelity)
-        smalls = _fit_all(decoded, stored, denominators, fidelity)
+        decoded, decoder_flags = _decode(data, header, denominator, fidelity)
+        smalls = _fit_all(decoded, denominator, stored, denominators, fidelity)
     found = []
     for small, fit in zip(smalls, fits, strict=True):
         pixels, colour_flags = to_srgb(_turn(small, orientation), header.profile)
-        flags = decoded.flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
+        flags = decoder_flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
         found.append(Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation)))
     return found
 
@@ -125,11 +105,10 @@ def _require_kind(data: bytes) -> str:
 
 def _decode(
     data: bytes, header: jpeg.JpegHeader | Raster, denominator: int, fidelity: Fidelity
-) -> _Decoded:
+) -> tuple[Pixels, Flag]:
     try:
         if isinstance(header, Raster):
-            pixels, flags = decode_raster(header)
-            return _Decoded(pixels, 1, flags)
+            return decode_raster(header)
         return _decode_jpeg(data, header, denominator, fidelity)
     except MemoryError as error:
         raise BadImageError("bomb", "not enough memory to decode it") from error
@@ -137,7 +116,7 @@ def _decode(
 
 def _decode_jpeg(
     data: bytes, header: jpeg.JpegHeader, denominator: int, fidelity: Fidelity
-) -> _Decoded:
+) -> tuple[Pixels, Flag]:
     flags = Flag(0)
     coarse = header.progressive and denominator >= 2 and fidelity in ("fast", "balanced")
     if coarse and (shorter := jpeg.drop_refinements(data, denominator)) is not None:
@@ -149,7 +128,7 @@ def _decode_jpeg(
         flags |= Flag.SALVAGED
     if header.components == 4 and header.adobe:
         pixels = 255 - pixels
-    return _Decoded(pixels, denominator, flags)
+    return pixels, flags
 
 
 def _strictly(data: bytes, header: jpeg.JpegHeader, denominator: int) -> Pixels:
@@ -186,29 +165,26 @@ def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: 
 
 
 def _fit_all(
-    decoded: _Decoded, fits: Sequence[Fit], denominators: Sequence[int], fidelity: Fidelity
+    decoded: Pixels,
+    denominator: int,
+    fits: Sequence[Fit],
+    denominators: Sequence[int],
+    fidelity: Fidelity,
 ) -> list[Pixels]:
     """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
 
     A decoder at half the scale returns the means of 2 x 2 of these pixels.
     """
-    halves = {decoded.denominator: decoded}
-    smalls = []
-    for fit, denominator in zip(fits, denominators, strict=True):
-        while len(fits) > 1 and max(halves) < denominator:
-            largest = halves[max(halves)]
-            halves[2 * max(halves)] = replace(
-                largest, pixels=halve(largest.pixels), denominator=2 * largest.denominator
-            )
-        smalls.append(_fit(halves.get(denominator, decoded), fit, fidelity))
-    return smalls
-
-
-def _fit(decoded: _Decoded, fit: Fit, fidelity: Fidelity) -> Pixels:
-    left, top, right, bottom = (edge / decoded.denominator for edge in fit.rect)
-    rect = (left, top, right, bottom)
     way = resample_exactly if fidelity in ("high", "exact") else resample
-    return way(decoded.pixels, rect, fit.width, fit.height)
+    halves = {denominator: decoded}
+    smalls = []
+    for fit, wanted in zip(fits, denominators, strict=True):
+        while len(fits) > 1 and (coarsest := max(halves)) < wanted:
+            halves[2 * coarsest] = halve(halves[coarsest])
+        scale = wanted if wanted in halves else denominator
+        left, top, right, bottom = (edge / scale for edge in fit.rect)
+        smalls.append(way(halves[scale], (left, top, right, bottom), fit.width, fit.height))
+    return smalls
 
 
 def _turn(pixels: Pixels, orientation: int) -> Pixels:

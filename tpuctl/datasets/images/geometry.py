@@ -1,4 +1,4 @@
-"""What was done to a picture on its way into a record: the bits of the feature `flags`."""
+"""How a picture is fitted into a size, what was done to it (`flags`), and YUV planes as RGB."""
 
 import enum
 from dataclasses import dataclass

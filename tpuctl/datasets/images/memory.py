@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tpuctl.datasets.quarantine import BadImageError
@@ -23,11 +23,6 @@ def memory_budget_bytes(root: Path = Path("/")) -> int:
 
 
 Admit = Callable[[int], AbstractContextManager[None]]
-
-
-def admit_everything(needed_bytes: int) -> AbstractContextManager[None]:
-    """Admit every picture, however much memory it needs."""
-    return nullcontext()
 
 
 class Admission:
@@ -66,8 +61,3 @@ class Admission:
             yield
         finally:
             fcntl.flock(self._room, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Give the lock files back."""
-        os.close(self._gate)
-        os.close(self._room)

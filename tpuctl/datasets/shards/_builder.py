@@ -42,39 +42,19 @@ class Recipe:
     format: str
 
 
-@dataclass
-class _Tally:
-    """What has gone into a shard so far."""
-
-    position: int = 0
-    records: int = 0
-    salvaged: int = 0
-    first_key: str | None = None
-    last_key: str | None = None
-
-    def count(self, key: str, flags: int) -> None:
-        self.position += 1
-        self.records += 1
-        self.salvaged += bool(flags & Flag.SALVAGED)
-        self.first_key = key if self.first_key is None else self.first_key
-        self.last_key = key
-
-
 class ShardBuilder:
-    """Builds one shard in the work folder, picture by picture."""
+    """Builds one shard in the work folder; `position` is the next picture that is missing."""
 
     def __init__(self, job: ShardJob, *, work: Work, recipe: Recipe) -> None:
         self.job, self.recipe = job, recipe
         self._work = work
         self._part = work.part(job.id)
         self._left_out: dict[int, Quarantined] = {}
-        self._tally = _Tally()
+        self.position = 0
+        self._records = self._salvaged = 0
+        self._first_key: str | None = None
+        self._last_key: str | None = None
         self._writer: RecordWriter | None = None
-
-    @property
-    def position(self) -> int:
-        """The number of the next picture that is missing."""
-        return self._tally.position
 
     def open(self, stack: ExitStack) -> None:
         """Resume from what an earlier run has done; raises WriteError."""
@@ -93,7 +73,7 @@ class ShardBuilder:
         assert self._writer is not None
         with translated_write_errors(self._part):
             self._writer.write(*_make_record(picture, small, self.recipe))
-        self._tally.count(picture.key, small.flags)
+        self._count(picture.key, small.flags)
 
     def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
         """Write down that a picture cannot be used; raises WriteError."""
@@ -104,27 +84,34 @@ class ShardBuilder:
         with translated_write_errors(path), path.open("ab") as file:
             file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
         self._left_out[index] = line
-        self._tally.position += 1
+        self.position += 1
 
     def finish(self) -> FinishedShard:
         """Pack the shard in its format; raises WriteError."""
         assert self._writer is not None
-        tally, job, work, recipe = self._tally, self.job, self._work, self.recipe
+        job, work, recipe = self.job, self._work, self.recipe
         container = open_container(recipe.format, recipe.encode)
         digest = container.pack(self._part, work.shard(job.id), job.index, self._writer.digest())
         return FinishedShard(
             job=job.id,
             name=job.name(digest.crc32c, suffix_of(recipe.format)),
             bytes=digest.bytes,
-            records=tally.records,
+            records=self._records,
             crc32c=digest.crc32c,
             sha256=digest.sha256,
-            first_key=tally.first_key,
-            last_key=tally.last_key,
-            salvaged=tally.salvaged,
+            first_key=self._first_key,
+            last_key=self._last_key,
+            salvaged=self._salvaged,
             bytes_in=sum(max(0, picture.bytes) for picture in job.pictures),
             left_out=tuple(self._left_out[index] for index in sorted(self._left_out)),
         )
+
+    def _count(self, key: str, flags: int) -> None:
+        self.position += 1
+        self._records += 1
+        self._salvaged += bool(flags & Flag.SALVAGED)
+        self._first_key = key if self._first_key is None else self._first_key
+        self._last_key = key
 
     def _recover(self, file: BinaryIO, writer: RecordWriter) -> None:
         """Keep the whole records of an interrupted run, as long as they follow the plan."""
@@ -142,11 +129,11 @@ class ShardBuilder:
                 if not self._is_next(features.get("key")):
                     break
                 frames = frame(record)
-                writer.replay(frames)
+                writer.count(frames)
                 whole = offset + len(frames)
                 flags = features["flags"]
-                picture = self.job.pictures[self._tally.position]
-                self._tally.count(picture.key, flags if isinstance(flags, int) else 0)
+                picture = self.job.pictures[self.position]
+                self._count(picture.key, flags if isinstance(flags, int) else 0)
         except (DamagedRecordError, InvalidInputError):
             pass
         self._skip_noted(noted)
@@ -154,13 +141,13 @@ class ShardBuilder:
         file.seek(whole)
 
     def _is_next(self, key: object) -> bool:
-        position, pictures = self._tally.position, self.job.pictures
-        return position < len(pictures) and key == os.fsencode(pictures[position].key)
+        pictures = self.job.pictures
+        return self.position < len(pictures) and key == os.fsencode(pictures[self.position].key)
 
     def _skip_noted(self, noted: Mapping[int, Quarantined]) -> None:
-        while (bad := noted.get(self._tally.position)) is not None:
-            self._left_out[self._tally.position] = bad
-            self._tally.position += 1
+        while (bad := noted.get(self.position)) is not None:
+            self._left_out[self.position] = bad
+            self.position += 1
 
 
 def build_together(

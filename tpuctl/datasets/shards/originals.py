@@ -11,8 +11,9 @@ from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import PlannedPicture
 from tpuctl.datasets.quarantine import BadImageError, printable
 from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
+from tpuctl.storage import open_storage
 from tpuctl.storage.local import open_regular
-from tpuctl.storage.port import Patience, Storage, open_storage
+from tpuctl.storage.port import RetryPolicy, Storage
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -20,7 +21,7 @@ MAX_FILE_BYTES = 1 << 30
 _AHEAD_BYTES = 64 << 20
 _CONNECTIONS = 8
 # Less than a worker may take for one picture before it is killed (pool.SILENCE_S).
-_PATIENCE = Patience(total_s=120.0)
+_RETRY = RetryPolicy(total_s=120.0)
 
 
 class Originals(Protocol):
@@ -39,7 +40,7 @@ class Originals(Protocol):
 def open_originals(source: str) -> Originals:
     """Open a folder or `gs://BUCKET/FOLDER`; raises as `open_storage` does."""
     if address := bucket_of(source):
-        return BucketOriginals(open_storage(address, patience=_PATIENCE))
+        return BucketOriginals(open_storage(address, retry=_RETRY))
     return FolderOriginals(Path(source))
 
 
@@ -78,11 +79,9 @@ class FolderOriginals:
 class BucketOriginals:
     """Pictures in a bucket, fetched before they are needed, up to a budget of bytes."""
 
-    def __init__(
-        self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES, connections: int = _CONNECTIONS
-    ) -> None:
+    def __init__(self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES) -> None:
         self._storage, self._budget = storage, ahead_bytes
-        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="originals")
+        self._threads = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="originals")
         self._coming: deque[PlannedPicture] = deque()
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
 

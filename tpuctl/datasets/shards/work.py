@@ -6,7 +6,7 @@ Whatever lies there is trusted only after its size and crc32c have been compared
 import contextlib
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +60,12 @@ class Work:
 
     def finished(self) -> list[FinishedShard]:
         """Read the journal; a torn last line is skipped."""
+        shards = []
         with contextlib.suppress(OSError):
-            return list(_parse_journal(self.journal.read_bytes()))
-        return []
+            for document in parse_lines(self.journal.read_bytes()):
+                with contextlib.suppress(ValueError):
+                    shards.append(from_plain(FinishedShard, document))
+        return shards
 
     def rewrite(self, finished: Iterable[FinishedShard]) -> None:
         """Replace the journal by these lines; raises WriteError."""
@@ -99,9 +102,3 @@ class Work:
 def to_text(finished: FinishedShard) -> str:
     """Write a finished shard as JSON: a line of the journal, or a note in a bucket."""
     return json.dumps(to_plain(finished))
-
-
-def _parse_journal(text: bytes) -> Iterator[FinishedShard]:
-    for document in parse_lines(text):
-        with contextlib.suppress(ValueError):
-            yield from_plain(FinishedShard, document)
