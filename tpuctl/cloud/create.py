@@ -22,7 +22,6 @@ from tpuctl.cloud.plan import CreatePlan, NotedOutcome, Offer
 from tpuctl.cloud.requests import cancel, read_resource, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError, UnavailableError
-from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
 
 # If this process dies, the service itself drops a queued request this long after our deadline.
@@ -41,11 +40,6 @@ class Created(NotedOutcome, Tpu):
 
     attempts: tuple[ZoneAttempt, ...]
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What else may cost money, and the health of a TPU that is ready but not healthy."""
-        return (*self.notes, *self.ailments)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NotCreated(NotedOutcome):
@@ -55,16 +49,6 @@ class NotCreated(NotedOutcome):
     accelerator_type: str
     attempts: tuple[ZoneAttempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """An error, with the attempts as its data."""
-        return "error"
-
-    @property
-    def exit_code(self) -> int:
-        """3 when the same command may work later."""
-        return self.error.exit_code
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -277,8 +261,8 @@ class _Creation:
         return Created(
             **shared(Tpu, tpu),
             attempts=tuple(self.attempts),
-            notes=tuple(self.notes),
-            because=self.plan.because,
+            warnings=(*self.notes, *tpu.ailments),
+            reasons=self.plan.reasons,
         )
 
     def _not_created(self, error: TpuctlError | None = None) -> NotCreated:
@@ -288,8 +272,8 @@ class _Creation:
             accelerator_type=self.plan.accelerator_type,
             attempts=attempts,
             error=error or overall_error(self.plan, attempts),
-            notes=tuple(self.notes),
-            because=self.plan.because,
+            warnings=tuple(self.notes),
+            reasons=self.plan.reasons,
         )
 
     def _note(self, attempt: ZoneAttempt) -> None:

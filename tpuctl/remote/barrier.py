@@ -8,7 +8,7 @@ from statistics import median
 
 from tpuctl.errors import TpuctlError, WorkerUnfitError
 from tpuctl.hardware.types import known_chips
-from tpuctl.outcome import Outcome, Status
+from tpuctl.outcome import Outcome
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connection, call_agent
 from tpuctl.remote.fleet import Fleet, open_fleet, run_async
@@ -49,16 +49,6 @@ class WorkerCheck(Outcome):
 
     workers: tuple[Probe, ...]
     problems: tuple[tuple[int, TpuctlError], ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """An error if there is any problem."""
-        return "error" if self.problems else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the first problem."""
-        return self.problems[0][1].exit_code if self.problems else 0
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:

@@ -80,22 +80,12 @@ class Jobs(Outcome):
 
     jobs: tuple[Job, ...]
     unreachable: tuple[int, ...]
-    errors: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
         """Partial when some workers could not be reached."""
         return "partial" if self.unreachable else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the first error."""
-        return self.errors[0].exit_code if self.errors else 0
-
-    @property
-    def failures(self) -> tuple[TpuctlError, ...]:
-        """Why workers could not be reached."""
-        return self.errors
 
 
 @dataclass(frozen=True)
