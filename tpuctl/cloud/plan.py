@@ -134,18 +134,18 @@ def plan_create(options: CreateOptions) -> CreatePlan:
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)
-    known = {**shared(CreatePlan, options), **shared(CreatePlan, kind)}
-    return CreatePlan(
-        **{**known, "runtime_version": version},
-        offers=offers,
-        options=options,
-        warnings=(*_version_warnings(kind, version), *offer_warnings(kind, offers)),
-        reasons=(
+    known = {
+        **shared(CreatePlan, options),
+        **shared(CreatePlan, kind),
+        "runtime_version": version,
+        "warnings": (*_version_warnings(kind, version), *offer_warnings(kind, offers)),
+        "reasons": (
             f"{options.accelerator_type} is {kind.accelerator_type}: {kind.in_words}",
             f"runtime version {version}, "
             + ("as given" if options.runtime_version else f"the default of {kind.generation}"),
         ),
-    )
+    }
+    return CreatePlan(**known, offers=offers, options=options)
 
 
 def _offers_in_given_zones(kind: AcceleratorType, options: CreateOptions) -> tuple[Offer, ...]:

@@ -147,7 +147,7 @@ class AgentCall:
             if isinstance(value, dict):
                 value = {**value, "index": self.host.index, "address": self.host.address}
             return from_plain(kind, value)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise self.malformed(error) from error
 
     def malformed(self, error: Exception) -> WorkerError:

@@ -135,13 +135,15 @@ async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all at once; if one raises or we are cancelled, the others are cancelled first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for task in tasks:
             task.cancel()
         # Wait for them: each may still have to stop a command on its worker.
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [task.result() for task in tasks]
+    # What one raised comes first: the others end as cancelled, which would read as Ctrl-C.
+    failed = [task for task in done if task.exception()]
+    return [task.result() for task in failed or tasks]
 
 
 async def _close(connection: Connection | TpuctlError) -> None:
