@@ -105,7 +105,7 @@ def find_problems(
     # The median of the workers, not our own clock: what counts is that they agree.
     usual_clock_s = median(probe.clock_s for _, probe in seen)
     usual = {
-        name: _most_common([_version(probe, name) for _, probe in seen])
+        name: Counter(_version(probe, name) for _, probe in seen).most_common(1)[0][0]
         for name in ("python", *PACKAGES)
     }
     usual_chips = chips_per_worker
@@ -162,8 +162,3 @@ def _install(name: str, wanted: str | None) -> str:
     if name == "python":
         return "python3 --version"
     return f"pip install {name}=={wanted}" if wanted else f"pip uninstall -y {name}"
-
-
-def _most_common(values: list[str | None]) -> str | None:
-    """Return the most common value, the first one of several."""
-    return Counter(values).most_common(1)[0][0]

@@ -27,7 +27,7 @@ from tpuctl.remote.logs import read_logs
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
-from tpuctl.supervise.follow import FollowResult, JobFollower, show_log
+from tpuctl.supervise.follow import FIRST_LINES, FollowResult, JobFollower
 from tpuctl.supervise.models import (
     JobAttempt,
     JobSpec,
@@ -224,7 +224,16 @@ class Actions:
         """Show the rest of the log of a job that has ended, where it can be read."""
         try:
             hosts, access = self._workers()
-            show_log(hosts, access, job, self._offsets.get(job), sink=self._sink)
+            read = self._offsets.get(job)
+            read_logs(
+                hosts,
+                access,
+                sink=self._sink,
+                note=lambda _: None,
+                job=job,
+                offsets=read,
+                tail=FIRST_LINES if read is None else None,
+            )
         except TpuctlError as error:
             self._note(f"Warning: could not read the end of the job's log: {error}")
 
