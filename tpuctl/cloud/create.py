@@ -17,7 +17,7 @@ from tpuctl.cloud.follow import (
     overall_error,
 )
 from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
-from tpuctl.cloud.models import LABEL_TTL_S, Node, QueuedResource, shared
+from tpuctl.cloud.models import LABEL_TTL_S, Node, shared
 from tpuctl.cloud.plan import CreatePlan, NotedOutcome, Offer
 from tpuctl.cloud.requests import cancel, read_resource, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
@@ -213,7 +213,8 @@ class _Creation:
 
     def _cancel(self, requests: list[PendingRequest], why: str) -> None:
         """Cancel those that are still in progress."""
-        left = [request for request in requests if self._is_open(request.entry)]
+        known = {request: self.journal.find(request.entry.create_id) for request in requests}
+        left = [request for request, entry in known.items() if entry and entry.is_open]
         seconds = [request.waited_s for request in left]
         self._cancel_entries([request.entry for request in left], outcome="cancelled")
         for request, waited_s in zip(left, seconds, strict=True):
@@ -248,7 +249,11 @@ class _Creation:
             )
         if isinstance(resource, Node):
             return self._created(resource)
-        return replace(self._created(_as_node(resource, self.plan)), usd_so_far=0.0)
+        # Shown as the TPU that it will become.
+        known = {**shared(Node, resource), "queued_resource": resource.name}
+        version = self.plan.runtime_version
+        node = Node(**known, id="", runtime_version=version, health="UNKNOWN")
+        return replace(self._created(node), usd_so_far=0.0)
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
@@ -285,13 +290,3 @@ class _Creation:
         return [
             e for e in entries if e.session == self.session and e.phase not in ("ready", "closed")
         ]
-
-    def _is_open(self, entry: JournalEntry) -> bool:
-        known = self.journal.find(entry.create_id)
-        return known is not None and known.is_open
-
-
-def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
-    """Show a queued resource as the TPU that it will become."""
-    known = {**shared(Node, queued), "queued_resource": queued.name}
-    return Node(**known, id="", runtime_version=plan.runtime_version, health="UNKNOWN")
