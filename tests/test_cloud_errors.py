@@ -49,7 +49,7 @@ def test_a_code_that_does_not_exist_yet_is_still_an_error_of_ours() -> None:
 
 @pytest.mark.parametrize("line", TABLE["texts"], ids=lambda line: line["example"][:50])
 def test_every_text_means_what_its_line_says(line) -> None:
-    in_operation = line.get("in") == "operation"
+    in_operation = line.get("where") == "operation"
     for code in line.get("codes", [2, 10, 14]):
         fault = Fault(code, line["example"], in_operation=in_operation)
         error = translate(fault, ASKED)

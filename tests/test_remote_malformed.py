@@ -1,5 +1,6 @@
 """What a worker sends is checked: nonsense is that worker's error, and the others go on."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ pytest.importorskip("pathspec")
 
 from tests.workers import Heard, Slice, running_slice
 from tpuctl.remote.agent import wire
+from tpuctl.remote.connection import Connection
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import plan_copy
+from tpuctl.remote.fleet import on_every_worker, run_async
 from tpuctl.remote.free import find_holders
 from tpuctl.remote.jobs import list_jobs
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.remote.top import read_usage
 
+JOB = {"state": "running", "pid": 1, "exit": None, "job": "a", "argv": ["true"], "started_s": 0.0}
 ENTRY = ["../outside", "f", 0o644, 1, 0, ""]
 
 
@@ -73,6 +77,13 @@ def download(own: Slice) -> Any:
         (lambda own: read_usage(own.hosts, own.access), [wire.note(chips=[{"index": 0}])]),
         (lambda own: find_holders(own.hosts, own.access), [wire.note(holders=[{"pid": "1"}])]),
         (lambda own: list_jobs(own.hosts, own.access), [wire.note(jobs=[{"job": "a"}])]),
+        *(
+            (
+                lambda own: list_jobs(own.hosts, own.access),
+                [wire.note(jobs=[JOB | {"started_s": s}])],
+            )
+            for s in (1e300, 253402300800, -1.0, float("nan"), 10**400)
+        ),
         (logs, [wire.note(offset=0), wire.frame(b"z", b"not compressed")]),
         (logs, [wire.note(ended={"state": "asleep", "pid": 1, "exit": None})]),
         (upload, [wire.note(missing=[7], doubtful=[], digests=[])]),
@@ -89,3 +100,13 @@ def test_a_malformed_reply_is_the_error_of_the_worker_that_sent_it(
     answer(own, 1, *frames)
     codes = [error.code for error in command(own).failures if "worker 1" in str(error)]
     assert codes == ["worker_failed"]
+
+
+def test_a_bug_in_our_own_work_does_not_look_like_an_interrupt(own: Slice) -> None:
+    async def work(connection: Connection) -> None:
+        if connection.host.index == 0:
+            await asyncio.Event().wait()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_async(on_every_worker(own.hosts, own.access, work))

@@ -31,7 +31,7 @@ from tpuctl.remote.copy_plan import plan_copy
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.logs import read_logs
-from tpuctl.remote.payload import COMMAND, request_bytes, shared_modules
+from tpuctl.remote.payload import COMMAND, NEEDS, request_bytes
 from tpuctl.remote.run import plan_command, run_command
 from tpuctl.remote.ssh import plan_shell
 
@@ -296,9 +296,10 @@ def test_a_shell_needs_one_worker(sshd: Server) -> None:
 
 
 ROOT = Path(tpuctl.__file__).parents[1]
+SHARED = {name for needs in NEEDS.values() for name in needs if "." in name}
 AGENT = [
     *sorted(Path(agent.__file__ or "").parent.glob("*.py")),
-    *(ROOT / f"{name.replace('.', '/')}.py" for name in shared_modules()),
+    *(ROOT / f"{name.replace('.', '/')}.py" for name in sorted(SHARED)),
 ]
 
 
@@ -318,7 +319,7 @@ def test_the_agent_is_python_3_8_and_imports_only_the_standard_library(path: Pat
     }
     assert modules - {"tpuctl"} <= set(sys.stdlib_module_names)
     assert all(
-        (node.module or "").startswith(("tpuctl.remote.agent", *shared_modules()))
+        (node.module or "").startswith(("tpuctl.remote.agent", *SHARED))
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tpuctl")
     )

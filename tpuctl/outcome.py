@@ -15,13 +15,13 @@ class Outcome:
 
     @property
     def status(self) -> Status:
-        """The status in the JSON envelope."""
-        return "ok"
+        """The status in the JSON envelope: by default `error` if anything failed."""
+        return "error" if self.failures else "ok"
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
-        return 0
+        """The exit code of the command: by default that of the first failure."""
+        return self.failures[0].exit_code if self.failures else 0
 
     @property
     def warnings(self) -> tuple[str, ...]:

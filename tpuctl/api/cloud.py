@@ -1,13 +1,12 @@
 """Cloud TPUs from Python: what the commands of the same names do, with the same settings."""
 
-import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from tpuctl.api.workers import print_output, python_warning
 from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
     from tpuctl.supervise.plan import WatchPlan
 
 OnWarning = Callable[[str], None]
-
-
-def python_warning(text: str) -> None:
-    """Issue a Python warning: the default for every `on_warning` in this module."""
-    warnings.warn(text, stacklevel=4)
 
 
 def warn_about(plan: Outcome) -> None:
@@ -271,7 +265,7 @@ def watch(
     project: str | None = None,
     dry_run: bool = False,
     confirm: "Callable[[WatchPlan], None]" = warn_about,
-    sink: "Sink | None" = None,
+    sink: "Sink" = print_output,
     note: Callable[[str], None] = lambda text: None,
     progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
     on_warning: OnWarning = python_warning,
@@ -330,7 +324,7 @@ def watch(
     with store.alone():
         plan = plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
         confirm(plan)
-        actions = Actions(cloud, login, sink=sink or _print, note=note, progress=progress)
+        actions = Actions(cloud, login, sink=sink, note=note, progress=progress)
         return watch_planned(
             actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
         )
@@ -341,9 +335,3 @@ def _open(project: str | None, on_warning: OnWarning) -> Cloud:
     for warning in cloud.warnings:
         on_warning(warning)
     return cloud
-
-
-def _print(stream: int, data: bytes) -> None:
-    file = sys.stderr if stream == 2 else sys.stdout
-    file.write(data.decode("utf-8", "replace"))
-    file.flush()

@@ -1,6 +1,6 @@
 """Channels to Google's services, and the translation of their exceptions into our errors."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +29,9 @@ def translated_errors(context: RequestContext) -> Iterator[None]:
     try:
         yield
     except GoogleAPICallError as error:
-        raise translate(_fault_of_call(error), context) from None
+        code = error.grpc_status_code.value[0] if error.grpc_status_code else UNKNOWN
+        fault = _fault(code, error.message or "", error.details or [])
+        raise translate(fault, context) from None
     except google.auth.exceptions.TransportError as error:
         raise translate(Fault(UNAVAILABLE, str(error)), context) from None
     except google.auth.exceptions.GoogleAuthError as error:
@@ -43,11 +45,6 @@ def error_of_status(status: status_pb2.Status, context: RequestContext) -> Tpuct
     """Translate the error that ended an operation."""
     details = [_unpacked(detail) for detail in status.details]
     return translate(_fault(status.code, status.message, details, in_operation=True), context)
-
-
-def _fault_of_call(error: GoogleAPICallError) -> Fault:
-    code = error.grpc_status_code.value[0] if error.grpc_status_code else UNKNOWN
-    return _fault(code, error.message or "", error.details or [])
 
 
 def _fault(code: int, message: str, details: list[Any], *, in_operation: bool = False) -> Fault:
@@ -104,7 +101,8 @@ class TimeReader(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         """Send a call and read the headers of its reply."""
         sent = self._clock.local_now()
         call = continuation(details, request)
-        time = read_time(_headers(call.initial_metadata(), call.trailing_metadata()))
+        pairs = (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ()))
+        time = read_time({key: value for key, value in pairs if type(value) is str})
         if time:
             self._clock.observe(replace(time, scale=1.0) if self._is_paced else time, sent=sent)
         return call
@@ -158,7 +156,3 @@ class Connection:
                 options=_OPTIONS,
             )
         return grpc.intercept_channel(channel, *interceptors)
-
-
-def _headers(*metadata: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
-    return {key: value for pairs in metadata for key, value in pairs or () if type(value) is str}

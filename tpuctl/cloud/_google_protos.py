@@ -48,7 +48,9 @@ def segment(kind: str, text: str) -> str:
 
 def node_of(node: Any) -> models.Node:
     """Convert a node."""
-    scheduling, network = node.scheduling_config, _network(node)
+    scheduling, networks = node.scheduling_config, node.network_configs
+    network = networks[0] if networks else node.network_config
+    read_only = _DISK.DiskMode.Value("READ_ONLY")
     return models.Node(
         name=last(node.name),
         zone=zone_of(node.name),
@@ -62,10 +64,15 @@ def node_of(node: Any) -> models.Node:
         spot=scheduling.spot or scheduling.preemptible,
         reserved=scheduling.reserved,
         queued_resource=last(node.queued_resource) or None,
-        endpoints=tuple(_endpoint(endpoint) for endpoint in node.network_endpoints),
+        endpoints=tuple(
+            models.Endpoint(each.ip_address or None, each.access_config.external_ip or None)
+            for each in node.network_endpoints
+        ),
         labels=dict(node.labels),
         metadata=dict(node.metadata),
-        data_disks=tuple(_disk(disk) for disk in node.data_disks),
+        data_disks=tuple(
+            models.DataDisk(disk.source_disk, disk.mode == read_only) for disk in node.data_disks
+        ),
         symptoms=tuple(_symptom(symptom) for symptom in node.symptoms),
         network=network.network or None,
         subnetwork=network.subnetwork or None,
@@ -176,10 +183,6 @@ def _requested(queued: Any, name: str, zone: str) -> models.Node:
     )
 
 
-def _disk(disk: Any) -> models.DataDisk:
-    return models.DataDisk(disk.source_disk, disk.mode == _DISK.DiskMode.Value("READ_ONLY"))
-
-
 def _disk_message(disk: models.DataDisk) -> tpu_v2.AttachedDisk:
     mode = tpu_v2.AttachedDisk.DiskMode
     return tpu_v2.AttachedDisk(
@@ -193,14 +196,6 @@ def _node_names(spec: Any, queued_name: str) -> list[str]:
     params = spec.multislice_params
     prefix = params.node_id_prefix or queued_name
     return [f"{prefix}-{i}" for i in range(params.node_count)]
-
-
-def _network(node: Any) -> Any:
-    return node.network_configs[0] if node.network_configs else node.network_config
-
-
-def _endpoint(endpoint: Any) -> models.Endpoint:
-    return models.Endpoint(endpoint.ip_address or None, endpoint.access_config.external_ip or None)
 
 
 def _symptom(symptom: Any) -> str:

@@ -59,25 +59,19 @@ def connect(
             f"No emulator answers at {where.address}: {reason}.",
             hint="tpuctl emulator start (or unset TPUCTL_TPU_ENDPOINT to use Google's service)",
         )
-    _import_client()
-    from tpuctl.cloud._google_api import GoogleTpuApi
-
-    policy = load_retry_policy()
-    found, connection = _log_in(where, settings["project"], clock)
-    api = GoogleTpuApi(connection, project=found, policy=policy)
-    return with_retries(api, policy, connection.clock)
-
-
-def _import_client() -> None:
     try:
         with quietly():
-            import tpuctl.cloud._google_api  # noqa: F401
+            from tpuctl.cloud._google_api import GoogleTpuApi
     except ImportError as error:
         if (error.name or "").startswith("tpuctl"):
             raise
         raise MissingExtraError(
             "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
         ) from error
+    policy = load_retry_policy()
+    found, connection = _log_in(where, settings["project"], clock)
+    api = GoogleTpuApi(connection, project=found, policy=policy)
+    return with_retries(api, policy, connection.clock)
 
 
 def _log_in(where: Endpoint, project: str | None, clock: Clock | None) -> "tuple[str, Connection]":

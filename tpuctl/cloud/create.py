@@ -17,12 +17,11 @@ from tpuctl.cloud.follow import (
     overall_error,
 )
 from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
-from tpuctl.cloud.models import LABEL_TTL_S, Node, QueuedResource, shared
+from tpuctl.cloud.models import LABEL_TTL_S, Node, shared
 from tpuctl.cloud.plan import CreatePlan, NotedOutcome, Offer
 from tpuctl.cloud.requests import cancel, read_resource, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError, UnavailableError
-from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
 
 # If this process dies, the service itself drops a queued request this long after our deadline.
@@ -41,11 +40,6 @@ class Created(NotedOutcome, Tpu):
 
     attempts: tuple[ZoneAttempt, ...]
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What else may cost money, and the health of a TPU that is ready but not healthy."""
-        return (*self.notes, *self.ailments)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NotCreated(NotedOutcome):
@@ -55,16 +49,6 @@ class NotCreated(NotedOutcome):
     accelerator_type: str
     attempts: tuple[ZoneAttempt, ...]
     error: TpuctlError = field(metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """An error, with the attempts as its data."""
-        return "error"
-
-    @property
-    def exit_code(self) -> int:
-        """3 when the same command may work later."""
-        return self.error.exit_code
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -229,7 +213,8 @@ class _Creation:
 
     def _cancel(self, requests: list[PendingRequest], why: str) -> None:
         """Cancel those that are still in progress."""
-        left = [request for request in requests if self._is_open(request.entry)]
+        known = {request: self.journal.find(request.entry.create_id) for request in requests}
+        left = [request for request, entry in known.items() if entry and entry.is_open]
         seconds = [request.waited_s for request in left]
         self._cancel_entries([request.entry for request in left], outcome="cancelled")
         for request, waited_s in zip(left, seconds, strict=True):
@@ -264,7 +249,11 @@ class _Creation:
             )
         if isinstance(resource, Node):
             return self._created(resource)
-        return replace(self._created(_as_node(resource, self.plan)), usd_so_far=0.0)
+        # Shown as the TPU that it will become.
+        known = {**shared(Node, resource), "queued_resource": resource.name}
+        version = self.plan.runtime_version
+        node = Node(**known, id="", runtime_version=version, health="UNKNOWN")
+        return replace(self._created(node), usd_so_far=0.0)
 
     def _created(self, node: Node) -> Created:
         tpu = describe_node(node, now=self.api.clock.now(), emulated=self.api.emulated)
@@ -277,8 +266,8 @@ class _Creation:
         return Created(
             **shared(Tpu, tpu),
             attempts=tuple(self.attempts),
-            notes=tuple(self.notes),
-            because=self.plan.because,
+            warnings=(*self.notes, *tpu.ailments),
+            reasons=self.plan.reasons,
         )
 
     def _not_created(self, error: TpuctlError | None = None) -> NotCreated:
@@ -288,8 +277,8 @@ class _Creation:
             accelerator_type=self.plan.accelerator_type,
             attempts=attempts,
             error=error or overall_error(self.plan, attempts),
-            notes=tuple(self.notes),
-            because=self.plan.because,
+            warnings=tuple(self.notes),
+            reasons=self.plan.reasons,
         )
 
     def _note(self, attempt: ZoneAttempt) -> None:
@@ -301,13 +290,3 @@ class _Creation:
         return [
             e for e in entries if e.session == self.session and e.phase not in ("ready", "closed")
         ]
-
-    def _is_open(self, entry: JournalEntry) -> bool:
-        known = self.journal.find(entry.create_id)
-        return known is not None and known.is_open
-
-
-def _as_node(queued: QueuedResource, plan: CreatePlan) -> Node:
-    """Show a queued resource as the TPU that it will become."""
-    known = {**shared(Node, queued), "queued_resource": queued.name}
-    return Node(**known, id="", runtime_version=plan.runtime_version, health="UNKNOWN")

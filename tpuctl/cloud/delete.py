@@ -343,7 +343,7 @@ class _Deleter:
             try:
                 operation = self._send(now)
             except RateLimitedError as error:
-                self._pause(at_least_s=error.retry_after_s)
+                self._pause(at_least_s=error.retry_after_s or 0.0)
                 continue
             sent += 1
             self._follow(operation)
@@ -386,12 +386,12 @@ class _Deleter:
         if operation.error and not isinstance(operation.error, NotFoundError):
             raise operation.error
 
-    def _pause(self, *, at_least_s: float | None = None) -> None:
+    def _pause(self, *, at_least_s: float = 0.0) -> None:
         name, zone = self._planned.name, self._planned.zone
         self._tell(f"{name}, {format_duration(self._polling.waited_s)}")
         self._polling.pause(
             f"{name} in {zone} is not gone",
             hint="The deletion continues without us; to follow it: "
             f"tpuctl wait {name} --zone {zone} --for gone",
-            at_least_s=at_least_s or 0.0,
+            at_least_s=at_least_s,
         )

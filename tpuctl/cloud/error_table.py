@@ -9,9 +9,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tpuctl import errors
+from tpuctl.codec import from_plain
 from tpuctl.errors import RateLimitedError, TpuctlError
 from tpuctl.runtime.redact import redact
 
@@ -63,10 +64,10 @@ class Rule:
     """One line of the table: which faults it matches, and what they mean."""
 
     error: str
-    hint: str | None
-    text: str
-    codes: frozenset[int]
-    where: str | None
+    hint: str | None = None
+    text: str = ""
+    codes: tuple[int, ...] = ()
+    where: Literal["rpc", "operation"] | None = None
 
     def fits(self, fault: Fault) -> bool:
         """Whether the rule matches a fault."""
@@ -109,22 +110,9 @@ def load_table() -> dict[str, Any]:
 @cache
 def _rules() -> tuple[Rule, ...]:
     table = load_table()
-    texts = [
-        Rule(
-            line["error"],
-            line["hint"],
-            line["text"],
-            frozenset(line.get("codes", ())),
-            line.get("in"),
-        )
-        for line in table["texts"]
-    ]
-    codes = [
-        Rule(line["error"], line["hint"], "", frozenset({line["number"]}), None)
-        for line in table["codes"]
-    ]
-    fallback = Rule("error", None, "", frozenset(), None)
-    return (*texts, *codes, fallback)
+    codes = ({**line, "codes": [line["number"]]} for line in table["codes"])
+    rules = (from_plain(Rule, line) for line in (*table["texts"], *codes))
+    return (*rules, Rule(TpuctlError.code))
 
 
 def _presentable(text: str) -> str:

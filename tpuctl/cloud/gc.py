@@ -6,7 +6,6 @@ from typing import Literal
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.delete import (
-    TIMEOUT_S,
     DeletionSummary,
     TpuDeletion,
     delete_all,
@@ -78,7 +77,6 @@ def delete_orphans(
     found: GcResult,
     *,
     journal: Journal,
-    timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress = silent,
 ) -> GcResult:
     """Delete the orphans, each only if it still is one right before; failures are in the result."""
@@ -87,7 +85,6 @@ def delete_orphans(
         api,
         found.deletions,
         journal=journal,
-        timeout_s=timeout_s,
         is_unneeded=lambda group: bool(
             why_orphaned(group, now=api.clock.now(), abandoned=abandoned)
         ),

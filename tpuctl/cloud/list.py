@@ -25,17 +25,12 @@ class TpuList(Outcome):
     usd_so_far: float
     unpriced: int
     emulated: bool
-    failed: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
         """`partial` when something could not be listed."""
-        return "partial" if self.unreachable_zones or self.failed else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a failed list; zones that do not answer are only a warning."""
-        return self.failed[0].exit_code if self.failed else 0
+        return "partial" if self.unreachable_zones or self.failures else "ok"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -49,11 +44,6 @@ class TpuList(Outcome):
     def reasons(self) -> tuple[str, ...]:
         """Where the prices come from."""
         return (about_prices(),)
-
-    @property
-    def failures(self) -> tuple[TpuctlError, ...]:
-        """What could not be listed."""
-        return self.failed
 
 
 def list_tpus(api: TpuApi, *, zone: str | None = None) -> TpuList:
@@ -71,5 +61,5 @@ def list_tpus(api: TpuApi, *, zone: str | None = None) -> TpuList:
         usd_so_far=round(sum(tpu.usd_so_far or 0 for tpu in tpus), 4),
         unpriced=sum(tpu.usd_per_hour is None for tpu in tpus),
         emulated=api.emulated,
-        failed=seen.failures,
+        failures=seen.failures,
     )

@@ -120,10 +120,8 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
     Without a zone, all are searched. Raises NotFoundError; UsageError where several zones have the
     name; UnavailableError where a zone that may have it did not answer.
     """
-    return _read(api, name, zone) if zone else _search(api, name)
-
-
-def _read(api: TpuApi, name: str, zone: str) -> Resource:
+    if not zone:
+        return _search(api, name)
     found = read_optional(api.get_node, name, zone) or read_optional(
         api.get_queued_resource, name, zone
     )

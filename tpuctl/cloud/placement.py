@@ -110,8 +110,8 @@ def _find_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> CreateP
     return replace(
         plan,
         offers=ranked,
-        notes=(*plan.notes, *offer_warnings(kind, ranked), *missed),
-        because=(*plan.because, f"{len(having)} of {len(zones)} zones have it", *unread),
+        warnings=(*plan.warnings, *offer_warnings(kind, ranked), *missed),
+        reasons=(*plan.reasons, f"{len(having)} of {len(zones)} zones have it", *unread),
     )
 
 

@@ -85,20 +85,10 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class NotedOutcome(Outcome):
-    """An outcome with warnings (`notes`) and reasons (`because`) in fields that JSON leaves out."""
+    """An outcome whose warnings and reasons are fields, which JSON leaves out."""
 
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-    because: tuple[str, ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know."""
-        return self.notes
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Where the derived values come from."""
-        return self.because
+    warnings: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    reasons: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +110,9 @@ class CreatePlan(NotedOutcome):
     prices_as_of: str
     options: CreateOptions = field(metadata={"internal": True})
 
-    def with_warnings(self, *notes: str) -> "CreatePlan":
+    def with_warnings(self, *more: str) -> "CreatePlan":
         """Return the same plan with further warnings."""
-        return replace(self, notes=(*self.notes, *notes))
+        return replace(self, warnings=(*self.warnings, *more))
 
     @property
     def to_try(self) -> tuple[Offer, ...]:
@@ -144,18 +134,18 @@ def plan_create(options: CreateOptions) -> CreatePlan:
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)
-    known = {**shared(CreatePlan, options), **shared(CreatePlan, kind)}
-    return CreatePlan(
-        **{**known, "runtime_version": version},
-        offers=offers,
-        options=options,
-        notes=(*_version_warnings(kind, version), *offer_warnings(kind, offers)),
-        because=(
+    known = {
+        **shared(CreatePlan, options),
+        **shared(CreatePlan, kind),
+        "runtime_version": version,
+        "warnings": (*_version_warnings(kind, version), *offer_warnings(kind, offers)),
+        "reasons": (
             f"{options.accelerator_type} is {kind.accelerator_type}: {kind.in_words}",
             f"runtime version {version}, "
             + ("as given" if options.runtime_version else f"the default of {kind.generation}"),
         ),
-    )
+    }
+    return CreatePlan(**known, offers=offers, options=options)
 
 
 def _offers_in_given_zones(kind: AcceleratorType, options: CreateOptions) -> tuple[Offer, ...]:

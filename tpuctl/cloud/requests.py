@@ -167,7 +167,6 @@ def cancel(
     entries: Iterable[JournalEntry],
     *,
     outcome: str,
-    timeout_s: float = CANCEL_TIMEOUT_S,
 ) -> tuple[JournalEntry, ...]:
     """Cancel requests; return those that could not be seen to be gone in time.
 
@@ -175,7 +174,7 @@ def cancel(
     else of the same name is deleted.
     """
     left = [journal.update(entry, phase="abandoned", outcome=outcome) for entry in entries]
-    polling = Polling(api.clock, timeout_s=timeout_s)
+    polling = Polling(api.clock, timeout_s=CANCEL_TIMEOUT_S)
     while True:
         remaining = [_cancel(api, journal, entry) for entry in left]
         left = [entry for entry in remaining if entry]

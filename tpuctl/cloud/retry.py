@@ -73,7 +73,9 @@ class RateLimiter:
     def wait(self) -> None:
         """Return when this request may be sent."""
         while True:
-            slot_s = self._take()
+            with self._lock:
+                slot_s = max(self._next_s, self._timer.elapsed_s() - self._burst_s)
+                self._next_s = slot_s + self._interval_s
             wait_s = slot_s - self._timer.elapsed_s()
             if wait_s > 0:
                 self._timer.sleep(wait_s)
@@ -87,12 +89,6 @@ class RateLimiter:
             until_s = self._timer.elapsed_s() + seconds
             self._closed_until_s = max(self._closed_until_s, until_s)
             self._next_s = max(self._next_s, self._closed_until_s)
-
-    def _take(self) -> float:
-        with self._lock:
-            slot_s = max(self._next_s, self._timer.elapsed_s() - self._burst_s)
-            self._next_s = slot_s + self._interval_s
-            return slot_s
 
 
 class Retry(NamedTuple):

@@ -57,7 +57,8 @@ def startup_script(target: GuardTarget | None, own: bytes | None) -> str | None:
             text = own.decode()
     if text is None:
         # Both travel as base64, so that nothing in them means anything to a shell.
-        text = "".join((_HEAD, *_guard_parts(target), *_own_parts(own)))
+        own_parts = () if own is None else (_UNPACK % ("startup-script", _packed(own)), _RUN)
+        text = "".join((_HEAD, *_guard_parts(target), *own_parts))
     size = len(text.encode())
     if size > MAX_SCRIPT_BYTES:
         raise InvalidInputError(
@@ -87,10 +88,6 @@ def _guard_parts(target: GuardTarget | None) -> tuple[str, ...]:
         f"--create-id={target.create_id}",
     )
     return _UNPACK % ("guard.py", _packed(GUARD.read_bytes())), _START % shlex.join(options)
-
-
-def _own_parts(own: bytes | None) -> tuple[str, ...]:
-    return () if own is None else (_UNPACK % ("startup-script", _packed(own)), _RUN)
 
 
 def _packed(content: bytes) -> str:

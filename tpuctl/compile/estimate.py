@@ -188,7 +188,7 @@ def build_fit(
         facts_as_of=load_facts("chips.json")["as_of"],
         notes=tuple(notes),
         warnings=_warnings(request, compilation),
-        why=_reasons(slice_, compilation, largest),
+        reasons=_reasons(slice_, compilation, largest),
     )
 
 

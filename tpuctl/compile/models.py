@@ -196,7 +196,7 @@ class Fit(Outcome):
     facts_as_of: str
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    why: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    reasons: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -207,11 +207,6 @@ class Fit(Outcome):
     def exit_code(self) -> int:
         """1 if the program does not fit."""
         return 0 if self.fits else 1
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The sources of the numbers."""
-        return self.why
 
 
 @dataclass(frozen=True)
@@ -239,7 +234,7 @@ class Comparison(Outcome):
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons of all types."""
-        return tuple(f"{f.accelerator_type}: {reason}" for f in self.types for reason in f.why)
+        return tuple(f"{f.accelerator_type}: {reason}" for f in self.types for reason in f.reasons)
 
 
 def require_even_batch(examples: int, devices: int) -> None:

@@ -227,16 +227,6 @@ class VerifyResult(Outcome):
     maker: str = field(default="tpuctl data presize SRC", metadata={"internal": True})
 
     @property
-    def status(self) -> Status:
-        """Damage is an error."""
-        return "error" if self.damage else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """1 when anything is damaged."""
-        return 1 if self.damage else 0
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """Shards that no manifest lists, and that no reader should touch."""
         return tuple(f"{name} is not listed in the manifest." for name in self.foreign)

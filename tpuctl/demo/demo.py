@@ -51,14 +51,9 @@ class Day(Outcome):
     @property
     def status(self) -> Status:
         """Error if the training failed, attention if an image was quarantined."""
-        if self.launch.returncode:
-            return "error"
-        return "attention" if self.presize.quarantined else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """1 if the training failed."""
-        return 1 if self.launch.returncode else 0
+        if self.presize.quarantined and not self.failures:
+            return "attention"
+        return super().status
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:

@@ -381,11 +381,6 @@ class Profile(Outcome):
         return "partial" if left_out or self.is_damaged else "ok"
 
     @property
-    def exit_code(self) -> int:
-        """1 if a limit was exceeded."""
-        return max((failure.exit_code for failure in self.failures), default=0)
-
-    @property
     def failures(self) -> tuple[TpuctlError, ...]:
         """The limits that were exceeded."""
         return tuple(map(LimitPassedError, self.unmet))

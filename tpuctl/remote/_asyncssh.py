@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from tpuctl.errors import (
     WorkerUnreachableError,
 )
 from tpuctl.remote.access import Access, HostKeys, host_key_changed
-from tpuctl.remote.connection import STDERR_BYTES, connection_lost
+from tpuctl.remote.connection import STDERR_BYTES, Connect, connection_lost
 from tpuctl.remote.hosts import Host
 
 
@@ -152,6 +152,8 @@ class _Ssh:
     def _options(self, host: Host) -> Any:
         known = self._access.host_keys.find(host)
         timeouts = self._access.timeouts
+        # Those of the known key's type, or all with the best first.
+        kinds = [known.split()[0]] if known else _KEY_TYPES
         user_config = Path(os.path.expanduser("~/.ssh/config"))
         public = (path.with_name(f"{path.name}.pub") for path in self._keys.locked)
         locked = [str(path) for path in public if path.is_file()]
@@ -164,7 +166,9 @@ class _Ssh:
             agent_identities=None if host.is_own else locked,
             # Empty, so that every key comes to _Client.validate_host_public_key().
             known_hosts=([], [], []),
-            server_host_key_algs=_signature_algorithms(known),
+            server_host_key_algs=[
+                name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))
+            ],
             encryption_algs=_CIPHERS,
             # The agent compresses what gets smaller.
             compression_algs=None,
@@ -176,20 +180,14 @@ class _Ssh:
         )
 
 
-def _signature_algorithms(known: str | None) -> Sequence[str]:
-    """List host key algorithms: those of the known key's type, or all with the best first."""
-    kinds = [known.split()[0]] if known else _KEY_TYPES
-    return [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
-
-
 @asynccontextmanager
-async def open_ssh(access: Access, workers: int) -> AsyncIterator[_Ssh]:
+async def open_ssh(access: Access, workers: int) -> AsyncIterator[Connect]:
     """Load the keys and connect to the jump host, if there is one."""
     ssh = _Ssh(access, workers)
     if access.jump:
         ssh.jump = await ssh.handshake(access.jump)
     try:
-        yield ssh
+        yield ssh.connect
     finally:
         if ssh.jump:
             ssh.jump.close()

@@ -8,7 +8,7 @@ from statistics import median
 
 from tpuctl.errors import TpuctlError, WorkerUnfitError
 from tpuctl.hardware.types import known_chips
-from tpuctl.outcome import Outcome, Status
+from tpuctl.outcome import Outcome
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connection, call_agent
 from tpuctl.remote.fleet import Fleet, open_fleet, run_async
@@ -49,16 +49,6 @@ class WorkerCheck(Outcome):
 
     workers: tuple[Probe, ...]
     problems: tuple[tuple[int, TpuctlError], ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """An error if there is any problem."""
-        return "error" if self.problems else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the first problem."""
-        return self.problems[0][1].exit_code if self.problems else 0
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
@@ -115,7 +105,7 @@ def find_problems(
     # The median of the workers, not our own clock: what counts is that they agree.
     usual_clock_s = median(probe.clock_s for _, probe in seen)
     usual = {
-        name: _most_common([_version(probe, name) for _, probe in seen])
+        name: Counter(_version(probe, name) for _, probe in seen).most_common(1)[0][0]
         for name in ("python", *PACKAGES)
     }
     usual_chips = chips_per_worker
@@ -172,8 +162,3 @@ def _install(name: str, wanted: str | None) -> str:
     if name == "python":
         return "python3 --version"
     return f"pip install {name}=={wanted}" if wanted else f"pip uninstall -y {name}"
-
-
-def _most_common(values: list[str | None]) -> str | None:
-    """Return the most common value, the first one of several."""
-    return Counter(values).most_common(1)[0][0]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -82,6 +82,10 @@ class Connection(Protocol):
         """Close the connection."""
 
 
+Connect = Callable[[Host], Awaitable[Connection]]
+"""Connects to a worker and authenticates; raises a TpuctlError that names the worker."""
+
+
 class AgentCall:
     """One request to a worker's agent, and its replies frame by frame."""
 
@@ -123,7 +127,10 @@ class AgentCall:
         except wire.WireError as error:
             raise self.malformed(error) from error
         if "refused" in note:
-            self._raise_refusal(self.read(_Refusal, note["refused"]))
+            refused = self.read(_Refusal, note["refused"])
+            error_class, hint = _REFUSALS.get(refused.code, (WorkerError, ""))
+            message = f"{self.host.label}: {refused.message}."
+            raise error_class(message, hint=hint.format(target=self.host.target) or None)
         return kind, note
 
     async def notes(self) -> AsyncIterator[dict[str, Any]]:
@@ -147,7 +154,7 @@ class AgentCall:
             if isinstance(value, dict):
                 value = {**value, "index": self.host.index, "address": self.host.address}
             return from_plain(kind, value)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise self.malformed(error) from error
 
     def malformed(self, error: Exception) -> WorkerError:
@@ -199,11 +206,6 @@ class AgentCall:
         elif "python3" in stderr:
             hint = "Install Python 3.8 or newer there (apt-get install python3)."
         raise WorkerError(f"Could not start the agent on {self.host.label}: {last}", hint=hint)
-
-    def _raise_refusal(self, refused: "_Refusal") -> NoReturn:
-        kind, hint = _REFUSALS.get(refused.code, (WorkerError, ""))
-        message = f"{self.host.label}: {refused.message}."
-        raise kind(message, hint=hint.format(target=self.host.target) or None)
 
 
 @dataclass(frozen=True)
@@ -257,12 +259,9 @@ def connection_lost(host: Host, why: str = "it ended without an error message") 
     )
 
 
-class LocalConnector:
-    """Connects to this machine, without SSH."""
-
-    async def connect(self, host: Host) -> Connection:
-        """Return a connection; nothing can fail yet."""
-        return _LocalConnection(host)
+async def connect_locally(host: Host) -> Connection:
+    """Return a connection to this machine, without SSH; nothing can fail yet."""
+    return _LocalConnection(host)
 
 
 class _LocalConnection:

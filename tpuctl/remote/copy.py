@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,7 +198,8 @@ class _Sending:
                 await one.put(block)
 
         await put(wire.note(coming=coming))
-        blocks = _blocks(self._tree, coming)
+        packed = agent_tree.pack(self._tree.root, list(self._tree.entries), coming)
+        blocks = ((len(data), wire.block(data)) for data in packed)
         while (made := await asyncio.to_thread(next, blocks, None)) is not None:
             size, block = made
             await put(block)
@@ -242,11 +242,6 @@ class _Sending:
         while (block := await upload.blocks.get()) is not None:
             await upload.call.send(block)
         await upload.call.send(wire.note(touch=upload.touched))
-
-
-def _blocks(tree: LocalTree, coming: tuple[int, ...]) -> Iterator[tuple[int, bytes]]:
-    for data in agent_tree.pack(tree.root, list(tree.entries), coming):
-        yield len(data), wire.block(data)
 
 
 async def _download(

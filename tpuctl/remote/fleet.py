@@ -5,11 +5,11 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tpuctl.errors import NotStartedError, TpuctlError
 from tpuctl.remote.access import Access
-from tpuctl.remote.connection import Connection, LocalConnector
+from tpuctl.remote.connection import Connect, Connection, connect_locally
 from tpuctl.remote.hosts import Host, name_workers
 
 T = TypeVar("T")
@@ -17,13 +17,6 @@ Answers = list[T | TpuctlError]
 
 _LAST_TURNS = 3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Connector(Protocol):
-    """Opens connections to workers."""
-
-    async def connect(self, host: Host) -> Connection:
-        """Connect and authenticate; raises a TpuctlError that names the worker."""
 
 
 def require_extra(*, for_folders: bool) -> None:
@@ -34,9 +27,9 @@ def require_extra(*, for_folders: bool) -> None:
         import tpuctl.remote._ignore  # noqa: F401
 
 
-def _open_connector(access: Access | None, workers: int) -> AbstractAsyncContextManager[Connector]:
+def _open_transport(access: Access | None, workers: int) -> AbstractAsyncContextManager[Connect]:
     if access is None:
-        return nullcontext(LocalConnector())
+        return nullcontext(connect_locally)
     from tpuctl.remote._asyncssh import open_ssh
 
     return open_ssh(access, workers)
@@ -46,10 +39,10 @@ class Fleet:
     """One connection each to some workers, or the error where there is none."""
 
     def __init__(
-        self, connector: Connector, hosts: tuple[Host, ...], connections: Answers[Connection]
+        self, connect: Connect, hosts: tuple[Host, ...], connections: Answers[Connection]
     ) -> None:
         self.hosts = hosts
-        self._connector, self._connections = connector, connections
+        self._connect, self._connections = connect, connections
 
     @property
     def unreached(self) -> list[tuple[Host, TpuctlError]]:
@@ -78,7 +71,7 @@ class Fleet:
         """Replace a worker's broken connection by a new one."""
         place = self.hosts.index(host)
         await _close(self._connections[place])
-        connection = self._connections[place] = await self._connector.connect(host)
+        connection = self._connections[place] = await self._connect(host)
         return connection
 
     async def close(self) -> None:
@@ -95,15 +88,15 @@ async def open_fleet(
     With `together`, all or none: if one cannot be reached, the others' answer is NotStartedError,
     because a program for a whole slice would wait for the missing worker forever.
     """
-    async with _open_connector(access, len(hosts)) as connector:
+    async with _open_transport(access, len(hosts)) as connect:
 
-        async def connect(host: Host) -> Connection | TpuctlError:
+        async def try_to_connect(host: Host) -> Connection | TpuctlError:
             try:
-                return await connector.connect(host)
+                return await connect(host)
             except TpuctlError as error:
                 return error
 
-        fleet = Fleet(connector, hosts, await _all(map(connect, hosts)))
+        fleet = Fleet(connect, hosts, await _all(map(try_to_connect, hosts)))
         if together and (unreached := dict(fleet.unreached)):
             await fleet.close()
             why = f"because {name_workers(host.index for host in unreached)} cannot be reached"
@@ -112,7 +105,7 @@ async def open_fleet(
                 or NotStartedError(f"Nothing was started on {host.label}, {why}.")
                 for host in hosts
             ]
-            fleet = Fleet(connector, hosts, answers)
+            fleet = Fleet(connect, hosts, answers)
         try:
             yield fleet
         finally:
@@ -135,13 +128,15 @@ async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all at once; if one raises or we are cancelled, the others are cancelled first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for task in tasks:
             task.cancel()
         # Wait for them: each may still have to stop a command on its worker.
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [task.result() for task in tasks]
+    # What one raised comes first: the others end as cancelled, which would read as Ctrl-C.
+    failed = [task for task in done if task.exception()]
+    return [task.result() for task in failed or tasks]
 
 
 async def _close(connection: Connection | TpuctlError) -> None:

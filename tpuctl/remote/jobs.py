@@ -26,6 +26,7 @@ from tpuctl.remote.run import Command
 STOP_GRACE_S = 10.0
 # `show` must not wait long for the jobs of a TPU that does not answer.
 _SHOW_TIMEOUTS = Timeouts(connect_s=4.0)
+_YEAR_10000_S = 253_402_300_800
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,12 @@ class Jobs(Outcome):
 
     jobs: tuple[Job, ...]
     unreachable: tuple[int, ...]
-    errors: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def status(self) -> Status:
         """Partial when some workers could not be reached."""
         return "partial" if self.unreachable else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the first error."""
-        return self.errors[0].exit_code if self.errors else 0
-
-    @property
-    def failures(self) -> tuple[TpuctlError, ...]:
-        """Why workers could not be reached."""
-        return self.errors
 
 
 @dataclass(frozen=True)
@@ -114,6 +105,11 @@ class JobRecord(JobReport):
     job: str
     argv: tuple[str, ...]
     started_s: float
+
+    def __post_init__(self) -> None:
+        # Later than this is no datetime, and one worker must not fail the list of all jobs.
+        if not 0 <= self.started_s < _YEAR_10000_S:
+            raise ValueError(f"job {self.job} started at {self.started_s}")
 
 
 @dataclass(frozen=True)

@@ -62,12 +62,13 @@ def read_logs(
     note: Callable[[str], None],
     job: str | None = None,
     follow: bool = False,
+    offsets: Mapping[int, int] | None = None,
     tail: int | None = None,
 ) -> Logs:
     """Pass a job's log (default: the newest job's) to `sink`; with `follow` until the job ends.
 
     A broken connection is reopened without losing or repeating a byte, and reported to `note`. With
-    `follow`, the result has the job's exit code.
+    `follow`, the result has the job's exit code. For `offsets` and `tail` see `follow_log`.
     """
     return run_async(
         follow_log(
@@ -76,8 +77,7 @@ def read_logs(
             sink=sink,
             note=note,
             job=check_job(job),
-            listener=LogListener(),
-            offsets={},
+            offsets=offsets or {},
             tail=tail,
             follow=follow,
         )
@@ -91,7 +91,7 @@ async def follow_log(
     sink: Sink,
     note: Callable[[str], None],
     job: str | None,
-    listener: LogListener,
+    listener: LogListener | None = None,
     offsets: Mapping[int, int],
     tail: int | None,
     follow: bool = True,
@@ -100,6 +100,7 @@ async def follow_log(
 
     A worker with an offset (bytes) is read from there, the others from their last `tail` lines.
     """
+    listener = listener or LogListener()
     output = Output(tuple(host.index for host in hosts), sink)
     async with output, open_fleet(hosts, access) as fleet:
         name = await find_job(fleet, job)

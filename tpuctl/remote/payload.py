@@ -16,15 +16,15 @@ _CHIPS = (
     "tpuctl.runtime.local",
     "tpuctl.runtime.holders",
 )
-_PROTOBUF = ("tpuctl.protobuf_wire",)
-# The modules that each module with operations needs, in the order of their imports.
-_NEEDS = {
+NEEDS = {
     "run": ("wire", "process", "run"),
     "jobs": ("wire", "process", "run", "joblog", "jobs"),
     "chips": ("wire", "process", *_CHIPS, "chips"),
-    "top": ("wire", "process", *_CHIPS, "chips", *_PROTOBUF, "metrics", "top"),
+    "top": ("wire", "process", *_CHIPS, "chips", "tpuctl.protobuf_wire", "metrics", "top"),
     "copy": ("wire", "tree", "unpack", "copy"),
 }
+"""The modules that each module with operations needs, in the order of their imports."""
+
 # The same eight digits are read by _PYTHON.
 _LENGTH_DIGITS = 8
 
@@ -58,7 +58,7 @@ def request_bytes(operation: str, **request: object) -> bytes:
 @cache
 def payload(module: str) -> bytes:
     """Return the length and the compressed program for one of the agent's modules."""
-    names = [name if "." in name else f"{_PACKAGE}.{name}" for name in _NEEDS[module]]
+    names = [name if "." in name else f"{_PACKAGE}.{name}" for name in NEEDS[module]]
     packages = {".".join(name.split(".")[:depth]) for name in names for depth in (1, 2, 3)}
     parents = [(name, "") for name in sorted(packages - set(names))]
     sources = [(name, _source(name)) for name in names]
@@ -71,8 +71,3 @@ def payload(module: str) -> bytes:
 def _source(module: str) -> str:
     package, _, name = module.rpartition(".")
     return (resources.files(package) / f"{name}.py").read_text(encoding="utf-8")
-
-
-def shared_modules() -> tuple[str, ...]:
-    """List the modules outside the agent package that are sent with it."""
-    return _CHIPS + _PROTOBUF

@@ -74,17 +74,17 @@ def plan_command(
     """Check a command and its `K=V` variables; raises UsageError."""
     if not argv:
         raise UsageError("No command was given.", hint="Put it after --: -- python train.py")
-    variables = dict(_read_variable(text) for text in env)
+    variables = {}
+    for text in env:
+        name, equals, value = text.partition("=")
+        if not equals or not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"--env {text!r} is not a valid variable.", hint="Example: --env SEED=7"
+            )
+        variables[name] = value
     if any("\0" in text for text in [*argv, *variables.values(), folder or ""]):
         raise UsageError("An argument cannot contain a NUL character.")
     return Command(tuple(argv), variables, folder)
-
-
-def _read_variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not _VARIABLE.fullmatch(name):
-        raise UsageError(f"--env {text!r} is not a valid variable.", hint="Example: --env SEED=7")
-    return name, value
 
 
 def run_command(

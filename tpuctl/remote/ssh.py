@@ -41,8 +41,9 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
         options.append(f"HostKeyAlias={host.key_alias}")
     words = [program, *(word for option in options for word in ("-o", option))]
     words += [word for key in access.keys for word in ("-i", str(key))]
-    if access.jump:
-        words += ["-J", _address(access.jump)]
+    if jump := access.jump:
+        name = f"[{jump.address}]" if ":" in jump.address else jump.address
+        words += ["-J", f"{jump.user}@{name}:{jump.port}"]
     if host.port != SSH_PORT:
         words += ["-p", str(host.port)]
     return Shell(host.index, host.address, (*words, "--", f"{host.user}@{host.address}"))
@@ -51,8 +52,3 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
 def open_shell(shell: Shell) -> NoReturn:
     """Replace this process by ssh."""
     os.execv(shell.argv[0], shell.argv)
-
-
-def _address(host: Host) -> str:
-    name = f"[{host.address}]" if ":" in host.address else host.address
-    return f"{host.user}@{name}:{host.port}"

@@ -13,7 +13,7 @@ from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.placement import complete_plan
-from tpuctl.cloud.plan import CreateOptions, plan_create
+from tpuctl.cloud.plan import plan_create
 from tpuctl.cloud.tpu import known_type
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.progress import OnProgress, silent
@@ -27,7 +27,7 @@ from tpuctl.remote.logs import read_logs
 from tpuctl.remote.output import Sink
 from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
-from tpuctl.supervise.follow import FollowResult, JobFollower, show_log
+from tpuctl.supervise.follow import FIRST_LINES, FollowResult, JobFollower
 from tpuctl.supervise.models import (
     JobAttempt,
     JobSpec,
@@ -115,7 +115,12 @@ class Actions:
 
     def create(self, state: WatchState) -> None:
         """Create a TPU from the recipe, or resume a create; raises why there is none."""
-        recipe = self._with_key(state.recipe)
+        recipe = state.recipe
+        if not has_os_login(recipe.metadata):
+            # With our key in its metadata from the start, nothing has to wait for an update.
+            pair = key_for_tpus(state_dir(), self._login.key)
+            metadata = with_key(recipe.metadata, self._login.user, pair)
+            recipe = replace(recipe, metadata=metadata)
         if recipe.max_usd is not None:
             recipe = replace(recipe, max_usd=recipe.max_usd - state.spent_usd)
         plan = complete_plan(self._api, plan_create(replace(recipe, watch=state.watch)))
@@ -134,13 +139,6 @@ class Actions:
             raise result.error
         for warning in result.warnings:
             self._note(f"Warning: {warning}")
-
-    def _with_key(self, recipe: CreateOptions) -> CreateOptions:
-        """Give the new TPU our key from the start, so that nothing has to wait for it."""
-        if has_os_login(recipe.metadata):
-            return recipe
-        pair = key_for_tpus(state_dir(), self._login.key)
-        return replace(recipe, metadata=with_key(recipe.metadata, self._login.user, pair))
 
     def delete(self, state: WatchState) -> None:
         """Delete exactly the TPU that was observed last, and wait until it is gone."""
@@ -224,7 +222,16 @@ class Actions:
         """Show the rest of the log of a job that has ended, where it can be read."""
         try:
             hosts, access = self._workers()
-            show_log(hosts, access, job, self._offsets.get(job), sink=self._sink)
+            read = self._offsets.get(job)
+            read_logs(
+                hosts,
+                access,
+                sink=self._sink,
+                note=lambda _: None,
+                job=job,
+                offsets=read,
+                tail=FIRST_LINES if read is None else None,
+            )
         except TpuctlError as error:
             self._note(f"Warning: could not read the end of the job's log: {error}")
 

@@ -134,30 +134,6 @@ class FollowResult:
     lost: dict[int, TpuctlError] = field(default_factory=dict)
 
 
-def show_log(
-    hosts: tuple[Host, ...],
-    access: Access,
-    job: str,
-    offsets: Mapping[int, int] | None,
-    *,
-    sink: Sink,
-) -> None:
-    """Show a log from where it was last read, or its last lines, up to its current end."""
-    run_async(
-        follow_log(
-            hosts,
-            access,
-            sink=sink,
-            note=lambda _: None,
-            job=job,
-            listener=LogListener(),
-            offsets=offsets or {},
-            tail=FIRST_LINES if offsets is None else None,
-            follow=False,
-        )
-    )
-
-
 @dataclass
 class JobFollower(LogListener):
     """Shows a job's output and checks the TPU while it runs.

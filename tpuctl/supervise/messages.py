@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tpuctl.errors import AlreadyExistsError, CommandFailedError, TpuctlError, WrongStateError
-from tpuctl.outcome import Outcome, Status
+from tpuctl.outcome import Outcome
 from tpuctl.supervise.models import (
     CloseAttempt,
     CreateTpu,
@@ -74,16 +74,6 @@ class WatchResult(Outcome):
     usd_per_hour: float | None
     tail: tuple[str, ...] = ()
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
-
-    @property
-    def status(self) -> Status:
-        """`error` when the job was given up."""
-        return "error" if self.error else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """0 when the job is done; the job's own exit code when it failed."""
-        return self.error.exit_code if self.error else 0
 
     @property
     def warnings(self) -> tuple[str, ...]:

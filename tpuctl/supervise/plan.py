@@ -128,12 +128,7 @@ class WatchPlan(Outcome):
     goes_on_with: str | None
     watch_state: WatchState = field(metadata={"internal": True})
     spec: JobSpec = field(metadata={"internal": True})
-    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Zones in which a replacement cannot be created."""
-        return self.notes
+    warnings: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def creates_now(self) -> bool:
@@ -208,7 +203,7 @@ def plan_watch(
         goes_on_with=state.open.job if state.open else None,
         watch_state=state,
         spec=spec,
-        notes=tuple(f"Skipping {zone}: {why}." for zone, why in elsewhere if why),
+        warnings=tuple(f"Skipping {zone}: {why}." for zone, why in elsewhere if why),
     )
 
 

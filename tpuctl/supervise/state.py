@@ -45,16 +45,23 @@ def next_state(state: WatchState, step: Step, seen: Observation, now: datetime) 
             removing = PendingDeletion(seen.tpu.id, step.reason, step.is_bad_host)
             return replace(state, removing=removing)
         case ForgetTpu():
-            return _after_deletion(state)
+            removed = state.removing
+            is_ours = removed and state.tpu and state.tpu.id == removed.id
+            replaced = state.replaced + bool(removed and removed.is_bad_host)
+            state = replace(state, removing=None, replaced=replaced, seen_leaving=False)
+            return _without_tpu(state) if is_ours else state
         case CreateTpu():
             return replace(_without_tpu(state), creating=True)
-        case LaunchJob():
-            return _with_launch(state, step, seen, now)
+        case LaunchJob() if not state.open or state.open.job != step.job:
+            running = RunningAttempt(step.number, step.job, seen.tpu.id, seen.tpu.zone, now)
+            return replace(state, open=running, serial=state.serial + 1)
         case StopJobs():
             is_open = state.open and state.open.job in step.jobs
             return replace(state, open=None) if is_open else state
-        case CloseAttempt():
-            return _with_closed(state, step, now)
+        case CloseAttempt() if state.open:
+            known = {**shared(JobAttempt, state.open), **shared(JobAttempt, step)}
+            attempts = (*state.attempts, JobAttempt(**known, ended=now))
+            return replace(state, open=None, attempts=attempts)
     return state
 
 
@@ -73,35 +80,10 @@ def _with_observation(state: WatchState, seen: Observation) -> WatchState:
     return state
 
 
-def _after_deletion(state: WatchState) -> WatchState:
-    removed = state.removing
-    replaced = state.replaced + bool(removed and removed.is_bad_host)
-    state = replace(state, removing=None, replaced=replaced, seen_leaving=False)
-    is_ours = removed and state.tpu and state.tpu.id == removed.id
-    return _without_tpu(state) if is_ours else state
-
-
 def _without_tpu(state: WatchState) -> WatchState:
     """Forget the TPU; its cost counts against the budget."""
     cost = state.tpu.usd_so_far if state.tpu else 0.0
     return replace(state, tpu=None, spent_usd=state.spent_usd + cost)
-
-
-def _with_launch(
-    state: WatchState, step: LaunchJob, seen: Observation, now: datetime
-) -> WatchState:
-    if state.open and state.open.job == step.job:
-        return state
-    running = RunningAttempt(step.number, step.job, seen.tpu.id, seen.tpu.zone, now)
-    return replace(state, open=running, serial=state.serial + 1)
-
-
-def _with_closed(state: WatchState, step: CloseAttempt, now: datetime) -> WatchState:
-    attempt = state.open
-    if attempt is None:
-        return state
-    ended = JobAttempt(**shared(JobAttempt, attempt), **shared(JobAttempt, step), ended=now)
-    return replace(state, open=None, attempts=(*state.attempts, ended))
 
 
 SCHEMA = "tpuctl-watch/1"

@@ -71,7 +71,7 @@ class Bench(Outcome):
     epochs: int
     rows: tuple[Row, ...]
     plot: str | None
-    errors: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def place(self) -> str:
@@ -81,19 +81,7 @@ class Bench(Outcome):
     @property
     def status(self) -> Status:
         """Partial if some runs failed, error if all did."""
-        if not self.errors:
-            return "ok"
-        return "partial" if self.rows else "error"
-
-    @property
-    def exit_code(self) -> int:
-        """1 if any run failed."""
-        return 1 if self.errors else 0
-
-    @property
-    def failures(self) -> tuple[TpuctlError, ...]:
-        """The runs that failed, each with its command."""
-        return self.errors
+        return "partial" if self.failures and self.rows else super().status
 
 
 @dataclass(frozen=True)

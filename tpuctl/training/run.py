@@ -60,9 +60,7 @@ class Training(LaunchPlan):
     @property
     def status(self) -> Status:
         """Error if the script failed, attention if a device was idle or waited for input."""
-        if self.returncode:
-            return "error"
-        return "attention" if self.warnings else "ok"
+        return "attention" if self.warnings else super().status
 
     @property
     def warnings(self) -> tuple[str, ...]:

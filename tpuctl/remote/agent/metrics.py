@@ -71,7 +71,8 @@ class _Client:
             + _frame(_DATA, _END_STREAM, self._stream, message)
         )
         body, trailers = self._read_stream()
-        status, reason = _status(trailers)
+        number, reason = _header(trailers, b"grpc-status"), _header(trailers, b"grpc-message")
+        status = int(number) if number.isdigit() else 0
         if status == _UNIMPLEMENTED or (status and name in reason):
             return b""
         if status:
@@ -142,18 +143,13 @@ def _literal(name: bytes, value: bytes) -> bytes:
     return name + bytes([len(value)]) + value
 
 
-def _status(trailers: bytes) -> tuple[int, str]:
-    """Read the gRPC status and message from the trailers; 0 where there is none."""
-    number = _header(trailers, b"grpc-status")
-    return (int(number) if number.isdigit() else 0), _header(trailers, b"grpc-message")
-
-
 def _header(block: bytes, name: bytes) -> str:
+    """Read a header; empty where there is none, or where it is Huffman-coded."""
     start = block.find(name)
     if start < 0:
         return ""
     size = block[start + len(name)]
-    # The highest bit means Huffman coding, which we do not decode.
+    # The highest bit means Huffman coding.
     if size & 0x80:
         return ""
     value = block[start + len(name) + 1 :][:size]

@@ -20,7 +20,7 @@ from tpuctl.remote.agent.tree import (
     is_part,
     part_name,
 )
-from tpuctl.remote.agent.wire import Refusal, WireError
+from tpuctl.remote.agent.wire import Refusal, WireError, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Receiver:
             taken = data[at : at + self._missing]
             at += len(taken)
             self._missing -= len(taken)
-            _write(self._file, taken)
+            send(taken, self._file)
             if self._missing or at >= len(data):
                 break
             self._end(data[at : at + 1])
@@ -329,8 +329,3 @@ def _check_kind(entry: TreeEntry, state: os.stat_result) -> None:
     if is_folder != (entry.kind == FOLDER):
         what = "is a folder" if is_folder else "is not a folder"
         raise Refusal("in_the_way", f"{entry.path!r} {what} there")
-
-
-def _write(file: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(file, data) :]
