@@ -119,7 +119,7 @@ def _copied(result: CopyResult) -> RenderableType:
     lines = [f"Nothing to do: {what} of {result.address}: {result.path}"]
     if result.fetched_bytes:
         fetched = f"{format_bytes(result.fetched_bytes)} in {format_duration(result.seconds)}"
-        lines = [f"CopyResults {what} of {result.address} ({fetched}): {result.path}"]
+        lines = [f"Copied {what} of {result.address} ({fetched}): {result.path}"]
     if result.evicted:
         lines.append(f"Deleted to make room: {list_some(result.evicted)}")
     reader = "open_tf_dataset" if result.format == "tfrecord" else "open_batches"

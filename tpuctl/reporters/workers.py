@@ -72,7 +72,7 @@ def render_copied(result: CopyResults) -> str | None:
         return f"Nothing to copy: {format_count(files, 'file')} unchanged on {workers} ({took})."
     unchanged = f"; {format_count(files - sent, 'file')} unchanged" if sent < files else ""
     where = f"{result.direction.value} {workers} in {took}"
-    return f"CopyResults {format_count(sent, 'file')} ({size}) {where}{unchanged}."
+    return f"Copied {format_count(sent, 'file')} ({size}) {where}{unchanged}."
 
 
 def render_shell(result: Shell) -> str:
