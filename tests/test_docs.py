@@ -29,3 +29,16 @@ def test_every_link_in_the_documents_leads_somewhere() -> None:
     ]
     assert links
     assert [link for link in links if not (link[0].parent / link[1]).exists()] == []
+
+
+def test_every_module_on_the_map_exists() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folders = [ROOT, ROOT / "tpuctl", *filter(Path.is_dir, (ROOT / "tpuctl").rglob("*"))]
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", page)
+    assert len(names) > 40
+    # After its first mention with a folder, a module is named alone.
+    assert [name for name in names if not any((at / name).exists() for at in folders)] == []
+    packages = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE))))
+    assert packages == {
+        path.name for path in (ROOT / "tpuctl").iterdir() if (path / "__init__.py").is_file()
+    }
