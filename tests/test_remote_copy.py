@@ -519,7 +519,7 @@ def test_the_command_line_says_how_much_was_copied(tpuctl, own: Slice, code: Pat
     first = tpuctl("cp", str(code), ":code", *where)
     assert "Copied 5 files (586 KiB) to each of 2 workers" in first.stdout
     second = tpuctl("cp", str(code), ":code", *where)
-    assert "Nothing had changed in 5 files on each of 2 workers" in second.stdout
+    assert "Nothing to copy: 5 files unchanged on each of 2 workers" in second.stdout
     data = tpuctl("cp", str(code), ":code", *where, "--json").data
     assert [worker["sent"] for worker in data["workers"]] == [0, 0]
     assert issubclass(UsageError, TpuctlError)

@@ -300,7 +300,7 @@ def test_the_command_line_starts_lists_follows_and_stops(tpuctl, own: Slice) -> 
     assert again in started.stdout
     assert "running" in tpuctl("logs", *where, "--list").stdout
     assert tpuctl("logs", *where, "--list", "--json").data["jobs"][0]["job"] == "train"
-    assert "Job train was stopped on workers 0-1." in tpuctl("stop", *where).stdout
+    assert "Stopped job train on workers 0-1." in tpuctl("stop", *where).stdout
     assert tpuctl("logs", *where, "-f").exit_code == 143
     assert tpuctl("logs", *where, "--job", "nothing").exit_code == 1
     assert tpuctl("run", *where, "--job", "../x", "--", "true").exit_code == 2

@@ -34,7 +34,7 @@ def render_create_plan(plan: CreatePlan) -> RenderableType:
         f"runtime version {plan.runtime_version}."
     )
     order = "all at once, and the first TPU wins" if plan.queued else "one after the other"
-    footer = layout.text(f"Zones are tried {order}. {_price_date(plan)}")
+    footer = layout.text(f"Tried {order}. {_price_date(plan)}")
     return layout.stack(layout.text(title, "bold"), "", table, "", footer)
 
 
