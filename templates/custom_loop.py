@@ -341,12 +341,12 @@ def main() -> None:
         signal.signal(number, lambda number, frame: stopped.append(number))
     step_s, wait_s, spoken = [], [], time.perf_counter()
     for step in range(first_step, total_steps):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         rows = rows_of(step, len(x), args.batch_size, args.seed)
         batch = spread(strategy, x[rows], y[rows])
-        wait_s.append(time.perf_counter() - begun)
+        wait_s.append(time.perf_counter() - started)
         loss = float(train_step(*batch))
-        step_s.append(time.perf_counter() - begun)
+        step_s.append(time.perf_counter() - started)
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
         if leaving or (step + 1) % args.save_every == 0:
             values = {name: variable.numpy() for name, variable in variables.items()}

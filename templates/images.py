@@ -327,7 +327,7 @@ class Steps(keras.callbacks.Callback):
         """Start the clock, and the trace after the executions that compile."""
         if self.args.trace and self.executions == 3:
             profiler()[0](str(self.path.with_name("trace")))
-        self.batch, self.begun = batch, time.perf_counter()
+        self.batch, self.started = batch, time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         """Stop the clock; the last execution of an epoch may hold fewer steps than the others."""
@@ -337,7 +337,7 @@ class Steps(keras.callbacks.Callback):
         self.executions += 1
         if self.args.trace and self.executions == 3 + self.args.trace:
             profiler()[1]()
-        self.seconds += [(time.perf_counter() - self.begun) / done] * done
+        self.seconds += [(time.perf_counter() - self.started) / done] * done
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:

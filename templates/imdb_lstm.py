@@ -159,14 +159,14 @@ class Steps(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         """Start the clock."""
-        self.batch, self.begun = batch, time.perf_counter()
+        self.batch, self.started = batch, time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         """Stop the clock; the last execution of an epoch may hold fewer steps than the others."""
         float(logs["loss"])  # waits for the device
         done = min(batch + 1, self.params["steps"]) - self.batch
         self.step += done
-        self.seconds += [(time.perf_counter() - self.begun) / done] * done
+        self.seconds += [(time.perf_counter() - self.started) / done] * done
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:

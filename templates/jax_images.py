@@ -394,19 +394,19 @@ def main() -> None:
     for count in range(first_step + 1, total_steps + 1):
         if args.trace and count == first_step + 4:
             jax.profiler.start_trace(str(out / "trace"))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             local = next(batches)
         except UNREADABLE as error:
             raise SystemExit(
                 f"--data: {args.data} is damaged ({error}). See where: tpuctl data verify --deep"
             ) from None
-        wait_s.append(time.perf_counter() - begun)
+        wait_s.append(time.perf_counter() - started)
         # Every host gives its part; together they are the global batch.
         batch = [jax.make_array_from_process_local_data(split, array) for array in local]
         state, figures = step(state, *batch)
         accuracies.append(float(figures["accuracy"]))
-        step_s.append(time.perf_counter() - begun)
+        step_s.append(time.perf_counter() - started)
         if args.trace and count == first_step + 3 + args.trace:
             jax.profiler.stop_trace()
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
