@@ -204,7 +204,7 @@ def test_the_command_line_copies_starts_follows_and_stops(
         )
         assert follower.stdout
         assert follower.stdout.readline() == b"begun\n"
-        assert "was stopped" in tpuctl("stop", *where, "--job", job).stdout
+        assert "Stopped job" in tpuctl("stop", *where, "--job", job).stdout
         assert follower.communicate()[0] == b""
         assert follower.returncode == 143
         assert alive(marker) == []
