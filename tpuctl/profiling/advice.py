@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 
 from tpuctl.profiling import advice_tf_data as tf_data
-from tpuctl.profiling.case import Situation
-from tpuctl.profiling.models import PYTHON_KINDS, Advice
+from tpuctl.profiling.case import PYTHON_KINDS, Situation
+from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
 

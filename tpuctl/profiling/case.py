@@ -7,6 +7,7 @@ from tpuctl.profiling.models import Advice, Measurement, Phase, Stage, Vcpus, Ve
 from tpuctl.profiling.reference import Thresholds, thresholds
 from tpuctl.profiling.whatif import Change
 
+PYTHON_KINDS = ("torch", "grain", "iterable")
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
 
 

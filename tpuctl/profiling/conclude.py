@@ -6,9 +6,8 @@ from functools import partial
 
 import tpuctl
 from tpuctl.profiling.advice import advise
-from tpuctl.profiling.case import CPU_REGIMES, Case, Finding, Situation, build_case
+from tpuctl.profiling.case import CPU_REGIMES, PYTHON_KINDS, Case, Finding, Situation, build_case
 from tpuctl.profiling.models import (
-    PYTHON_KINDS,
     Device,
     Measurement,
     Phase,

@@ -24,7 +24,6 @@ Verdict = Literal[
     "unknown",
 ]
 
-PYTHON_KINDS = ("torch", "grain", "iterable")
 NOTABLE_SHARE = 0.1
 
 
