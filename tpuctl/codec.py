@@ -34,7 +34,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(cls: type[T], value: Any) -> T:
-    """Build a dataclass from JSON values; unknown keys and internal fields are ignored.
+    """Build a dataclass from JSON values; unknown keys are ignored.
 
     Raises ValueError, with the path of the field, for a missing key or a value of the wrong type.
     """
@@ -100,7 +100,7 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
     hints = _hints(kind)
     given = {}
     for field in filter(lambda field: field.init, dataclasses.fields(kind)):
-        if field.name in value and not field.metadata.get("internal"):
+        if field.name in value:
             given[field.name] = _read(hints[field.name], value[field.name], f"{where}.{field.name}")
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{where}.{field.name} is missing")
