@@ -11,7 +11,7 @@ from tests.cloud_world import CloudWorld, Worlds
 from tpuctl.cloud.gc import find_orphans
 from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.models import NodeRequest
-from tpuctl.cloud.requests import FOUND, SURELY_MISSING, reconcile
+from tpuctl.cloud.requests import FOUND, SURELY_MISSING, reconcile, zombie_warning
 
 A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
@@ -52,7 +52,7 @@ def test_with_nothing_open_no_request_is_made(world: Worlds, journal: Journal) -
         intend(here, journal, phase=phase)
     intend(here, journal, project="another")
     intend(here, journal, endpoint="tpu.googleapis.com")
-    assert reconcile(here.api, journal).zombies == ()
+    assert reconcile(here.api, journal) == ()
     assert here.emulator.requests == []
 
 
@@ -90,7 +90,7 @@ def test_a_tpu_that_became_ready_after_the_crash_is_found(
     reconcile(here.api, journal)
     assert now(journal, entry).phase == "accepted"
     here.clock.sleep(200)
-    assert reconcile(here.api, journal).zombies == ()
+    assert reconcile(here.api, journal) == ()
     found = now(journal, entry)
     assert (found.phase, found.outcome) == ("ready", FOUND)
     assert found.node_id == here.api.get_node("t1", zone=A).id
@@ -103,12 +103,12 @@ def test_what_was_given_up_and_exists_is_a_zombie_and_not_touched(
     entry = intend(here, journal, phase="abandoned")
     send(here, entry)
     settled = reconcile(here.api, journal)
-    assert [zombie.create_id for zombie in settled.zombies] == [entry.create_id]
-    assert "tpuctl gc --yes" in settled.warnings[0]
+    assert [zombie.create_id for zombie in settled] == [entry.create_id]
+    assert "tpuctl gc --yes" in zombie_warning(settled[0])
     assert here.requests["delete_node"] == 0
     here.api.delete_node("t1", zone=A)
     here.clock.sleep(60)
-    assert reconcile(here.api, journal).zombies == ()
+    assert reconcile(here.api, journal) == ()
 
 
 def test_the_others_of_a_race_that_was_won_are_zombies(world: Worlds, journal: Journal) -> None:
@@ -119,7 +119,7 @@ def test_the_others_of_a_race_that_was_won_are_zombies(world: Worlds, journal: J
     send(here, lost)
     send(here, won)
     here.clock.sleep(200)
-    assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [A]
+    assert [zombie.zone for zombie in reconcile(here.api, journal)] == [A]
     assert (now(journal, won).phase, now(journal, lost).phase) == ("ready", "abandoned")
 
 
@@ -130,7 +130,7 @@ def test_of_two_that_won_the_same_race_the_cheaper_stays(world: Worlds, journal:
     for entry in (dear, cheap):
         send(here, entry)
     here.clock.sleep(200)
-    assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [A]
+    assert [zombie.zone for zombie in reconcile(here.api, journal)] == [A]
     assert (now(journal, cheap).phase, now(journal, dear).phase) == ("ready", "abandoned")
     assert [find.zone for find in find_orphans(here.api, journal=journal).found] == [A]
 
@@ -145,7 +145,7 @@ def test_one_that_users_were_told_of_wins_over_a_cheaper_one(
     reconcile(here.api, journal)
     late = intend(here, journal, B, kind="queued", race="r", usd_per_hour=9.60)
     send(here, late)
-    assert [zombie.zone for zombie in reconcile(here.api, journal).zombies] == [B]
+    assert [zombie.zone for zombie in reconcile(here.api, journal)] == [B]
     assert now(journal, first).phase == "ready"
 
 
@@ -157,7 +157,7 @@ def test_a_dead_one_wins_no_race(world: Worlds, journal: Journal) -> None:
     for entry in (dead, waiting):
         send(here, entry)
     here.clock.sleep(250)
-    assert reconcile(here.api, journal).zombies == ()
+    assert reconcile(here.api, journal) == ()
     assert now(journal, waiting).phase == "accepted"
 
 
@@ -168,16 +168,16 @@ def test_the_requests_of_a_command_that_still_runs_are_its_own(
     with journal.session() as session:
         entry = intend(here, journal, session=session, phase="abandoned")
         send(here, entry)
-        assert reconcile(here.api, journal).zombies == ()
+        assert reconcile(here.api, journal) == ()
         assert here.requests["list_nodes"] == 0
-    assert len(reconcile(here.api, journal).zombies) == 1
+    assert len(reconcile(here.api, journal)) == 1
 
 
 def test_another_tpu_of_the_name_does_not_count(world: Worlds, journal: Journal) -> None:
     here = world(TWO)
     entry = intend(here, journal, phase="abandoned")
     send(here, replace(entry, create_id=new_create_id()))
-    assert reconcile(here.api, journal).zombies == ()
+    assert reconcile(here.api, journal) == ()
     assert now(journal, entry).missing_since == here.clock.now()
 
 

@@ -8,7 +8,7 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.endpoint import PRACTICE_PROJECT, Endpoint, parse_endpoint, quietly
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES
-from tpuctl.cloud.requests import reconcile
+from tpuctl.cloud.requests import reconcile, zombie_warning
 from tpuctl.cloud.retry import load_retry_policy, with_retries
 from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.errors import MissingExtraError, TryAgainError, UnavailableError
@@ -31,7 +31,7 @@ def open_cloud(project: str | None = None) -> Cloud:
     """Connect to a project and reconcile the journal; raises what `connect` raises."""
     api, journal = connect(project), Journal()
     try:
-        return Cloud(api, journal, reconcile(api, journal).warnings)
+        return Cloud(api, journal, tuple(map(zombie_warning, reconcile(api, journal))))
     except TryAgainError as error:
         return Cloud(api, journal, (f"Could not check earlier create requests: {error}",))
 

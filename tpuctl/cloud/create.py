@@ -60,7 +60,7 @@ def create(
     api: TpuApi,
     plan: CreatePlan,
     *,
-    journal: Journal | None = None,
+    journal: Journal,
     wait: bool = True,
     timeout_s: float | None = None,
     on_interrupt: Callable[[], Choice] = lambda: "cancel",
@@ -73,7 +73,6 @@ def create(
     for a zone and no limit for a queue. Raises StoppedError on Ctrl-C, once `on_interrupt` has
     decided what happens to the requests in progress.
     """
-    journal = journal or Journal()
     with journal.session() as session:
         creation = _Creation(api, plan, journal, session, timeout_s, on_progress, on_attempt)
         try:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tpuctl.cloud.api import TpuApi
@@ -211,35 +210,27 @@ def _missing(api: TpuApi, journal: Journal, entry: JournalEntry) -> JournalEntry
     return None
 
 
-@dataclass(frozen=True)
-class Reconciled:
-    """The result of reconciling the journal; `zombies` were cancelled, but exist."""
-
-    zombies: tuple[JournalEntry, ...] = ()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """TPUs that cost money although nobody wants them."""
-        return tuple(
-            f"{entry.name} in {entry.zone} was created after its request was cancelled; to delete "
-            "it: tpuctl gc --yes"
-            for entry in self.zombies
-        )
+def zombie_warning(entry: JournalEntry) -> str:
+    """Warn of a TPU that costs money although its request was cancelled."""
+    return (
+        f"{entry.name} in {entry.zone} was created after its request was cancelled; to delete it: "
+        "tpuctl gc --yes"
+    )
 
 
-def reconcile(api: TpuApi, journal: Journal | None = None) -> Reconciled:
-    """Update the journal to what exists; deletes nothing.
+def reconcile(api: TpuApi, journal: Journal) -> tuple[JournalEntry, ...]:
+    """Update the journal to what exists; returns the requests that were cancelled, but exist.
 
-    Sends no request while no entry is open. Entries of a running command are left alone.
+    Deletes nothing, and sends no request while no entry is open. Entries of a running command are
+    left alone.
     """
-    journal = journal or Journal()
     unsettled = [
         entry
         for entry in journal.entries(api)
         if entry.phase not in ("ready", "closed") and not journal.is_alive(entry.session)
     ]
     if not unsettled:
-        return Reconciled()
+        return ()
     existing = _list_existing(api, unsettled)
     now = api.clock.now()
     settled = [
@@ -259,8 +250,7 @@ def reconcile(api: TpuApi, journal: Journal | None = None) -> Reconciled:
         else entry
         for entry in settled
     ]
-    zombies = (e for e in after_races if e.phase == "abandoned" and not e.missing_since)
-    return Reconciled(tuple(zombies))
+    return tuple(e for e in after_races if e.phase == "abandoned" and not e.missing_since)
 
 
 def _winners(
