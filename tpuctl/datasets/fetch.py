@@ -81,13 +81,14 @@ def fetch_shards(
     ]
     work = [(one, number) for one in arriving for number in one.missing()]
     missing = sum(_size(one, number) for one, number in work)
-    arrived, lock = data_set.bytes - missing, threading.Lock()
+    total = data_set.bytes
+    arrived, lock = total - missing, threading.Lock()
 
     def on_arrival(count: int) -> None:
         nonlocal arrived
         with lock:
             arrived += count
-            on_progress(Progress("fetch", arrived / MIB, data_set.bytes / MIB, "MiB"))
+            on_progress(Progress("fetch", arrived / MIB, total / MIB, "MiB"))
 
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="fetch") as threads:
         running = [threads.submit(_fetch_piece, storage, one, n, on_arrival) for one, n in work]
