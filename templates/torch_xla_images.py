@@ -1,39 +1,27 @@
 """Train an image classifier with PyTorch/XLA on one TPU device or on all of them.
 
     python torch_xla_images.py --data shards --epochs 5  # made by tpuctl data presize
-    python torch_xla_images.py --data fake --steps 20    # no data, any laptop
-    python torch_xla_images.py --data fake --steps 20 --cpu-devices 2  # two devices
-    python torch_xla_images.py --data fake --find-lr     # which learning rate?
+    python torch_xla_images.py --data fake --steps 20 --cpu-devices 2  # no data, any laptop
+    python torch_xla_images.py --data fake --find-lr     # suggests a learning rate
     python torch_xla_images.py --data shards --predict   # with the model in --out
 
-One-cycle learning rate, a learning-rate finder, a sampler that gives every
-process its own part of an epoch, prediction of any number of pictures.
-Several devices are a mesh in this one process (xla-spmd: the compiler
-splits the batch and adds the gradients up), or a process each (the
-xla-launch strategies). Without a TPU it runs on the CPU (PJRT_DEVICE=CPU).
-
-Interrupt it: the same command resumes at the next step and ends with the
-same weights. As a process for each device, and when killed, it goes on
-from the last of its --save-every checkpoints. Needs torch and torch_xla of
-the same release.
-
+Several devices are a mesh in one process (xla-spmd), or have a process each
+(xla-launch). Interrupt it: the same command resumes at the next step and
+ends with the same weights. Killed, or with a process for each device, it
+resumes from the last checkpoint. torch and torch_xla must be one release.
 Measured: 240 pictures of scikit-learn's digits 0, 1 and 2, --batch-size 24
 --epochs 5 on two vCPUs: 100 % of the 24 kept for the test.
 """
 
 import argparse
-import contextlib
 import csv
-import glob
+import functools
+import io
 import itertools
 import json
 import math
-import mmap
 import os
 import signal
-import statistics
-import struct
-import sys
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -41,14 +29,20 @@ from pathlib import Path
 
 import numpy as np
 
+# With a mesh the compiler of torch_xla 2.9 warns of its own age, once for every program.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+CHIPS = [*Path("/dev").glob("accel*")] or [*Path("/dev").glob("vfio/[0-9]*")]
+os.environ.setdefault("PJRT_DEVICE", "TPU" if CHIPS else "CPU")
 try:
+    import fsspec
     import torch
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    import torch_xla.distributed.spmd as xs
+    import torch_xla.runtime as xr
     from torch import nn
-    from torch.utils.data.distributed import DistributedSampler
 except ModuleNotFoundError as error:
-    raise SystemExit(
-        f"{error}. Install it: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'"
-    ) from None
+    raise SystemExit(f"{error}: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'") from None
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--data", default="fake", help="folder or gs:// address of shards, or 'fake'")
@@ -72,68 +66,150 @@ parser.add_argument("--image-size", type=int, default=64, help="only for --data 
 parser.add_argument("--trace", type=int, help="record so many steps into OUT/trace")
 parser.add_argument("--cpu-devices", type=int, help="split the CPU into virtual devices")
 
-# `tpuctl launch` picks from these.
-FRAMEWORKS = ("torch",)
-# What a damaged shard or picture ends in.
-UNREADABLE = (OSError, IndexError, KeyError, ValueError, struct.error)
-CHANNELS = (32, 64, 128, 256)
-FAKE_PICTURES = 320
-MOMENTUM = 0.9
+FRAMEWORKS = ("torch",)  # `tpuctl launch` picks from these
 
 
 # ---- Devices -------------------------------------------------------------------------------------
-def choose_strategy(args: argparse.Namespace) -> str:
-    """Decide, and set what torch_xla reads once, when it is imported."""
-    chips = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
-    if args.strategy == "xla-launch-pop-addresses":
-        # On Kaggle it names fewer processes than there are chips.
+def open_devices(args: argparse.Namespace) -> str:
+    """Choose the strategy, and set what torch_xla reads when it opens the devices."""
+    if args.strategy == "xla-launch-pop-addresses":  # on Kaggle it names too few processes
         os.environ.pop("TPU_PROCESS_ADDRESSES", None)
-    if not chips or args.cpu_devices or args.strategy == "cpu":
+    if args.cpu_devices or args.strategy == "cpu":
         os.environ["PJRT_DEVICE"] = "CPU"
-    on_cpu = os.environ.get("PJRT_DEVICE") == "CPU"
-    pretended = args.cpu_devices or int(os.environ.get("CPU_NUM_DEVICES", "1"))
-    several = (pretended if on_cpu else len(chips)) > 1
-    strategy = args.strategy
+    on_cpu, strategy = os.environ["PJRT_DEVICE"] == "CPU", args.strategy
+    virtual = args.cpu_devices or int(os.environ.get("CPU_NUM_DEVICES", "1"))
     if strategy == "auto":
-        strategy = "xla-spmd" if several else "xla-single"
+        strategy = "xla-spmd" if (virtual if on_cpu else len(CHIPS)) > 1 else "xla-single"
     if on_cpu:
-        # Pretended devices exchange gradients inside of one program only: as a mesh. Processes and
-        # threads run a program each, and torch_xla 2.9 on the CPU waits there without end.
+        # Virtual CPU devices exchange gradients within one program only, so as a mesh. With one
+        # program for each process or thread, torch_xla 2.9 waits forever.
         strategy = strategy if strategy == "xla-spmd" else "xla-single"
-        os.environ["CPU_NUM_DEVICES"] = str(pretended if strategy == "xla-spmd" else 1)
+        os.environ["CPU_NUM_DEVICES"] = str(virtual if strategy == "xla-spmd" else 1)
+    if strategy == "xla-spmd":
+        xr.use_spmd()
+        count = xr.global_runtime_device_count()
+        xs.set_global_mesh(xs.Mesh(np.arange(count), (count,), ("data",)))
     return strategy
 
 
-def open_mesh():
-    """All devices of a process as one mesh, of one axis; None where it drives one device."""
-    import torch_xla.distributed.spmd as xs
-    import torch_xla.runtime as xr
-
-    if not xr.is_spmd():
-        return None
-    count = xr.global_runtime_device_count()
-    return xs.Mesh(np.arange(count), (count,), ("data",))
-
-
-def share(tensor, mesh):
-    """Give every device of the mesh its rows; without a mesh there is nothing to do."""
-    import torch_xla.distributed.spmd as xs
-
-    if mesh is not None:
+def share(array: np.ndarray):
+    """Send an array to this process's device, or its rows to the devices of the mesh."""
+    tensor = torch.from_numpy(array).to(torch_xla.device())
+    if mesh := xs.get_global_mesh():
         xs.mark_sharding(tensor, mesh, ("data", *[None] * (tensor.dim() - 1)))
     return tensor
 
 
-# ---- Learning rate -------------------------------------------------------------------------------
-def anneal(kind: str, start: float, end: float, share: float) -> float:
-    """The way from one value to another; `share` of it is done."""
-    if kind == "none":
-        return end
-    if kind == "linear":
-        return start + (end - start) * share
-    if kind == "exponential":
-        return start * (end / start) ** share
-    return end + (start - end) / 2 * (1 + math.cos(math.pi * share))
+# ---- Data ----------------------------------------------------------------------------------------
+def read_manifest(folder: str) -> dict:
+    """Read which files belong to the data set; anything else in the folder is not ours."""
+    place = f"{folder.rstrip('/')}/manifest.json"
+    try:
+        with fsspec.open(place) as file:  # from a bucket where gcsfs is installed
+            manifest = json.load(file)
+        encode, form = manifest["options"]["encode"], manifest["options"]["format"]
+    except (ImportError, OSError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"--data: could not read {place}: {error}. Without: --data fake") from None
+    if (encode, form) != ("jpeg", "tfrecord") or len(manifest["classes"]) < 2:
+        raise SystemExit(
+            f"--data: {folder} is {encode} in {form}, {len(manifest['classes'])} classes. Needed: "
+            "tpuctl data presize --labels folder --encode jpeg --format tfrecord"
+        )
+    return manifest
+
+
+def open_shards(folder: str, manifest: dict) -> list:
+    """The records of all shards: local files are mapped, those of a bucket held in memory."""
+    records, bucket = [], fsspec.filesystem("gs") if folder.startswith("gs://") else None
+    for place in (f"{folder.rstrip('/')}/{shard['name']}" for shard in manifest["shards"]):
+        content = bucket.cat_file(place) if bucket else np.memmap(place, mode="r")
+        shard, at = memoryview(content), 0
+        while at < len(shard):
+            # TFRecord: a length, its checksum, the record, its checksum.
+            length = int.from_bytes(shard[at : at + 8], "little")
+            records.append(shard[at + 12 : at + 12 + length])
+            at += 16 + length
+    return records
+
+
+def varint(stream) -> int:
+    """A whole number of a protobuf message: seven bits in each byte, the lowest first."""
+    number, shift, byte = 0, 0, 128
+    while byte > 127:
+        byte = stream.read(1)[0]
+        number, shift = number | (byte & 127) << shift, shift + 7
+    return number
+
+
+def fields(message):
+    """(number, value) of a protobuf message: bytes for what has a length, numbers for the rest."""
+    stream = io.BytesIO(message)
+    while stream.tell() < len(message):
+        key, value = varint(stream), varint(stream)
+        yield key >> 3, stream.read(value) if key & 7 == 2 else value
+
+
+def decode(records: list, side: int, row: int):
+    """The picture of a record, cut from the middle, and its label."""
+    from PIL import Image
+
+    found = {}
+    # A tf.train.Example: features > feature > (name, list > value).
+    for _, features in fields(records[row]):
+        for _, entry in fields(features):
+            name, feature = (value for _, value in sorted(fields(entry)))
+            ((_, values),) = fields(feature)
+            found[name] = dict(fields(values)).get(1, b"")
+    label = found[b"label"]
+    picture = Image.open(io.BytesIO(found[b"image"])).convert("RGB")
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    picture = np.asarray(picture.crop((left, top, left + side, top + side)))
+    return picture, label if isinstance(label, int) else varint(io.BytesIO(label))
+
+
+def make_fake(side: int, seed: int) -> list:
+    """Four patterns with noise: nothing to fetch, and yet something to learn."""
+    rng, cells, labels = np.random.default_rng(seed), -(-side // 8), np.arange(320) % 4
+    patterns = rng.integers(0, 256, (4, cells, cells, 3)).repeat(8, axis=1).repeat(8, axis=2)
+    noise = rng.integers(-100, 101, (320, side, side, 3), np.int16)
+    pictures = np.clip(patterns.astype(np.int16)[labels, :side, :side] + noise, 0, 255)
+    return list(zip(pictures.astype(np.uint8), labels, strict=True))
+
+
+def read_batches(load, rows, each: int, seed: int, step: int, part: tuple):
+    """Endless full batches of one process from a step on: (uint8 pictures, labels, mirrored)."""
+    rank, world = part
+    shape = (len(rows) // (each * world), world, each)
+    epoch, done = divmod(step, shape[0])
+    with ThreadPoolExecutor() as threads:
+        ahead = None
+        while True:
+            # From seed and epoch alone, so that a resumed run sees the same batches. Each process
+            # takes its own part of them.
+            rng = np.random.default_rng((seed, epoch))
+            order = rng.permutation(rows)[: math.prod(shape)].reshape(shape)[done:, rank]
+            mirrored = (rng.random(shape) < 0.5)[done:, rank]
+            for batch in zip(order, mirrored, strict=True):
+                # One batch is being decoded while the device works on the one before.
+                following = threads.map(load, batch[0]), batch[1]
+                if ahead:
+                    images, labels = zip(*ahead[0], strict=True)
+                    yield np.stack(images), np.array(labels, np.int64), ahead[1]
+                ahead = following
+            epoch, done = epoch + 1, 0
+
+
+# ---- Model and step ------------------------------------------------------------------------------
+def make_model(classes: int, seed: int):
+    """A ConvNet; channels are multiples of the MXU's lanes where it is deep."""
+    torch.manual_seed(seed)
+    layers = []
+    # A stride of 4 first: most of the arithmetic of a ConvNet is in its full-size layers.
+    for narrow, wide, stride in ((3, 32, 4), (32, 64, 2), (64, 128, 2), (128, 256, 2)):
+        layers += [nn.Conv2d(narrow, wide, 2 * stride - 1, stride, stride - 1, bias=False)]
+        # Groups of a picture's own channels: nothing to exchange between devices.
+        layers += [nn.GroupNorm(8, wide), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
 
 
 def one_cycle(kind: str, step: int, steps: int, highest: float) -> float:
@@ -141,367 +217,119 @@ def one_cycle(kind: str, step: int, steps: int, highest: float) -> float:
     if kind == "none":
         return highest
     up = max(1, round(0.3 * steps))
-    if step < up:
-        return anneal(kind, highest / 25, highest, step / up)
-    return anneal(kind, highest, highest / 1e4, (step - up) / max(1, steps - up))
+    start, end, done = highest / 25, highest, step / up
+    if step >= up:
+        start, end, done = highest, highest / 1e4, (step - up) / max(1, steps - up)
+    if kind == "exponential":
+        return start * (end / start) ** done
+    if kind == "cosine":
+        done = (1 - math.cos(math.pi * done)) / 2
+    return start + (end - start) * done
 
 
-def steepest(rates: list, losses: list) -> float:
-    """The rate at which the smoothed loss falls fastest, before it explodes."""
-    smooth, mean = [], losses[0]
-    for loss in losses:
-        mean = 0.9 * mean + 0.1 * loss
-        smooth.append(mean)
-    lowest = int(np.argmin(smooth))
-    slopes = np.gradient(smooth[: lowest + 1]) if lowest >= 1 else [0.0]
-    return rates[int(np.argmin(slopes))]
-
-
-# ---- Data ----------------------------------------------------------------------------------------
-def read_bytes(place: str) -> bytes:
-    """A local file, or an object of a bucket where gcsfs is installed."""
-    if not place.startswith("gs://"):
-        return Path(place).read_bytes()
-    try:
-        import gcsfs
-    except ModuleNotFoundError:
-        raise SystemExit(f"--data {place} needs gcsfs to read it: pip install gcsfs") from None
-    with gcsfs.GCSFileSystem().open(place) as file:
-        return file.read()
-
-
-def read_manifest(folder: str) -> dict:
-    """Read which files belong to the data set; anything else in the folder is not ours."""
-    place = f"{folder.rstrip('/')}/manifest.json"
-    try:
-        manifest = json.loads(read_bytes(place))
-        encode, form = manifest["options"]["encode"], manifest["options"]["format"]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise SystemExit(f"--data: could not read {place}: {error}. Without: --data fake") from None
-    if (encode, form) != ("jpeg", "tfrecord"):
-        raise SystemExit(
-            f"--data: {folder} holds {encode} in {form}. This template reads JPEG in tfrecord: "
-            "tpuctl data presize --encode jpeg --format tfrecord"
-        )
-    return manifest
-
-
-def fields(message: bytes):
-    """(number, value) of a protobuf message: bytes for what has a length, numbers for the rest."""
-    at = 0
-    while at < len(message):
-        key, at = varint(message, at)
-        value, at = varint(message, at)
-        if key & 7 == 2:
-            value, at = message[at : at + value], at + value
-        yield key >> 3, value
-
-
-def varint(message: bytes, at: int):
-    """A number in groups of seven bits; returns it and where the next thing begins."""
-    number = shift = 0
-    while True:
-        byte = message[at]
-        number, shift, at = number | (byte & 127) << shift, shift + 7, at + 1
-        if byte < 128:
-            return number, at
-
-
-def parse_example(record: bytes):
-    """(picture, label) of a tf.train.Example: features > feature > (name, list > value)."""
-    found = {}
-    for _, features in fields(record):
-        for _, entry in fields(features):
-            name, feature = (value for _, value in sorted(fields(entry)))
-            ((_, values),) = fields(feature)
-            found[name] = dict(fields(values)).get(1, b"")
-    label = found[b"label"]
-    return found[b"image"], label if isinstance(label, int) else varint(label, 0)[0]
-
-
-def decode(record: bytes, side: int):
-    """A record's picture, cut from the middle, and its label."""
-    import io
-
-    from PIL import Image
-
-    encoded, label = parse_example(record)
-    picture = Image.open(io.BytesIO(encoded)).convert("RGB")
-    left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    return np.asarray(picture.crop((left, top, left + side, top + side))), label
-
-
-class Shards:
-    """The pictures of a presized data set by number; the files are mapped, not read."""
-
-    def __init__(self, folder: str, manifest: dict, out: Path):
-        self.side, self.files, self.places = min(manifest["options"]["size"]), [], []
-        for number, shard in enumerate(manifest["shards"]):
-            path = Path(folder, shard["name"])
-            if folder.startswith("gs://"):
-                path = out / "shards" / shard["name"]
-                self.copy(f"{folder.rstrip('/')}/{shard['name']}", path)
-            with path.open("rb") as file:
-                self.files.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            at = 0
-            # TFRecord: a length, its checksum, the record, its checksum.
-            while at < len(self.files[number]):
-                (length,) = struct.unpack_from("<Q", self.files[number], at)
-                self.places.append((number, at + 12, length))
-                at += 16 + length
-
-    def copy(self, source: str, path: Path) -> None:
-        """Fetch a shard once; every process sees the whole file or none."""
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.{os.getpid()}")
-            part.write_bytes(read_bytes(source))
-            os.replace(part, path)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, row: int):
-        number, at, length = self.places[row]
-        return decode(self.files[number][at : at + length], self.side)
-
-
-class Fake:
-    """Four patterns with noise: nothing to fetch, and yet something to learn."""
-
-    def __init__(self, side: int, seed: int):
-        cells = -(-side // 8)
-        patterns = np.random.default_rng(seed).integers(0, 256, (4, cells, cells, 3))
-        self.patterns = patterns.repeat(8, axis=1).repeat(8, axis=2)[:, :side, :side]
-        self.seed = seed
-
-    def __len__(self) -> int:
-        return FAKE_PICTURES
-
-    def __getitem__(self, row: int):
-        rng, label = np.random.default_rng((self.seed, row)), row % 4
-        noise = rng.integers(-100, 101, self.patterns.shape[1:])
-        return np.clip(self.patterns[label] + noise, 0, 255).astype(np.uint8), label
-
-
-def split(rows: int, seed: int):
-    """A tenth, chosen by the seed, is kept for the test."""
-    order = np.random.default_rng(seed).permutation(rows)
-    return order[rows // 10 :], order[: rows // 10]
-
-
-def read_batches(pictures, rows, each: int, seed: int, step: int, device: tuple):
-    """Endless batches of one device from a step on: (uint8 pictures, labels, which to mirror).
-
-    Everything follows from seed and step, so that a resumed run sees the same. Batches are full (a
-    TPU compiles once for one shape); the next is being decoded while the device works.
-    """
-    rank, world = device
-    sampler = DistributedSampler(rows, world, rank, seed=seed, drop_last=True)
-    per_epoch = len(sampler) // each
-    with ThreadPoolExecutor() as threads:
-        ahead = None
-        while True:
-            epoch, index = divmod(step, per_epoch)
-            if index == 0 or ahead is None:
-                sampler.set_epoch(epoch)
-                order = list(sampler)
-            mine = rows[order[index * each : (index + 1) * each]]
-            following = [threads.submit(pictures.__getitem__, int(row)) for row in mine]
-            mirrored = np.random.default_rng((seed, step, rank)).random(each) < 0.5
-            if ahead:
-                yield stack(*ahead)
-            ahead, step = (following, mirrored), step + 1
-
-
-def stack(decoding: list, mirrored):
-    """Wait for the pictures of a batch."""
-    pictures, labels = zip(*(future.result() for future in decoding), strict=True)
-    return np.stack(pictures), np.array(labels, np.int64), mirrored
-
-
-# ---- Model and step ------------------------------------------------------------------------------
-def make_model(classes: int, seed: int):
-    """A ConvNet; channels are multiples of the MXU's lanes where it is deep."""
-    torch.manual_seed(seed)
-    # A stride of 4 first: most of the arithmetic of a ConvNet is in its full-size layers.
-    layers = [nn.Conv2d(3, CHANNELS[0], 7, stride=4, padding=3, bias=False)]
-    for narrow, wide in itertools.pairwise(CHANNELS):
-        # Groups of a picture's own channels: nothing to exchange between devices.
-        layers += [nn.GroupNorm(8, narrow), nn.ReLU()]
-        layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1, bias=False)]
-    layers += [nn.GroupNorm(8, CHANNELS[-1]), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(CHANNELS[-1], classes))
-
-
-def normalise(pictures, mirrored):
-    """Bytes travel to the device, a quarter of what floats would be; it mirrors and scales them."""
-    x = pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
-    return torch.where(mirrored[:, None, None, None], x.flip(3), x)
+def to_float(pictures):
+    """Bytes travel to the device, a quarter of what floats would be; it scales them."""
+    return pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def train_step(model, optimizer, batch, rate: float, world: int, dtype):
     """One step on this device; the gradients are the mean over all of them."""
-    import torch_xla.core.xla_model as xm
-
     pictures, labels, mirrored = batch
+    pictures = torch.where(mirrored[:, None, None, None], pictures.flip(2), pictures)
     optimizer.zero_grad()
-    narrow = dtype == torch.bfloat16
-    with torch.autocast("xla", dtype=dtype) if narrow else contextlib.nullcontext():
-        logits = model(normalise(pictures, mirrored))
-    loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+    with torch.autocast("xla", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        logits = model(to_float(pictures))
+    loss = nn.functional.cross_entropy(logits.float(), labels)
     loss.backward()
-    if world > 1:
-        # As one vector: one exchange instead of one for every layer.
-        gradients = [parameter.grad for parameter in model.parameters()]
-        whole = torch.cat([gradient.flatten() for gradient in gradients])
-        whole = xm.all_reduce(xm.REDUCE_SUM, whole) / world
-        parts = whole.split([gradient.numel() for gradient in gradients])
-        for parameter, part in zip(model.parameters(), parts, strict=True):
-            parameter.grad = part.view_as(parameter)
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    # All in one exchange instead of one for every layer; nothing to do where there is one process.
+    xm.all_reduce(xm.REDUCE_SUM, [p.grad for p in model.parameters()], scale=1 / world)
+    optimizer.param_groups[0]["lr"] = rate
     optimizer.step()
     return loss.detach()
 
 
-def predict(model, pictures, rows, each: int, device, part: tuple, mesh) -> np.ndarray:
-    """The class of every row, in their order; any number of rows on any number of devices.
-
-    Rows are filled up to whole batches, so that nothing is compiled for the last one.
-    """
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
+def predict(model, load, rows, each: int, part: tuple) -> np.ndarray:
+    """The class of every row, in their order."""
     rank, world = part
-    whole = -(-len(rows) // (each * world)) * each * world
-    padded = np.concatenate([rows, np.repeat(rows[:1], whole - len(rows))])
+    # Filled up to whole batches, so that nothing is compiled for the last one.
+    padded = np.resize(rows, (-(-len(rows) // (each * world)), world, each))
     found = []
-    model.eval()
-    still = torch.zeros(each, dtype=torch.bool, device=device)
     with torch.no_grad(), ThreadPoolExecutor() as threads:
-        for batch in padded[rank::world].reshape(-1, each):
-            decoded = list(threads.map(lambda row: pictures[int(row)][0], batch))
-            x = share(torch.from_numpy(np.stack(decoded)).to(device), mesh)
-            found.append(model(normalise(x, still)).argmax(1))
+        for batch in padded[:, rank]:
+            decoded, _ = zip(*threads.map(load, batch), strict=True)
+            found.append(xm.all_gather(model(to_float(share(np.stack(decoded)))).argmax(1)))
             torch_xla.sync()
-    model.train()
-    own = torch.cat(found)
-    every = (xm.all_gather(own) if world > 1 else own).cpu().numpy()
-    # Device after device to row after row.
-    return every.reshape(world, -1).T.flatten()[: len(rows)]
+    return torch.cat(found).cpu().numpy()[: len(rows)]
 
 
-# ---- Proof: which devices executed the steps -----------------------------------------------------
-def make_counter(mesh, device):
-    """Steps and examples, a row for each device of this process, on that device."""
-    count = int(mesh.size()) if mesh is not None else 1
-    return share(torch.zeros(count, 2, dtype=torch.int64, device=device), mesh)
-
-
-def count_step(counter, labels):
-    """Every device adds what it was given itself."""
-    examples = torch.ones_like(labels).reshape(len(counter), -1).sum(1)
-    counter += torch.stack([torch.ones_like(examples), examples], dim=1)
-
-
-def executed_by(counter, mesh, world: int, kind: str) -> list[dict]:
-    """What every device says it did, read from the device itself."""
-    import torch_xla.core.xla_model as xm
-    import torch_xla.distributed.spmd as xs
-
-    if mesh is not None:
-        shards = xs.wrap_if_sharded(counter).local_shards
-        counts = [(shard.shard_device, *shard.data.flatten().tolist()) for shard in shards]
-    else:
-        every = (xm.all_gather(counter) if world > 1 else counter).cpu().tolist()
-        counts = [(f"{kind}:{number}", *count) for number, count in enumerate(every)]
-    return [{"device": name, "steps": steps, "examples": rows} for name, steps, rows in counts]
-
-
-# ---- Checkpoints ---------------------------------------------------------------------------------
 def save(path: Path, state: dict) -> None:
     """Leave the whole file or none."""
-    import torch_xla.core.xla_model as xm
-
-    part = path.with_name(f"{path.name}.part")
-    torch.save(xm._maybe_convert_to_cpu(state), part)
-    os.replace(part, path)
+    torch.save(xm._maybe_convert_to_cpu(state), f"{path}.part")
+    os.replace(f"{path}.part", path)
 
 
-def restore(checkpoint: Path, settings: dict) -> dict:
-    """Return what was saved last; refuse that of a run with other mathematics."""
-    saved = torch.load(checkpoint, weights_only=True)
-    if saved["settings"] != settings:
-        raise SystemExit(f"--out has {saved['settings']}, not {settings}: --overwrite?")
-    return saved
-
-
-def write_json(path: Path, content: dict) -> None:
-    """Leave the whole file or none."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=2))
-    os.replace(part, path)
-
-
-# ---- One device, top to bottom -------------------------------------------------------------------
+# ---- One process, top to bottom ------------------------------------------------------------------
 def work(index: int, args: argparse.Namespace) -> None:
-    """What every device does: train, look for a learning rate, or predict."""
-    import torch_xla
-    import torch_xla.runtime as xr
-
-    device, mesh = torch_xla.device(), open_mesh()
+    """What every process does: train, look for a learning rate, or predict."""
     rank, world = part = xr.global_ordinal(), xr.world_size()
-    replicas = int(mesh.size()) if mesh is not None else world
+    mesh = xs.get_global_mesh()
+    replicas = int(mesh.size()) if mesh else world
     say = print if rank == 0 else lambda *words, **how: None
-    out = Path(args.out)
-    fake = args.data == "fake"
-    manifest = None if fake else read_manifest(args.data)
-    pictures = Fake(args.image_size, args.seed) if fake else Shards(args.data, manifest, out)
-    names = list("0123") if fake else list(manifest["classes"])
-    if len(names) < 2:
-        raise SystemExit(f"--data: {args.data} has no classes; presize it with --labels.")
-    if args.batch_size % replicas:
-        near = max(1, round(args.batch_size / replicas)) * replicas
+    out, batch_size = Path(args.out), args.batch_size
+    if args.data == "fake":
+        manifest = {"classes": "0123", "shards": args.image_size}
+        records = make_fake(args.image_size, args.seed)
+        load = records.__getitem__
+    else:
+        manifest = read_manifest(args.data)
+        records = open_shards(args.data, manifest)
+        load = functools.partial(decode, records, min(manifest["options"]["size"]))
+    names = list(manifest["classes"])
+    if batch_size % replicas:
+        near = max(1, round(batch_size / replicas)) * replicas
         raise SystemExit(
-            f"--batch-size {args.batch_size} does not divide over {replicas} devices; "
+            f"--batch-size {batch_size} does not divide over {replicas} devices; "
             f"--batch-size {near} would"
         )
-    each = args.batch_size // world
-    rows, test = split(len(pictures), args.seed)
-    if args.batch_size > len(rows):
-        raise SystemExit(
-            f"--batch-size {args.batch_size} is more than the {len(rows)} examples there are"
-        )
-    on_tpu = xr.device_type() == "TPU"
-    narrow = args.dtype == "bfloat16" or (args.dtype == "auto" and on_tpu)
+    # A tenth, chosen by the seed, is kept for the test.
+    order = np.random.default_rng(args.seed).permutation(len(records))
+    test, rows = np.split(order, [len(order) // 10])
+    if batch_size > len(rows):
+        raise SystemExit(f"--batch-size {batch_size} is more than the {len(rows)} examples")
+    narrow = args.dtype == "bfloat16" or (args.dtype == "auto" and xr.device_type() == "TPU")
     dtype = torch.bfloat16 if narrow else torch.float32
-    steps_per_epoch = len(rows) // world // each
+    each, steps_per_epoch = batch_size // world, len(rows) // batch_size
     total_steps = args.steps or (100 if args.find_lr else args.epochs * steps_per_epoch)
 
-    say(f"devices: {replicas} of {xr.device_type()}; arithmetic: {str(dtype).partition('.')[2]}")
+    say(f"devices: {replicas} of {xr.device_type()}, {batch_size // replicas} images each; {dtype}")
     say(f"data: {len(rows)} pictures to train on, {len(test)} to test; {len(names)} classes")
-    say(f"batch: {args.batch_size} global, {args.batch_size // replicas} per device")
     say(f"learning rate: one cycle ({args.anneal}) up to {args.learning_rate}, as given")
     say(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
 
-    # Every device makes the same weights: nothing needs to be sent at the start.
-    model = make_model(len(names), args.seed).to(device)
+    # Every process makes the same weights: nothing needs to be sent at the start.
+    model = make_model(len(names), args.seed).to(torch_xla.device())
     if args.predict:
-        write_predictions(args, model, pictures, names, each, device, part, mesh)
+        if not (out / "model.pt").is_file():
+            raise SystemExit(f"--predict: no {out}/model.pt. Train first, with the same --out.")
+        model.load_state_dict(torch.load(out / "model.pt", weights_only=True))
+        found = predict(model, load, np.arange(len(records)), each, part)
+        if rank == 0:
+            with (out / "predictions.csv").open("w", newline="") as file:
+                lines = enumerate(names[label] for label in found)
+                csv.writer(file).writerows([("picture", "class"), *lines])
+        say(f"{len(found)} predictions in {out / 'predictions.csv'}")
         return
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
     # Other devices continue a run; where one of these differs, it is another run. The one cycle
     # depends on its length: with --anneal, another number of steps is another run too.
-    same = ("batch_size", "learning_rate", "anneal", "seed")
-    settings = {name: getattr(args, name) for name in same} | {"dtype": str(dtype)}
-    settings["data"] = zlib.crc32(
-        json.dumps(args.image_size if fake else manifest["shards"]).encode()
-    )
-    settings["steps"] = "any" if args.anneal == "none" else total_steps
+    same = {name: getattr(args, name) for name in ("batch_size", "learning_rate", "anneal", "seed")}
+    settings = {**same, "data": zlib.crc32(json.dumps(manifest["shards"]).encode())}
+    settings |= {"dtype": str(dtype), "steps": "any" if args.anneal == "none" else total_steps}
     checkpoint, first_step = out / "checkpoint.pt", 0
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
-        saved = restore(checkpoint, settings)
+        saved = torch.load(checkpoint, weights_only=True)
+        if saved["settings"] != settings:
+            raise SystemExit(f"--out has {saved['settings']}, not {settings}: --overwrite?")
         first_step = saved["step"]
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
@@ -511,32 +339,37 @@ def work(index: int, args: argparse.Namespace) -> None:
         return
     torch_xla.sync()
 
+    def save_checkpoint(step: int) -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        save(checkpoint, {**state, "step": step, "settings": settings})
+
     stopped = []
     if world == 1:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: stopped.append(number))
-    batches = read_batches(pictures, rows, each, args.seed, first_step, part)
-    counter = make_counter(mesh, device)
-    step_s, wait_s, rates, losses = [], [], [], []
-    spoken = time.perf_counter()
+    batches = read_batches(load, rows, each, args.seed, first_step, part)
+    # The proof that every device worked: it adds up its own steps and examples.
+    counter = share(np.zeros((replicas // world, 2), np.int64))
+    step_s, wait_s, rates, losses, spoken = [], [], [], [], time.perf_counter()
     for step in range(first_step, total_steps):
         if args.trace and step == first_step + 3:
             torch_xla.debug.profiler.start_trace(str(out / "trace"))
         begun = time.perf_counter()
         try:
             local = next(batches)
-        except UNREADABLE as error:
+        except (OSError, IndexError, KeyError, ValueError) as error:
             raise SystemExit(
                 f"--data: {args.data} is damaged ({error}). See where: tpuctl data verify --deep"
             ) from None
         wait_s.append(time.perf_counter() - begun)
-        batch = [share(torch.from_numpy(array).to(device), mesh) for array in local]
+        batch = [share(array) for array in local]
         if args.find_lr:
-            rates.append(anneal("exponential", 1e-6, 10.0, step / total_steps))
+            rates.append(1e-6 * 1e7 ** (step / total_steps))  # from useless to explosive
         else:
             rates.append(one_cycle(args.anneal, step, total_steps, args.learning_rate))
         loss = train_step(model, optimizer, batch, rates[-1], world, dtype)
-        count_step(counter, batch[1])
+        ones = torch.ones_like(batch[1]).reshape(len(counter), -1)
+        counter += torch.stack([ones[:, 0], ones.sum(1)], dim=1)
         # Until here nothing was computed: sync compiles (once) and runs the step.
         torch_xla.sync()
         losses.append(float(loss))
@@ -547,68 +380,56 @@ def work(index: int, args: argparse.Namespace) -> None:
             break
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
         if rank == 0 and not args.find_lr and (leaving or (step + 1) % args.save_every == 0):
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            save(checkpoint, {**state, "step": step + 1, "settings": settings})
+            save_checkpoint(step + 1)
         if time.perf_counter() - spoken > 1 or step + 1 == total_steps:
             spoken = time.perf_counter()
-            speed = args.batch_size / step_s[-1]
+            speed = batch_size / step_s[-1]
             say(f"step {step + 1}: loss {losses[-1]:.4f}, {speed:,.0f} examples/s", flush=True)
         if leaving:
             say(f"stopped after step {step + 1}; the same command resumes there", flush=True)
-            sys.exit(128 + stopped[0])
+            raise SystemExit(128 + stopped[0])
     if args.find_lr:
-        found = {"rates": rates, "losses": losses, "suggested": steepest(rates, losses)}
+        # Where the smoothed loss falls fastest, before it explodes.
+        smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
+        falling = smooth[: int(np.nanargmin(smooth)) + 1]
+        best = rates[int(np.argmin(np.diff(falling, append=falling[-1])))]
+        found = {"rates": rates, "losses": losses, "suggested": best}
         if rank == 0:
-            write_json(out / "lr.json", found)
-        say(f"learning rate: {found['suggested']:.3g} falls fastest, at a batch of {each * world}")
+            (out / "lr.json").write_text(json.dumps(found, indent=2))
+        say(f"learning rate: {best:.3g} falls fastest, at a batch of {batch_size}")
         return
 
-    executed = executed_by(counter, mesh, world, xr.device_type())
-    predicted = predict(model, pictures, test, each, device, part, mesh)
+    if mesh:
+        shards = xs.wrap_if_sharded(counter).local_shards
+        counts = [(shard.shard_device, *shard.data.flatten().tolist()) for shard in shards]
+    else:
+        every = enumerate(xm.all_gather(counter).tolist())
+        counts = [(f"{xr.device_type()}:{number}", *count) for number, count in every]
+    executed = [{"device": name, "steps": n, "examples": seen} for name, n, seen in counts]
+    predicted = predict(model, load, test, each, part)
     if rank:
         return
-    accuracy = float((predicted == [pictures[int(row)][1] for row in test]).mean())
+    accuracy = float((predicted == [load(row)[1] for row in test]).mean())
     save(out / "model.pt", model.state_dict())
-    median_s, first_ms = statistics.median(step_s[1:] or step_s), round(step_s[0] * 1e3, 2)
-    waited = sum(wait_s[1:]) / sum(step_s[1:]) if len(step_s) > 8 else None
-    compiled = torch_xla.debug.metrics.metric_data("CompileTime")
+    median_s, first_ms = float(np.median(step_s[1:] or step_s)), round(step_s[0] * 1e3, 2)
+    waited = round(sum(wait_s[1:]) / sum(step_s[1:]), 4) if len(step_s) > 8 else None
+    compilations = torch_xla.debug.metrics.metric_data("CompileTime")[0]
     result = {**vars(args), "template": "torch-xla-images", "framework": "torch"}
-    result |= {"devices": [entry["device"] for entry in executed], "replicas": replicas}
-    result |= {"steps": total_steps, "resumed_after_step": first_step, "executed": executed}
-    result |= {"steps_per_epoch": steps_per_epoch, "compilations": compiled and compiled[0]}
+    result |= {"devices": [one["device"] for one in executed], "replicas": replicas}
+    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch, "executed": executed}
+    result |= {"resumed_after_step": first_step, "compilations": compilations}
     result |= {"first_step_ms": first_ms, "step_ms": {"p50": round(median_s * 1e3, 3)}}
-    result |= {"examples_per_s": round(args.batch_size / median_s, 1)}
-    result |= {"input_wait_fraction": waited and round(waited, 4)}
-    result |= {"test_accuracy": round(accuracy, 4), "model": str(out / "model.pt")}
-    write_json(out / "result.json", result)
+    result |= {"examples_per_s": round(batch_size / median_s, 1), "model": str(out / "model.pt")}
+    result |= {"input_wait_fraction": waited, "test_accuracy": round(accuracy, 4)}
+    (out / "result.json").write_text(json.dumps(result, indent=2))
     # Last, and kept: the same command with more steps continues here.
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    save(checkpoint, {**state, "step": total_steps, "settings": settings})
+    save_checkpoint(total_steps)
     print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
-    print(f"speed: {result['examples_per_s']} examples/s")
     if waited is not None:
         print(f"waited for pictures: {waited:.0%} of the time")
-    for entry in executed:
-        print(f"{entry['device']} executed {entry['steps']} steps, {entry['examples']} examples")
-    print(f"test accuracy: {accuracy:.1%}")
+    print(f"test accuracy: {accuracy:.1%}; executed: {executed}")
 
 
-def write_predictions(args, model, pictures, names, each: int, device, part: tuple, mesh) -> None:
-    """Write OUT/predictions.csv: the number of each picture of --data, and its class."""
-    path = Path(args.out) / "model.pt"
-    if not path.is_file():
-        raise SystemExit(f"--predict: there is no {path}. Train first, with the same --out.")
-    model.load_state_dict(torch.load(path, weights_only=True))
-    found = predict(model, pictures, np.arange(len(pictures)), each, device, part, mesh)
-    if part[0] == 0:
-        place = Path(args.out) / "predictions.csv"
-        with place.open("w", newline="") as file:
-            rows = ([row, names[label]] for row, label in enumerate(found))
-            csv.writer(file).writerows([["picture", "class"], *rows])
-        print(f"{len(found)} predictions in {place}")
-
-
-# ---- Start ---------------------------------------------------------------------------------------
 def main() -> None:
     """Read the flags, and start one process for each device where that was asked for."""
     args = parser.parse_args()
@@ -618,20 +439,7 @@ def main() -> None:
         Path(args.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SystemExit(f"--out: {error}") from None
-    strategy = choose_strategy(args)
-    # With a mesh the compiler of torch_xla 2.9 warns of its own age, once for every program.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-    try:
-        import torch_xla
-        import torch_xla.runtime as xr
-    except ModuleNotFoundError as error:
-        raise SystemExit(
-            f"{error}. Install it: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'"
-        ) from None
-    if strategy == "xla-spmd":
-        xr.use_spmd()
-    if strategy.startswith("xla-launch"):
+    if open_devices(args).startswith("xla-launch"):
         torch_xla.launch(work, args=(args,))
     else:
         work(0, args)
