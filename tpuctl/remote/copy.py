@@ -120,7 +120,7 @@ class _Upload:
             await self.blocks.put(block)
 
     def abandon(self) -> None:
-        """Take no more blocks, and empty the queue for whoever waits for room in it."""
+        """Take no more blocks, and empty the queue so that its producer does not block."""
         self.is_over = True
         while not self.blocks.empty():
             self.blocks.get_nowait()
