@@ -253,7 +253,7 @@ class Output:
                 if self._error is None:
                     await loop.run_in_executor(self._thread, self._write, pieces)
             except OSError as error:
-                # Keep emptying the queue, or a producer that waits for room in it would block forever.
+                # Keep emptying the queue: a producer that waits for room would block forever.
                 self._error = error
 
     def _write(self, pieces: list[tuple[int, bytes]]) -> None:
