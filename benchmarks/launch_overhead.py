@@ -26,7 +26,7 @@ TURNS = 30
 TURN_S = 1.0
 # The step itself takes long in the one, and next to nothing in the other.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    "mnist-cnn": ("batch-size=32", "examples=20000"),
+    "mnist-cnn": ("batch-size=32", "examples=6400"),
     "custom-loop": (),
 }
 _RUNS: Mapping[str, Callable[..., Training]] = {
@@ -34,7 +34,8 @@ _RUNS: Mapping[str, Callable[..., Training]] = {
     "again": run_training,
     "launch": watch_training,
 }
-_STEP = re.compile(rb"step (\d+): ")
+# `custom-loop` says how many steps are done, Keras how many an epoch had.
+_STEPS = re.compile(rb"step (\d+): |(\d+)/\d+ - ")
 _WARM_LINES = 2
 
 
@@ -79,8 +80,9 @@ class Trainee:
     def _read(self, output: int) -> None:
         with open(output, "rb") as lines:
             for line in lines:
-                if found := _STEP.match(line):
-                    self._note(int(found[1]))
+                if found := _STEPS.match(line):
+                    done = self.seen[-1][0] if self.seen else 0
+                    self._note(int(found[1] or done + int(found[2])))
 
     def _note(self, step: int) -> None:
         if self.process is None:
