@@ -5,14 +5,14 @@
     │   ├── TargetError         1  the user's own code failed
     │   ├── DamagedError        1  a data set does not match its manifest
     │   ├── SourceChangedError  1  a picture changed while it was being presized
-    │   └── PortTakenError      1  another program listens on this port
+    │   └── PortTakenError      1  another program is listening on this port
     ├── NotFoundError           1  the named object does not exist
     ├── AlreadyExistsError      1  the target exists, and replacing it was not requested
-    ├── WriteError              1  the place to write to is full, read-only or missing
+    ├── WriteError              1  the destination is full, read-only or missing
     ├── LimitPassedError        1  a figure exceeds a --fail-if limit
     ├── ScriptFailedError       1  a training script failed
     ├── CompilerError           1  the TPU compiler rejected a program
-    ├── ServiceFailedError      1  a tf.data server keeps ending
+    ├── ServiceFailedError      1  a tf.data server keeps exiting
     ├── MissingExtraError       1  an optional part of tpuctl is not installed
     ├── NotLoggedInError        1  no credentials for Google Cloud
     ├── PermissionDeniedError   1  the account may not do this
@@ -95,7 +95,7 @@ class SourceChangedError(InvalidInputError):
 
 
 class PortTakenError(InvalidInputError):
-    """Another program listens on the port."""
+    """Another program is listening on the port."""
 
 
 class NotFoundError(TpuctlError):
@@ -111,7 +111,7 @@ class AlreadyExistsError(TpuctlError):
 
 
 class WriteError(TpuctlError):
-    """The place to write to is full, read-only or missing."""
+    """The destination is full, read-only or missing."""
 
     code = "write_failed"
 
@@ -135,7 +135,7 @@ class CompilerError(TpuctlError):
 
 
 class ServiceFailedError(TpuctlError):
-    """A server of the tf.data service ended, again after each restart."""
+    """A tf.data server exited again after each restart."""
 
     code = "service_failed"
 
@@ -147,7 +147,7 @@ class MissingExtraError(TpuctlError):
 
     def __init__(self, what: str, *, extra: str, module: str) -> None:
         super().__init__(
-            f"{what} needs the Python module {module}, which is not installed here.",
+            f"{what} needs the Python module {module}, which is not installed.",
             hint=f"pip install 'tpuctl[{extra}]'",
         )
         self.extra = extra

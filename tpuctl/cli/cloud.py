@@ -76,7 +76,7 @@ def delete(
         list[str] | None, Argument(metavar="NAME...", help="Names of the TPUs.")
     ] = None,
     everything: Annotated[
-        bool, Option("--all", help="All TPUs in the zone, or in all zones without one.")
+        bool, Option("--all", help="Delete all TPUs in the zone; in all zones if none is set.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -132,7 +132,7 @@ def gc(
 def quota(
     accelerator_type: Annotated[
         str | None,
-        Argument(metavar="[TYPE]", help="Type such as v5e-8: in which zones does it fit?"),
+        Argument(metavar="[TYPE]", help="Type such as v5e-8: show the zones it fits in."),
     ] = None,
     project: Project = None,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tpuctl.api import cloud
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Project, Yes
+from tpuctl.cli.options import DryRun, Project, Yes, command
 from tpuctl.cli.progress import states
 from tpuctl.cloud.create import Choice
 from tpuctl.cloud.follow import ZoneAttempt
@@ -21,15 +21,6 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.reporters import changes as report
 from tpuctl.storage.local import open_regular
 from tpuctl.units import parse_duration_s
-
-EXAMPLES = """Examples:
-
-  tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
-
-  tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot --max-usd 20
-
-  tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
-"""
 
 app = typer.Typer(add_completion=False)
 
@@ -56,11 +47,13 @@ Queued = Annotated[
 ]
 Ttl = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Time to live, then it is deleted: 4h. Default: no limit."),
+    typer.Option(
+        metavar="TIME", help="Time to live, such as 4h, then it is deleted. Default: none."
+    ),
 ]
 MaxUsd = Annotated[
     float | None,
-    typer.Option(metavar="USD", help="Budget in USD; it is deleted when this is spent."),
+    typer.Option(metavar="USD", help="Budget in USD; the TPU is deleted when it is spent."),
 ]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
@@ -71,12 +64,8 @@ InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Assign no exter
 ServiceAccount = Annotated[
     str | None, typer.Option(metavar="EMAIL", help="Service account of the VMs.")
 ]
-Label = Annotated[
-    list[str] | None, typer.Option(metavar="K=V", help="Label; can be given several times.")
-]
-Tag = Annotated[
-    list[str] | None, typer.Option(metavar="TAG", help="Network tag; can be given several times.")
-]
+Label = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Label. Can be repeated.")]
+Tag = Annotated[list[str] | None, typer.Option(metavar="TAG", help="Network tag. Can be repeated.")]
 DataDisk = Annotated[
     list[str] | None,
     typer.Option(metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."),
@@ -86,16 +75,16 @@ StartupScript = Annotated[
 ]
 Bucket = Annotated[
     str | None,
-    typer.Option(metavar="BUCKET", help="Bucket with your data: warn if the TPU is far from it."),
+    typer.Option(metavar="BUCKET", help="Bucket with your data: warn if it is in another region."),
 ]
 Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Longest wait per zone. Default: 15m; a queue: no limit."),
+    typer.Option(metavar="TIME", help="Maximum wait per zone. Default: 15m; none with --queued."),
 ]
 
 
-@app.command(epilog=EXAMPLES)
+@command(app)
 def create(
     name: Name,
     accelerator_type: Type,
@@ -122,7 +111,13 @@ def create(
     dry_run: DryRun = False,
     project: Project = None,
 ) -> None:
-    """Create a TPU, and wait until every worker is ready."""
+    """Create a TPU, and wait until every worker is ready.
+
+    Examples:
+        tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
+        tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot
+        tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
+    """
     with ExitStack() as display:
         dialogue = _Dialogue(display, yes=yes)
         result = cloud.create(

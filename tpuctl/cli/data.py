@@ -160,7 +160,7 @@ def cache(
     ] = False,
     limit: Annotated[
         str | None,
-        Option(metavar="SIZE", help="Most space for shared copies; the oldest are deleted."),
+        Option(metavar="SIZE", help="Maximum space for shared copies; the oldest are deleted."),
     ] = None,
 ) -> None:
     """Run an input pipeline once and keep its elements; or copy a data set from a bucket.

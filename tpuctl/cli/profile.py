@@ -59,7 +59,7 @@ def run(
         int, Option(metavar="PIXELS", min=1, help="Size of photographs after the resize.")
     ] = 224,
     device_step_ms: Annotated[
-        float | None, Option(metavar="MS", help="Time of a step on the device.")
+        float | None, Option(metavar="MS", help="Device time per step in milliseconds.")
     ] = None,
     train: Annotated[
         bool, Option("--train", help="Measure the time of a real training step.")
@@ -72,7 +72,7 @@ def run(
         bool, Option("--verify", help="Measure with and without each piece of advice.")
     ] = False,
     deep: Annotated[
-        bool, Option("--deep", help="Trace operations in the stages too; costs up to 5 %.")
+        bool, Option("--deep", help="Also trace operations in each stage; costs up to 5 %.")
     ] = False,
     out: OutPath = None,
     html: HtmlPath = None,
@@ -115,7 +115,7 @@ def watch(
         ),
     ],
     seconds: Annotated[
-        float | None, Option(metavar="S", min=0.5, help="Stop the program after so long.")
+        float | None, Option(metavar="S", min=0.5, help="Stop the program after S seconds.")
     ] = None,
     out: OutPath = None,
 ) -> None:

@@ -207,11 +207,13 @@ def run_bench(
     context: typer.Context,
     template: Annotated[str, Option(help="Template to train, on fake data.")] = "mnist-cnn",
     batch: Annotated[str, Option(metavar="N,N...", help="Global batch sizes.")] = "256,512,1024",
-    epochs: Annotated[int, Option(metavar="N", help="Epochs; the first is reported apart.")] = 4,
+    epochs: Annotated[
+        int, Option(metavar="N", help="Epochs; the first is reported separately.")
+    ] = 4,
     examples: Annotated[int | None, Option(metavar="N", min=1, help="Examples per epoch.")] = None,
     framework: Annotated[str, Option(help="auto, tensorflow or jax.")] = "auto",
     cpu_devices: Annotated[
-        int | None, Option(metavar="N", min=2, help="Measure so many virtual CPU devices, too.")
+        int | None, Option(metavar="N", min=2, help="Also measure with N virtual CPU devices.")
     ] = None,
     plot: Annotated[
         Path | None, Option(metavar="FILE", help="Draw microseconds per example to this PNG.")

@@ -8,7 +8,7 @@ import typer
 from tpuctl.api import cloud
 from tpuctl.cli import output, workers
 from tpuctl.cli.create import optional_seconds, show_warning
-from tpuctl.cli.options import DryRun, Project, Yes
+from tpuctl.cli.options import DryRun, Project, Yes, command
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
@@ -16,15 +16,6 @@ from tpuctl.errors import UsageError
 from tpuctl.reporters import changes as report
 from tpuctl.supervise.plan import WatchPlan
 from tpuctl.units import parse_duration_s
-
-EXAMPLES = """Examples:
-
-  tpuctl watch t1 --code . -- python train.py
-
-  tpuctl watch t1 --type v5e-8 --zone auto --spot -- python train.py
-
-  tpuctl watch t1 --hang-after 15m --delete -- python train.py
-"""
 
 app = typer.Typer(add_completion=False)
 
@@ -36,14 +27,14 @@ Code = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Copy this folder to the workers, and run in it.")
 ]
 MaxCrashes = Annotated[
-    int, typer.Option(metavar="K", min=1, help="Give up when the job has failed K times.")
+    int, typer.Option(metavar="K", min=1, help="Give up after the job has failed K times.")
 ]
 HangAfter = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Restart when a worker prints nothing for this long: 15m."),
+    typer.Option(metavar="TIME", help="Restart if a worker prints nothing for this long: 15m."),
 ]
 BadHostAfter = Annotated[
-    str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for this long.")
+    str, typer.Option(metavar="TIME", help="Replace the TPU if a worker is lost for this long.")
 ]
 Type = Annotated[
     str | None,
@@ -63,11 +54,11 @@ Zones = Annotated[
 ]
 Spot = Annotated[
     bool | None,
-    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the TPU is now."),
+    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the current TPU."),
 ]
 Queued = Annotated[
     bool | None,
-    typer.Option("--queued/--no-queued", help="Create queued resources. Default: as it is now."),
+    typer.Option("--queued/--no-queued", help="Create queued resources. Default: as now."),
 ]
 Ttl = Annotated[
     str | None, typer.Option(metavar="TIME", help="Time to live of each TPU: 4h. Default: as now.")
@@ -86,7 +77,7 @@ Fresh = Annotated[
 ]
 
 
-@app.command(epilog=EXAMPLES)
+@command(app)
 def watch(
     words: Words = None,
     code: Code = None,
@@ -112,7 +103,13 @@ def watch(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a job and keep it alive, also when its TPU is preempted."""
+    """Run a job and keep it alive, also when its TPU is preempted.
+
+    Examples:
+        tpuctl watch t1 --code . -- python train.py
+        tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot -- python train.py
+        tpuctl watch t1 --hang-after 15m --delete -- python train.py
+    """
     name, *command = words or [""]
     if not name:
         raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")

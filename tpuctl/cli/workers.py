@@ -35,11 +35,11 @@ NewJob = Annotated[
 ]
 Key = Annotated[
     Path | None,
-    Option(metavar="FILE", help="Private SSH key. Default: gcloud's, or one of our own."),
+    Option(metavar="FILE", help="Private SSH key. Default: gcloud's key, or a generated one."),
 ]
 Jump = Annotated[str | None, Option(metavar="USER@HOST", help="SSH jump host.")]
 InternalIp = Annotated[bool, Option("--internal-ip", help="Connect to internal addresses.")]
-Sudo = Annotated[bool, Option("--sudo", help="Look and act as root, with passwordless sudo.")]
+Sudo = Annotated[bool, Option("--sudo", help="Act as root, with passwordless sudo.")]
 Env = Annotated[
     list[str] | None, Option(metavar="K=V", help="Variable for the command. Can be repeated.")
 ]
@@ -55,12 +55,12 @@ def run(
     env: Env = None,
     chdir: Chdir = None,
     detach: Annotated[
-        bool, Option("--detach", help="Start a job that keeps running without you.")
+        bool, Option("--detach", help="Start a job that keeps running, and return.")
     ] = False,
     job: NewJob = None,
     check: Check = True,
     log_limit: Annotated[
-        str, Option(metavar="SIZE", help="Largest log of a job, per worker; 0 for no limit.")
+        str, Option(metavar="SIZE", help="Maximum log size per worker; 0 for no limit.")
     ] = "1GiB",
     key: Key = None,
     jump: Jump = None,
