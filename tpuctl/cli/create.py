@@ -45,11 +45,13 @@ Queued = Annotated[
 ]
 Ttl = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Time to live, then it is deleted: 4h. Default: no limit."),
+    typer.Option(
+        metavar="TIME", help="Time to live, such as 4h, then it is deleted. Default: none."
+    ),
 ]
 MaxUsd = Annotated[
     float | None,
-    typer.Option(metavar="USD", help="Budget in USD; it is deleted when this is spent."),
+    typer.Option(metavar="USD", help="Budget in USD; the TPU is deleted when it is spent."),
 ]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
@@ -60,12 +62,8 @@ InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Assign no exter
 ServiceAccount = Annotated[
     str | None, typer.Option(metavar="EMAIL", help="Service account of the VMs.")
 ]
-Label = Annotated[
-    list[str] | None, typer.Option(metavar="K=V", help="Label; can be given several times.")
-]
-Tag = Annotated[
-    list[str] | None, typer.Option(metavar="TAG", help="Network tag; can be given several times.")
-]
+Label = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Label. Can be repeated.")]
+Tag = Annotated[list[str] | None, typer.Option(metavar="TAG", help="Network tag. Can be repeated.")]
 DataDisk = Annotated[
     list[str] | None,
     typer.Option(metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."),
@@ -75,12 +73,12 @@ StartupScript = Annotated[
 ]
 Bucket = Annotated[
     str | None,
-    typer.Option(metavar="BUCKET", help="Bucket with your data: warn if the TPU is far from it."),
+    typer.Option(metavar="BUCKET", help="Bucket with your data: warn if it is in another region."),
 ]
 Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Longest wait per zone. Default: 15m; a queue: no limit."),
+    typer.Option(metavar="TIME", help="Maximum wait per zone. Default: 15m; none with --queued."),
 ]
 
 

@@ -25,14 +25,14 @@ Code = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Copy this folder to the workers, and run in it.")
 ]
 MaxCrashes = Annotated[
-    int, typer.Option(metavar="K", min=1, help="Give up when the job has failed K times.")
+    int, typer.Option(metavar="K", min=1, help="Give up after the job has failed K times.")
 ]
 HangAfter = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Restart when a worker prints nothing for this long: 15m."),
+    typer.Option(metavar="TIME", help="Restart if a worker prints nothing for this long: 15m."),
 ]
 BadHostAfter = Annotated[
-    str, typer.Option(metavar="TIME", help="Replace the TPU when a worker is lost for this long.")
+    str, typer.Option(metavar="TIME", help="Replace the TPU if a worker is lost for this long.")
 ]
 Type = Annotated[
     str | None,
@@ -52,11 +52,11 @@ Zones = Annotated[
 ]
 Spot = Annotated[
     bool | None,
-    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the TPU is now."),
+    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the current TPU."),
 ]
 Queued = Annotated[
     bool | None,
-    typer.Option("--queued/--no-queued", help="Create queued resources. Default: as it is now."),
+    typer.Option("--queued/--no-queued", help="Create queued resources. Default: as now."),
 ]
 Ttl = Annotated[
     str | None, typer.Option(metavar="TIME", help="Time to live of each TPU: 4h. Default: as now.")
