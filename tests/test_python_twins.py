@@ -21,8 +21,10 @@ import tpuctl as library
 from tests import contract
 from tests.cloud_world import Worlds
 from tests.conftest import Tpuctl
+from tpuctl.api.workers import as_words
 from tpuctl.cli import app as program
 from tpuctl.cli.contents import CONTENTS
+from tpuctl.errors import UsageError
 from tpuctl.reporters import envelope
 
 ZONE = "us-central1-a"
@@ -515,3 +517,20 @@ def test_a_difference_would_be_seen() -> None:
         assert comparable(ours) != comparable(other)
     assert other_keys({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": 2}]}) == ["data.a[].c"]
     assert other_keys({"a": [{"b": 1}]}, {"a": []}) == []
+
+
+def test_python_refuses_what_the_command_line_cannot_express() -> None:
+    with pytest.raises(UsageError, match="What should be profiled"):
+        library.profile.run([])
+    wrong: Any = "f64"
+    with pytest.raises(UsageError, match="Unknown dtype 'f64'"):
+        library.fit(Path("images"), "v5e-8", dtype=wrong)
+    with pytest.raises(UsageError, match="must be at least 1"):
+        library.bench(batch_sizes=[])
+    with pytest.raises(UsageError, match="exclude each other"):
+        library.delete("t1", everything=True)
+
+
+def test_a_command_in_one_string_is_split_as_a_shell_splits_it() -> None:
+    assert as_words("python train.py --name 'a b'") == ["python", "train.py", "--name", "a b"]
+    assert as_words(("echo", "a b")) == ["echo", "a b"]

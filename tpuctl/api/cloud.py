@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.api.workers import print_output, python_warning
+from tpuctl.api.workers import as_words, print_output, python_warning
 from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
@@ -191,7 +191,9 @@ def delete(
     from tpuctl.cloud.delete import TIMEOUT_S, plan_delete
     from tpuctl.cloud.delete import delete as delete_planned
 
-    if everything == bool(names):
+    if everything and names:
+        raise UsageError("Names and --all exclude each other.", hint="tpuctl list")
+    if not everything and not names:
         raise UsageError("Which TPUs? Give their names, or --all.", hint="tpuctl list")
     cloud = _open(project, on_warning)
     chosen = None if everything else names
@@ -240,15 +242,15 @@ def quota(
 
 @overload
 def watch(
-    name: str, command: Sequence[str], *, dry_run: Literal[False] = False, **options: Any
+    name: str, command: str | Sequence[str], *, dry_run: Literal[False] = False, **options: Any
 ) -> "WatchResult": ...
 @overload
 def watch(
-    name: str, command: Sequence[str], *, dry_run: bool, **options: Any
+    name: str, command: str | Sequence[str], *, dry_run: bool, **options: Any
 ) -> "WatchResult | WatchPlan": ...
 def watch(
     name: str,
-    command: Sequence[str],
+    command: str | Sequence[str],
     *,
     zone: str | Sequence[str] | None = None,
     accelerator_type: str | None = None,
@@ -309,7 +311,7 @@ def watch(
     from tpuctl.supervise.state import StateFile
 
     user, plain = split_user(name)
-    spec = plan_job(command, **job)
+    spec = plan_job(as_words(command), **job)
     look_in, zones = resolve_watch_zones(zone)
     options = WatchOptions(
         look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class ProfileCommands:
 
     def run(
         self,
-        target: str | Sequence[str],
+        target: str | Path | Sequence[str],
         *,
         steps: int | None = None,
         seconds: float | None = None,
@@ -58,7 +59,9 @@ class ProfileCommands:
 
         _check_places(out, html)
         limits = parse_limits(fail_if)
-        words = [target] if isinstance(target, str) else list(target)
+        words = [str(target)] if isinstance(target, (str, Path)) else list(target)
+        if not words:
+            raise UsageError("What should be profiled? Give a target, or a program after --.")
         if is_program(words):
             refuse_for_programs(
                 {

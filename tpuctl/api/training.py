@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def fit(
-    target: str,
+    target: str | Path,
     accelerator_type: str | Sequence[str],
     *,
     batch_size: int | None = None,
@@ -45,6 +45,7 @@ def fit(
     """
     from tpuctl.compile.fit import fit_types
 
+    target = str(target)
     types = [accelerator_type] if isinstance(accelerator_type, str) else accelerator_type
     return fit_types(
         target,
@@ -60,7 +61,7 @@ def fit(
 
 
 def launch(
-    script: str,
+    script: str | Path,
     arguments: Sequence[str] = (),
     *,
     on: str | Workers = LOCAL,
@@ -89,6 +90,7 @@ def launch(
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
+    script = str(script)
     options: dict[str, Any] = {
         "framework": framework,
         "strategy": strategy,

@@ -120,6 +120,11 @@ class Workers:
         )
 
 
+def as_words(command: str | Sequence[str]) -> list[str]:
+    """Return the words of a command; text is split as a shell splits it."""
+    return shlex.split(command) if isinstance(command, str) else list(command)
+
+
 def as_workers(where: str | Workers) -> Workers:
     """Turn the name of a TPU into all of its workers."""
     return Workers(where) if isinstance(where, str) else where
@@ -127,7 +132,7 @@ def as_workers(where: str | Workers) -> Workers:
 
 def run(
     where: str | Workers,
-    command: Sequence[str],
+    command: str | Sequence[str],
     *,
     env: Sequence[str] = (),
     chdir: str | None = None,
@@ -146,7 +151,7 @@ def run(
     from tpuctl.remote.jobs import start_job
     from tpuctl.remote.run import plan_command, run_command
 
-    planned = plan_command(list(command), env=list(env), folder=chdir)
+    planned = plan_command(as_words(command), env=list(env), folder=chdir)
     hosts, access, _ = as_workers(where).reach()
     if detach or job:
         return start_job(hosts, planned, access, job=job, check=check, log_bytes=log_bytes)
@@ -154,18 +159,23 @@ def run(
 
 
 def cp(
-    source: str, target: str, *, where: Workers | None = None, on_progress: OnProgress = silent
+    source: str | Path,
+    target: str | Path,
+    *,
+    where: Workers | None = None,
+    on_progress: OnProgress = silent,
 ) -> CopyResults:
     """Copy a file or folder to every worker, or from them; unchanged files are not sent again.
 
-    One of the two is NAME:path, or :path where `where` has addresses.
+    One of the two is NAME:path, or :path where `where` says which machines.
     """
     from tpuctl.remote.copy import copy
     from tpuctl.remote.copy_plan import plan_copy
 
     workers = where or Workers()
-    plan = plan_copy(source, target, has_hosts=workers.hosts is not None)
-    hosts, access, _ = replace(workers, name=plan.name).reach()
+    is_given = workers.hosts is not None or workers.name is not None
+    plan = plan_copy(str(source), str(target), has_hosts=is_given)
+    hosts, access, _ = replace(workers, name=plan.name or workers.name).reach()
     return copy(hosts, access, plan, on_progress=on_progress)
 
 

@@ -219,7 +219,8 @@ def serve(
         int | None, Option("--workers", metavar="N", help="Workers. Default: one per machine.")
     ] = None,
     port: Annotated[
-        int | None, Option(help="Port of the dispatcher; workers use the following ones.")
+        int | None,
+        Option(min=1, max=65535, help="Port of the dispatcher; workers use the following ones."),
     ] = None,
     host: workers.Host = None,
     worker: workers.Worker = "all",

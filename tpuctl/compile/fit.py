@@ -146,6 +146,8 @@ def _check(target: Target, batch_size: int | None, max_batch: bool, dtype: str |
         raise UsageError(f"--batch must be at least 1, not {batch_size}.")
     if batch_size is not None and max_batch:
         raise UsageError("--batch and --max-batch exclude each other.", hint="Choose one of them.")
+    if dtype not in (None, "bf16", "f32"):
+        raise UsageError(f"Unknown dtype {dtype!r}.", hint="Use bf16 or f32.")
     if target.kind == "file" and (max_batch or dtype):
         flag = "--max-batch" if max_batch else "--dtype"
         raise UsageError(

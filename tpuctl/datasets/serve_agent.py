@@ -185,7 +185,7 @@ def is_free(port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
-        except OSError:
+        except (OSError, OverflowError):  # a port above 65535 overflows
             return False
     return True
 

@@ -117,10 +117,14 @@ def _differences(a: Profile, b: Profile) -> tuple[str, ...]:
     if (a.kind == "trace") != (b.kind == "trace"):
         facts = (("source", a.kind, b.kind),)
     return tuple(
-        f"The {name} differs: {before} before, {after} after."
+        f"The {name} differs: {_known(before)} before, {_known(after)} after."
         for name, before, after in facts
         if before != after
     )
+
+
+def _known(value: object) -> object:
+    return "unknown" if value is None else value
 
 
 def _machines(a: Profile, b: Profile) -> tuple[Fact, ...]:

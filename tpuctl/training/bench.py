@@ -261,6 +261,8 @@ def _check(batch_sizes: Sequence[int], epochs: int, examples: int) -> None:
             f"--epochs {epochs} is too few: the first epoch compiles and is not counted.",
             hint="--epochs 3",
         )
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise UsageError("Batch sizes must be at least 1.", hint="For example: 256,512,1024")
     if max(batch_sizes) > examples:
         raise UsageError(
             f"--batch {max(batch_sizes)} is larger than the epoch of {examples} examples.",
