@@ -235,7 +235,9 @@ def test_a_server_that_goes_away_leaves_nothing_on_the_terminal() -> None:
         "try: api.list_zones()\n"
         "except Exception as error: print(error.code, 'GRPC_VERBOSITY' in os.environ)"
     )
-    done = run("import tpuctl.cloud.connect as g; g._import_client()\n" + code)
+    first = "from tpuctl.cloud.connect import quietly\n"
+    first += "with quietly(): import tpuctl.cloud._google_api\n"
+    done = run(first + code)
     assert (done.stdout.strip(), done.stderr) == ("unavailable False", "")
 
 

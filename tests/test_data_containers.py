@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,12 +161,15 @@ def test_killed_at_random_moments_any_format_finishes_with_the_same_bytes(
     options = PresizeOptions(size=(64, 64), format=container, workers=2)  # type: ignore[arg-type]
     presize(photos, tmp_path / "undisturbed", options)
     undisturbed = contents(tmp_path / "undisturbed")
+    began = time.monotonic()
+    start(command(photos, tmp_path / "timing", "--format", container)).communicate(timeout=120)
+    whole_s = time.monotonic() - began
     rng = random.Random(8)
     killed = 0
     for number in range(4):
         out = tmp_path / f"out-{number}"
         process = start(command(photos, out, "--format", container))
-        wait_for(process, rng.uniform(0.4, 1.6))
+        wait_for(process, rng.uniform(0.3, 0.9) * whole_s)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=120)
         killed += process.returncode == -signal.SIGKILL

@@ -335,7 +335,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Profile:
         tmp_path_factory.mktemp("fused"),
         """
         def work(index):
-            square = tf.random.stateless_uniform((300, 300), seed=tf.stack([index, index]))
+            square = tf.random.stateless_uniform((600, 600), seed=tf.stack([index, index]))
             for _ in range(3):
                 square = tf.linalg.matmul(square, square)
             return square[0]
@@ -352,7 +352,8 @@ def test_the_operation_inside_a_fused_stage_is_named(fused: Profile) -> None:
     assert fused.deep
     assert fused.deep.missing is None
     work = next(stage for stage in fused.stages if stage.name.startswith("work"))
-    assert "MatMul" in [each.name for each in work.operations]
+    # Which of them a trace shows depends on the CPU: some kernels run without an event of their own.
+    assert {"MatMul", "StatelessRandomUniformV2"} & {each.name for each in work.operations}
     # Whoever else is on this machine, in another test perhaps, decides which shares are the better.
     assert ("trace" in work.method) is not fused.deep.is_crowded
     assert bool(fused.notes) is fused.deep.is_crowded
