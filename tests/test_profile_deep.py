@@ -352,7 +352,7 @@ def test_the_operation_inside_a_fused_stage_is_named(fused: Profile) -> None:
     assert fused.deep
     assert fused.deep.missing is None
     work = next(stage for stage in fused.stages if stage.name.startswith("work"))
-    # Which of them a trace shows depends on the CPU: some kernels run without an event of their own.
+    # Which of them a trace shows depends on the CPU: some kernels have no event of their own.
     assert {"MatMul", "StatelessRandomUniformV2"} & {each.name for each in work.operations}
     # Whoever else is on this machine, in another test perhaps, decides which shares are the better.
     assert ("trace" in work.method) is not fused.deep.is_crowded
