@@ -66,7 +66,7 @@ bench: $(READY)  ## Print every figure we promise, as ratios within one run.
 	$(BIN)/python -m benchmarks
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
-	$(BIN)/python -m pytest -q --update-golden -k golden
+	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)
 
 clean:
 	rm -rf $(VENV) $(VENV_XLA) build dist .mypy_cache .pytest_cache .ruff_cache

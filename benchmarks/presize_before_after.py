@@ -26,7 +26,7 @@ def main() -> None:
     step_ms, source = reference_step_ms(BATCH_SIZE)
     photos = assemble_photographs()
     with tempfile.TemporaryDirectory() as place:
-        rows = [row("photographs", measured(photos, step_ms))]
+        rows = [row("images", measured(photos, step_ms))]
         for encode in ENCODINGS:
             folder = Path(place) / encode
             presize(photos, folder, PresizeOptions(encode=encode))

@@ -139,7 +139,7 @@ def open_devices(args: argparse.Namespace) -> list[str]:
 
 
 class Steps(keras.callbacks.Callback):
-    """Times the steps, saves a checkpoint every so many, and stops after a signal."""
+    """Times the steps, saves a checkpoint at intervals, and stops after a signal."""
 
     # Keras' BackupAndRestore would start the interrupted epoch over and forget the random
     # generators of dropout: a resumed run would end with other weights.

@@ -3,17 +3,17 @@
     python images.py --data shards --epochs 2     # on whatever is here
     python images.py --data fake --steps 2 --cpu-devices 2  # no data, any laptop
 
-Class folders become labels, and half of the pictures are mirrored, by the
-device. Photographs without labels train on a task that needs none: how far
-was this picture turned, by 0, 90, 180 or 270 degrees (Gidaris et al. 2018,
+Class folders become labels, and half of the images are mirrored, by the
+device. Images without labels train on a task that needs none: how far
+was this image turned, by 0, 90, 180 or 270 degrees (Gidaris et al. 2018,
 arXiv 1803.07728).
 
 Keras 3; KERAS_BACKEND=tensorflow (default) or jax. The input pipeline is
 tf.data under both. Interrupt it whenever you like, or let a spot TPU do
 so: the same command resumes at the next step and ends with the same
-weights. How long the device waited for pictures is hidden inside Keras'
+weights. How long the device waited for images is hidden inside Keras'
 compiled step: tpuctl launch and tpuctl profile run -- CMD tell it.
-Measured: 240 pictures of scikit-learn's digits 0, 1 and 2, --batch-size 24
+Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
 --epochs 5 on two vCPUs: 99 % are read correctly while training.
 """
 
@@ -97,7 +97,7 @@ def read_manifest(folder: str) -> dict:
 
 
 class Shards:
-    """Pictures of `tpuctl data presize`: TFRecords of (JPEG, label)."""
+    """Images of `tpuctl data presize`: TFRecords of (JPEG, label)."""
 
     def __init__(self, folder: str, manifest: dict):
         self.folder, self.shards = folder, manifest["shards"]
@@ -115,7 +115,7 @@ class Shards:
         return self.shards
 
     def parse(self, record):
-        """A record as the (picture, label) that the model gets, bytes from 0 to 255."""
+        """A record as the (image, label) that the model gets, bytes from 0 to 255."""
         features = {
             "image": tf.io.FixedLenFeature([], tf.string),
             "label": tf.io.FixedLenFeature([], tf.int64),
@@ -159,7 +159,7 @@ class Shards:
 
 
 class Kept(Shards):
-    """Pictures of `tpuctl data cache`: decoded, in several variants, another one in each epoch."""
+    """Images of `tpuctl data cache`: decoded, in several variants, another one in each epoch."""
 
     def __init__(self, folder: str, manifest: dict, classes: int | None):
         self.folder, self.shards = folder, manifest["shards"]
@@ -169,7 +169,7 @@ class Kept(Shards):
         kinds = [leaf.get("dtype") for leaf in pair] if isinstance(pair, list) else []
         if len(kinds) != 2 or kinds[0] != "uint8" or not str(kinds[1]).startswith(("int", "uint")):
             raise SystemExit(
-                f"--data: the elements kept in {folder} are {kinds}, not pairs of a uint8 picture "
+                f"--data: the elements kept in {folder} are {kinds}, not pairs of a uint8 image "
                 "and an integer label. Let the pipeline that is cached return those."
             )
         if not classes:
@@ -181,7 +181,7 @@ class Kept(Shards):
         if len(self.shape) != 3:
             raise SystemExit(
                 f"--data: the elements kept in {folder} are of shape {self.shape}: batches? Cache "
-                "single pictures, so that they can be shuffled."
+                "single images, so that they can be shuffled."
             )
 
     def files_of(self, epoch: int) -> list[dict]:
@@ -220,7 +220,7 @@ class Fake:
 
 
 def open_data(args: argparse.Namespace) -> Shards | Fake:
-    """The pictures that --data names."""
+    """The images that --data names."""
     if args.data == "fake":
         return Fake(args.image_size, args.batch_size)
     manifest = read_manifest(args.data)
@@ -305,7 +305,7 @@ def profiler():
 
 
 class Steps(keras.callbacks.Callback):
-    """Times the steps, saves a checkpoint every so many, and stops after a signal."""
+    """Times the steps, saves a checkpoint at intervals, and stops after a signal."""
 
     # Keras' BackupAndRestore would start the interrupted epoch over and forget the random
     # generators of dropout: a resumed run would end with other weights.
@@ -397,7 +397,7 @@ def main() -> None:
     check_space(out, model)
     steps = Steps(args, model, settings)
     first_step, total_steps = steps.step, args.steps or args.epochs * steps_per_epoch
-    print(f"{len(data)} pictures of {data.shape}; {task}: {', '.join(data.names)}")
+    print(f"{len(data)} images of {data.shape}; {task}: {', '.join(data.names)}")
     print(f"{replicas} devices, {share} examples of each batch for one: {', '.join(devices)}")
     print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
     log, epochs = keras.callbacks.CSVLogger(out / "log.csv", append=True), []

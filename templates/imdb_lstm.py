@@ -36,8 +36,8 @@ parser.add_argument("--steps", type=int, help="train this many steps instead of 
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--batch-size", type=int, default=64, help="global: over all replicas")
 parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; never scaled")
-parser.add_argument("--vocabulary", type=int, default=15000, help="so many frequent words count")
-parser.add_argument("--length", type=int, default=250, help="words of a review that are read")
+parser.add_argument("--vocabulary", type=int, default=15000, help="number of words known")
+parser.add_argument("--length", type=int, default=250, help="words kept of each review")
 parser.add_argument("--examples", type=int, default=2000, help="only for --data fake")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default="training", help="checkpoint, log, model and result.json")
@@ -73,7 +73,7 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
 
 
 def make_fake_data(args: argparse.Namespace) -> list[np.ndarray]:
-    """Make reviews of random words, of which a few stand more often in one kind of review."""
+    """Make reviews of random words, a few of which are more frequent in one class."""
     rng, test = np.random.default_rng(args.seed), args.examples // 10 + 1
     y = rng.integers(0, 2, args.examples + test).astype(np.int32)
     x = rng.integers(2, args.vocabulary, (len(y), args.length))
@@ -139,7 +139,7 @@ def open_devices(args: argparse.Namespace) -> list[str]:
 
 
 class Steps(keras.callbacks.Callback):
-    """Times the steps, saves a checkpoint every so many, and stops after a signal."""
+    """Times the steps, saves a checkpoint at intervals, and stops after a signal."""
 
     # Keras' BackupAndRestore would start the interrupted epoch over and forget the random
     # generators of dropout: a resumed run would end with other weights.

@@ -4,14 +4,14 @@
     python jax_images.py --data fake --steps 20 --cpu-devices 4  # no data, a mesh of four
 
 No Keras, no TensorFlow: the shards are read with the standard library,
-pictures are decoded with Pillow in threads and turned over at random on
+images are decoded with Pillow in threads and flipped at random on
 the device. On several hosts start the same command on each of them with
 --strategy distributed+mesh; every host reads its own part of each batch.
 
 Interrupt it whenever you like: the same command resumes at the next step
-and ends with the same weights. The time spent waiting for pictures is
+and ends with the same weights. The time spent waiting for images is
 measured and said at the end.
-Measured: 240 pictures of scikit-learn's digits 0, 1 and 2, --batch-size 24
+Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
 --epochs 5 on two vCPUs: 100 % are read correctly while training.
 """
 
@@ -51,12 +51,12 @@ parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; 
 parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
-parser.add_argument("--trace", type=int, help="record so many steps into OUT/trace")
+parser.add_argument("--trace", type=int, help="number of steps to record into OUT/trace")
 parser.add_argument("--cpu-devices", type=int, help="split the CPU into virtual devices")
 
 # `tpuctl launch` picks from these; for TensorFlow see the template images.
 FRAMEWORKS = ("jax",)
-# What a damaged shard or picture ends in.
+# What a damaged shard or image ends in.
 UNREADABLE = (OSError, IndexError, KeyError, ValueError, struct.error)
 CHANNELS = (32, 64, 128, 256)
 
@@ -131,7 +131,7 @@ def varint(message: bytes, at: int):
 
 
 def parse_example(record: bytes):
-    """(picture, label) of a tf.train.Example: features > feature > (name, list > value)."""
+    """(image, label) of a tf.train.Example: features > feature > (name, list > value)."""
     found = {}
     for _, features in fields(record):
         for _, entry in fields(features):
@@ -143,7 +143,7 @@ def parse_example(record: bytes):
 
 
 def decode(record: bytes, side: int):
-    """A record's picture, cut from the middle, and its label."""
+    """A record's image, cut from the middle, and its label."""
     from PIL import Image
 
     encoded, label = parse_example(record)
@@ -153,7 +153,7 @@ def decode(record: bytes, side: int):
 
 
 def read_batches(args: argparse.Namespace, manifest: dict, step: int, part: tuple):
-    """Endless (uint8 pictures, labels) from a step on: this host's part of each full batch.
+    """Endless (uint8 images, labels) from a step on: this host's part of each full batch.
 
     The order follows from seed and epoch alone: first of the shards, then within each. Shards that
     lie before the step are not even opened.
@@ -188,7 +188,7 @@ def read_batches(args: argparse.Namespace, manifest: dict, step: int, part: tupl
 
 
 def stack(decoding: list):
-    """Wait for the pictures of a batch."""
+    """Wait for the images of a batch."""
     pictures, labels = zip(*(future.result() for future in decoding), strict=True)
     return np.stack(pictures), np.array(labels, np.int32)
 
@@ -252,10 +252,10 @@ def predict(weights: dict, pictures, dtype):
 
 
 def make_step(learning_rate: float, seed: int, dtype):
-    """The training step: (state, pictures, labels) to (state, figures)."""
+    """The training step: (state, images, labels) to (state, figures)."""
 
     def step(state, pictures, labels):
-        # Augmentation on the device: half of the pictures are seen in a mirror. The key follows
+        # Augmentation on the device: half of the images are seen in a mirror. The key follows
         # from the step, so that a resumed run sees the same ones.
         key = jax.random.fold_in(jax.random.key(seed), state["step"])
         mirrored = jax.random.bernoulli(key, shape=labels.shape)[:, None, None, None]
@@ -441,7 +441,7 @@ def main() -> None:
     print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
     print(f"speed: {result['examples_per_s']} examples/s")
     if waited is not None:
-        print(f"waited for pictures: {waited:.0%} of the time")
+        print(f"waited for images: {waited:.0%} of the time")
     print(f"executed: {executed}")
     print(f"accuracy of the last epoch, before each update: {accuracy:.1%}")
 

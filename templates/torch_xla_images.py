@@ -9,7 +9,7 @@ Several devices are a mesh in one process (xla-spmd), or have a process each
 (xla-launch). Interrupt it: the same command resumes at the next step and
 ends with the same weights. Killed, or with a process for each device, it
 resumes from the last checkpoint. torch and torch_xla must be one release.
-Measured: 240 pictures of scikit-learn's digits 0, 1 and 2, --batch-size 24
+Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
 --epochs 5 on two vCPUs: 100 % of the 24 kept for the test.
 """
 
@@ -63,7 +63,7 @@ parser.add_argument("--predict", action="store_true", help="only predict; needs 
 parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
-parser.add_argument("--trace", type=int, help="record so many steps into OUT/trace")
+parser.add_argument("--trace", type=int, help="number of steps to record into OUT/trace")
 parser.add_argument("--cpu-devices", type=int, help="split the CPU into virtual devices")
 
 FRAMEWORKS = ("torch",)  # `tpuctl launch` picks from these
@@ -150,7 +150,7 @@ def fields(message):
 
 
 def decode(records: list, side: int, row: int):
-    """The picture of a record, cut from the middle, and its label."""
+    """The image of a record, cut from the middle, and its label."""
     from PIL import Image
 
     found = {}
@@ -177,7 +177,7 @@ def make_fake(side: int, seed: int) -> list:
 
 
 def read_batches(load, rows, each: int, seed: int, step: int, part: tuple):
-    """Endless full batches of one process from a step on: (uint8 pictures, labels, mirrored)."""
+    """Endless full batches of one process from a step on: (uint8 images, labels, mirrored)."""
     rank, world = part
     shape = (len(rows) // (each * world), world, each)
     epoch, done = divmod(step, shape[0])
@@ -207,7 +207,7 @@ def make_model(classes: int, seed: int):
     # A stride of 4 first: most of the arithmetic of a ConvNet is in its full-size layers.
     for narrow, wide, stride in ((3, 32, 4), (32, 64, 2), (64, 128, 2), (128, 256, 2)):
         layers += [nn.Conv2d(narrow, wide, 2 * stride - 1, stride, stride - 1, bias=False)]
-        # Groups of a picture's own channels: nothing to exchange between devices.
+        # Groups of an image's own channels: nothing to exchange between devices.
         layers += [nn.GroupNorm(8, wide), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
 
@@ -302,7 +302,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     total_steps = args.steps or (100 if args.find_lr else args.epochs * steps_per_epoch)
 
     say(f"devices: {replicas} of {xr.device_type()}, {batch_size // replicas} images each; {dtype}")
-    say(f"data: {len(rows)} pictures to train on, {len(test)} to test; {len(names)} classes")
+    say(f"data: {len(rows)} images to train on, {len(test)} to test; {len(names)} classes")
     say(f"learning rate: one cycle ({args.anneal}) up to {args.learning_rate}, as given")
     say(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
 
@@ -426,7 +426,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     save_checkpoint(total_steps)
     print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
     if waited is not None:
-        print(f"waited for pictures: {waited:.0%} of the time")
+        print(f"waited for images: {waited:.0%} of the time")
     print(f"test accuracy: {accuracy:.1%}; executed: {executed}")
 
 

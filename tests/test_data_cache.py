@@ -312,7 +312,7 @@ def test_pictures_and_elements_are_not_mistaken_for_one_another(
     from tpuctl.datasets.presize import presize
 
     cache(f"{pipeline}:images", tmp_path / "out")
-    with pytest.raises(InvalidInputError, match="not pictures"):
+    with pytest.raises(InvalidInputError, match="not images"):
         open_batches(tmp_path / "out", 2)
     presize(photos, tmp_path / "pictures", small())
     with pytest.raises(InvalidInputError, match="not the elements of a pipeline"):

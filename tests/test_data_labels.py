@@ -56,12 +56,12 @@ def test_names_with_commas_newlines_and_unicode_are_names(tmp_path: Path) -> Non
 
 
 def test_a_name_that_two_pictures_have_stands_for_neither(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"2 of 2 pictures have no line in .*a/1\.jpg"):
+    with pytest.raises(InvalidInputError, match=r"no line for 2 of 2 images: a/1\.jpg"):
         labelled(tmp_path, "1.jpg,x\n", "a/1.jpg", "b/1.jpg")
 
 
 def test_a_picture_without_a_line_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"1 of 3 pictures have no line in .*dogs/3\.jpg"):
+    with pytest.raises(InvalidInputError, match=r"no line for 1 of 3 images: dogs/3\.jpg"):
         labelled(tmp_path, "1,cat\n2,cat\n")
 
 
@@ -81,8 +81,8 @@ def test_a_line_without_a_path_or_label_is_an_error_with_its_number(
 def test_lines_that_name_no_picture_are_told(tmp_path: Path) -> None:
     found = labelled(tmp_path, "1,cat\n2,cat\n3,dog\n4,dog\n")
     (note,) = found.notes
-    assert "1 lines of" in note
-    assert note.endswith("name no picture: 4.")
+    assert note.startswith("No image matches 1 of the lines in")
+    assert note.endswith(": 4.")
 
 
 def test_a_missing_or_unreadable_file_is_one_error(tmp_path: Path) -> None:
@@ -106,7 +106,10 @@ def test_labels_travel_from_the_file_into_the_records(
     result = tpuctl("data", "presize", photos, tmp_path / "out", *words, "--json")
     assert result.exit_code == 0, result.stdout
     assert result.data["classes"] == ["even", "odd"]
-    assert any("name no picture: 006.jpg" in warning for warning in result.document["warnings"])
+    assert any(
+        "No image matches" in warning and "006.jpg" in warning
+        for warning in result.document["warnings"]
+    )
     for record in read_records(tmp_path / "out"):
         assert record.label == int(record.key[:3]) % 2
 

@@ -49,6 +49,6 @@ def test_the_table_is_the_one_that_the_bench_prints() -> None:
     table = PAGE[PAGE.index(presize_before_after.HEAD[0]) :].split("\n\n")[0].splitlines()
     assert tuple(table[:2]) == presize_before_after.HEAD
     assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == [
-        "photographs",
+        "images",
         *names,
     ]

@@ -55,7 +55,7 @@ def test_the_text_names_the_manifest_and_the_next_command(
 ) -> None:
     result = tpuctl("data", "presize", photos, tmp_path / "out", "--size", "32")
     assert result.exit_code == 0
-    assert "Presized 12 of 12 pictures" in result.words
+    assert "Presized 12 of 12 images" in result.words
     assert "Next: tpuctl data verify" in result.words
 
 
@@ -184,14 +184,14 @@ def test_too_many_bad_files_fail_before_anything_is_published(
 def test_nothing_but_bad_files_is_an_error_whatever_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"x")
-    with pytest.raises(InvalidInputError, match=r"1 of 1 pictures .* a\.jpg \(not_image\)"):
+    with pytest.raises(InvalidInputError, match=r"1 of 1 images .* a\.jpg \(not_image\)"):
         presize(tmp_path / "photos", tmp_path / "out", small(max_bad="100%"))
 
 
 def test_a_folder_without_pictures_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("x")
-    with pytest.raises(InvalidInputError, match=r"no pictures in .*photos, only: 1 \.txt"):
+    with pytest.raises(InvalidInputError, match=r"no images in .*photos, only: 1 \.txt"):
         presize(tmp_path / "photos", tmp_path / "out")
     with pytest.raises(NotFoundError, match="There is no folder"):
         presize(tmp_path / "gone", tmp_path / "out")

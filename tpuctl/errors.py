@@ -4,7 +4,7 @@
     ├── InvalidInputError       1  a file or a value cannot be used
     │   ├── TargetError         1  the user's own code failed
     │   ├── DamagedError        1  a data set does not match its manifest
-    │   ├── SourceChangedError  1  a picture changed while it was being presized
+    │   ├── SourceChangedError  1  an image changed while it was being presized
     │   └── PortTakenError      1  another program is listening on this port
     ├── NotFoundError           1  the named object does not exist
     ├── AlreadyExistsError      1  the target exists, and replacing it was not requested
@@ -89,7 +89,7 @@ class DamagedError(InvalidInputError):
 
 
 class SourceChangedError(InvalidInputError):
-    """A picture has changed since the plan was made."""
+    """An image has changed since the plan was made."""
 
     code = "source_changed"
 

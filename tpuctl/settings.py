@@ -41,7 +41,7 @@ KEYS = (
     Key("project", "Google Cloud project of your TPUs"),
     Key("zone", "default zone"),
     Key("bucket", "bucket with your data, to warn about traffic between regions"),
-    Key("cache_dir", "folder for demo photographs, compilations and copies of data sets"),
+    Key("cache_dir", "folder for demo images, compilations and copies of data sets"),
     Key("state_dir", "folder for the journal of requested TPUs, SSH keys and the emulator"),
     Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
 )

@@ -34,7 +34,7 @@ def presize(
     hosts: str = "auto",
     on_progress: OnProgress = silent,
 ) -> PresizeResult:
-    """Decode and shrink the photographs in `src` once, into shards in `dst`.
+    """Decode and shrink the images in `src` once, into shards in `dst`.
 
     Both are a folder or gs://BUCKET/FOLDER. The same call again resumes what was interrupted.
     `hosts` is i/n to do every n-th shard, or "auto": on a worker of a TPU slice, its share of a

@@ -68,7 +68,7 @@ def run(
 ) -> Day:
     """Run the demo on this machine: doctor, profile, presize, profile again, train, report.
 
-    Takes a few minutes. `images` is a folder of photographs; without it, some are made. `log` is
+    Takes a few minutes. `images` is a folder of them; without it, some are generated. `log` is
     the file descriptor for the training's output, by default stdout.
     """
     from tpuctl.demo.demo import run_day

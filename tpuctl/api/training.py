@@ -220,7 +220,7 @@ class BenchCommands:
     ) -> Bench:
         """Measure how fast this machine trains a template on fake data.
 
-        Batch sizes are global. `cpu_devices` also measures the CPU split into so many virtual
+        Batch sizes are global. `cpu_devices` also measures the CPU split into that many virtual
         devices. `plot` is a PNG to draw microseconds per example to.
         """
         from tpuctl.diagnosis.diagnose import diagnose

@@ -17,7 +17,7 @@ from tpuctl.reporters import data as report
 data = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Turn photographs into shards once; verify, cache and serve them.",
+    help="Turn images into shards once; verify, cache and serve them.",
     epilog=examples(
         "tpuctl data presize photos photos-224 --size 224",
         "tpuctl data verify photos-224",
@@ -33,7 +33,7 @@ Overwrite = Annotated[bool, Option("--overwrite", help="Replace another data set
 
 @command(data)
 def presize(
-    src: Annotated[str, Argument(help="Folder of pictures, at any depth, or gs://BUCKET/FOLDER.")],
+    src: Annotated[str, Argument(help="Folder of images, at any depth, or gs://BUCKET/FOLDER.")],
     dst: Dst,
     size: Annotated[
         str,
@@ -70,10 +70,10 @@ def presize(
         Option("--workers", metavar="N", help="Number of processes. Default: all vCPUs."),
     ] = None,
     max_bad: Annotated[
-        str, Option(help="Unreadable pictures to accept: 1%, 3, or auto, the larger of the two.")
+        str, Option(help="Unreadable images to accept: 1%, 3, or auto, the larger of the two.")
     ] = "auto",
     retry_quarantined: Annotated[
-        bool, Option("--retry-quarantined", help="Retry pictures that were left out.")
+        bool, Option("--retry-quarantined", help="Retry images that were left out.")
     ] = False,
     overwrite: Overwrite = False,
     seed: Annotated[int, Option(help="Shuffle seed.")] = 0,
@@ -96,7 +96,7 @@ def presize(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Decode and shrink pictures once, into shards with checksums.
+    """Decode and shrink images once, into shards with checksums.
 
     Examples:
         tpuctl data presize photos photos-224 --size 224

@@ -25,7 +25,7 @@ emulator = typer.Typer(
 def demo(
     images: Annotated[
         Path | None,
-        Option(metavar="DIR", help="At least 8 photographs. Default: 200 generated ones."),
+        Option(metavar="DIR", help="At least 8 images. Default: 200 generated ones."),
     ] = None,
     out: Annotated[
         Path, Option(metavar="DIR", help="Folder for shards, profiles and the report.")

@@ -27,7 +27,7 @@ Target = Annotated[
     list[str],
     Argument(
         metavar="TARGET | -- CMD...",
-        help="A folder of photographs or shards, gs://BUCKET/FOLDER of shards, path.py:function, "
+        help="A folder of images or shards, gs://BUCKET/FOLDER of shards, path.py:function, "
         "module:function; or a program after --.",
     ),
 ]
@@ -56,7 +56,7 @@ def run(
     seconds: Seconds = None,
     batch_size: Annotated[int, Option(metavar="N", min=1, help="Examples per step.")] = 32,
     image_size: Annotated[
-        int, Option(metavar="PIXELS", min=1, help="Size of photographs after the resize.")
+        int, Option(metavar="PIXELS", min=1, help="Size of images after the resize.")
     ] = 224,
     device_step_ms: Annotated[
         float | None, Option(metavar="MS", help="Device time per step in milliseconds.")

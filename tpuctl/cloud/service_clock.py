@@ -60,7 +60,7 @@ class ServiceClock:
             return self._at(self._local.now())
 
     def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds of the service's time."""
+        """Wait for a number of seconds of the service's time."""
         self._local.sleep(seconds / self._scale)
 
     def elapsed_s(self) -> float:

@@ -1,7 +1,7 @@
 """The shards of a plan as a Beam pipeline.
 
 Each element is the job of one shard, which our own supervised worker builds and puts at the target;
-no pictures pass through Beam. Building a shard twice does no harm, so a runner may retry.
+no images pass through Beam. Building a shard twice does no harm, so a runner may retry.
 """
 
 import json

@@ -68,7 +68,7 @@ def load_source(text: str) -> PipelineSource:
     if name is None:
         raise UsageError(
             f"{text!r} is not a pipeline; data cache takes module:function or path.py:function.",
-            hint="For a folder of photographs: tpuctl data presize SRC DST",
+            hint="For a folder of images: tpuctl data presize SRC DST",
         )
     function = load_function(name, given=("seed",), caller="data cache")
     file = name.place if name.place.endswith(".py") else sys.modules[name.place].__file__

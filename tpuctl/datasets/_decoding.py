@@ -19,9 +19,9 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class Batch:
-    """Pictures (batch x height x width x 3 of uint8), labels (int32, -1: none) and their keys.
+    """Images (batch x height x width x 3 of uint8), labels (int32, -1: none) and their keys.
 
-    With `planes`, pictures are flat I420 (batch x bytes) for `yuv420_to_rgb`.
+    With `planes`, images are flat I420 (batch x bytes) for `yuv420_to_rgb`.
     """
 
     step: int

@@ -99,7 +99,7 @@ def _decoder(data_set: DataSet, encode: str) -> Any:
     decoders = {"jpeg": tf.io.decode_jpeg, "png": tf.io.decode_png}
     if encode not in decoders:
         raise InvalidInputError(
-            f"{data_set.folder} holds {encode} pictures, which tf.data cannot decode.",
+            f"{data_set.folder} holds {encode} images, which tf.data cannot decode.",
             hint="Read it with tpuctl.data.open_batches, or presize with --encode jpeg.",
         )
     assert data_set.size

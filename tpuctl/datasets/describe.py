@@ -22,7 +22,7 @@ _MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
 
 
 def describe(dst: str | Path) -> Description:
-    """Read labels and sizes of all records without their pictures.
+    """Read labels and sizes of all records without their images.
 
     Raises NotFoundError and InvalidInputError.
     """

@@ -1,7 +1,7 @@
-"""Which files of a folder are pictures to presize.
+"""Which files of a folder are images to presize.
 
-A file counts as a picture if its first bytes say so, whatever its name. If only its name promises a
-picture it counts too, so that a broken one is reported and not overlooked. All other files, and
+A file counts as an image if its first bytes say so, whatever its name. If only its name promises an
+image it counts too, so that a broken one is reported and not overlooked. All other files, and
 hidden ones, are ignored and counted.
 """
 
@@ -29,7 +29,7 @@ _NOT_FOLLOWED = "link to a folder around the source or the target"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A picture below the source; `bytes` is `UNREADABLE` if it could not be looked at.
+    """An image below the source; `bytes` is `UNREADABLE` if it could not be looked at.
 
     `version` changes with its content: its mtime in ns in a folder, its generation in a bucket.
     """
@@ -41,7 +41,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """All pictures, sorted by key, how many files of which kind were ignored, and what to say.
+    """All images, sorted by key, how many files of which kind were ignored, and what to say.
 
     `lists` and `looks` count the requests that it took to find them in a bucket.
     """
@@ -64,16 +64,16 @@ class _Walk:
 
 
 def scan(folder: Path, target: Path | None = None) -> ScanResult:
-    """Find every picture below a folder; raises NotFoundError and InvalidInputError.
+    """Find every image below a folder; raises NotFoundError and InvalidInputError.
 
     A link to a folder is followed unless `folder` or `target` lies in there: that would read files
     outside the source, or the results of the last run. Both paths must be free of links.
     """
     if not folder.exists():
-        raise NotFoundError(f"There is no folder {folder}.", hint="Check the path of the pictures.")
+        raise NotFoundError(f"There is no folder {folder}.", hint="Check the path of the images.")
     if not folder.is_dir():
         raise InvalidInputError(
-            f"{folder} is a file; presize reads a folder of pictures.",
+            f"{folder} is a file; presize reads a folder of images.",
             hint=f"Try: tpuctl data presize {shlex.quote(str(folder.parent))} DST",
         )
     walk = _Walk(folder, target)
@@ -152,7 +152,7 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _is_picture(path: str) -> bool:
-    """Whether a file is a picture or its name promises one."""
+    """Whether a file is an image or its name promises one."""
     if file_type.claims_to_be_an_image(os.path.basename(path)):
         return True
     try:
@@ -180,9 +180,9 @@ _CONNECTIONS = 16
 
 
 def scan_bucket(storage: Storage) -> ScanResult:
-    """Find every picture below an address: one request for a thousand names.
+    """Find every image below an address: one request for a thousand names.
 
-    Objects whose name does not promise a picture are looked at, 64 bytes of each. Raises
+    Objects whose name does not promise an image are looked at, 64 bytes of each. Raises
     NotFoundError where nothing is.
     """
     ignored: Counter[str] = Counter()
@@ -219,7 +219,7 @@ def scan_bucket(storage: Storage) -> ScanResult:
 
 
 def _sniff(storage: Storage, entries: Sequence[StoredObject]) -> list[bool]:
-    """Whether each object begins like a picture; one that was deleted meanwhile does not."""
+    """Whether each object begins like an image; one that was deleted meanwhile does not."""
 
     def sniff(entry: StoredObject) -> bool:
         if not entry.size_bytes:

@@ -20,7 +20,7 @@ SCHEMA = "tpuctl.dataset/1"
 MANIFEST = "manifest.json"
 WORK = ".presize"
 
-# The `encode` of a cache, whose records are elements of a pipeline, not pictures.
+# The `encode` of a cache, whose records are elements of a pipeline, not images.
 ELEMENTS = "elements"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -79,7 +79,7 @@ class DataSet:
 
     @property
     def encode(self) -> str:
-        """How pictures are stored: jpeg, png, webp, raw or yuv420; `elements` for a cache."""
+        """How images are stored: jpeg, png, webp, raw or yuv420; `elements` for a cache."""
         return str(self.options.get("encode", "jpeg"))
 
     @property
@@ -89,7 +89,7 @@ class DataSet:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width of every picture; None where pictures differ in size, and for caches."""
+        """Height and width of every image; None where images differ in size, and for caches."""
         if self.options.get("mode") == "short" or "size" not in self.options:
             return None
         height, width = self.options["size"]
@@ -159,11 +159,11 @@ def load(folder: Path) -> DataSet:
 
 
 def load_pictures(folder: Path) -> DataSet:
-    """Read the manifest of a data set of pictures; raises NotFoundError and InvalidInputError."""
+    """Read the manifest of a data set of images; raises NotFoundError and InvalidInputError."""
     data_set = load(folder)
     if data_set.encode == ELEMENTS:
         raise InvalidInputError(
-            f"{folder} holds the elements of a pipeline, not pictures.",
+            f"{folder} holds the elements of a pipeline, not images.",
             hint="Read it with tpuctl.data.open_cache.",
         )
     return data_set

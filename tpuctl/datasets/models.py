@@ -290,7 +290,7 @@ class Description(Outcome):
 class CacheOptions:
     """The options of `cache`; raises UsageError for invalid ones.
 
-    `elements` keeps only so many of each variant; variant n is made with `seed` + n.
+    `elements` keeps only that many of each variant; variant n is made with `seed` + n.
     """
 
     variants: int = 1

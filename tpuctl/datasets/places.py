@@ -1,4 +1,4 @@
-"""Where pictures come from and data sets go to: folders of this machine, and buckets."""
+"""Where images come from and data sets go to: folders of this machine, and buckets."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The plan of a presize: which pictures have which label and go into which shard.
+"""The plan of a presize: which images have which label and go into which shard.
 
 The same plan gives the same bytes, on any machine and in any number of runs.
 """
@@ -35,7 +35,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 class PlannedPicture(NamedTuple):
-    """One picture of the plan with everything that decides about its record."""
+    """One image of the plan with everything that decides about its record."""
 
     key: str
     bytes: int
@@ -50,7 +50,7 @@ class PlannedPicture(NamedTuple):
 
 @dataclass(frozen=True)
 class SiblingShard:
-    """The same pictures at another size: the job of another plan, and its work folder."""
+    """The same images at another size: the job of another plan, and its work folder."""
 
     id: str
     work: str
@@ -59,9 +59,9 @@ class SiblingShard:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The work of one shard: a pure function from these pictures to its bytes.
+    """The work of one shard: a pure function from these images to its bytes.
 
-    `siblings` are made from the same pictures in the same pass.
+    `siblings` are made from the same images in the same pass.
     """
 
     id: str
@@ -75,7 +75,7 @@ class ShardJob:
         return f"train-{self.index:05}-of-{self.of:05}-{crc32c}{suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """Write it for a worker; not field by field, since there may be 100,000 pictures."""
+        """Write it for a worker; not field by field, since there may be 100,000 images."""
         return {**vars(self), "siblings": to_plain(self.siblings)}
 
     @classmethod
@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def images(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
         return sum(len(job.pictures) for job in self.jobs)
 
 
@@ -116,7 +116,7 @@ def plan_presize(
     ]
     recipe = _recipe(options, labelling.source)
     record_bytes = estimate_record_bytes(options)
-    # Sizes that are made together need the same pictures in the same shards.
+    # Sizes that are made together need the same images in the same shards.
     sizes = options.sizes or (options.size,)
     largest = max(estimate_record_bytes(replace(options, size=size)) for size in sizes)
     count = count_shards(len(planned), largest * len(planned), options.shard_bytes)
@@ -156,9 +156,9 @@ def split_evenly(total: int, parts: int) -> Iterable[tuple[int, int]]:
 
 
 def estimate_record_bytes(options: PresizeOptions) -> int:
-    """Guess one record's size: exact for raw and yuv420, generous for photographs otherwise.
+    """Guess one record's size: exact for raw and yuv420, generous for images otherwise.
 
-    Camera photographs at 224x224 measured 0.56 bytes per pixel as JPEG of quality 95, 0.33 as WebP
+    Camera images at 224x224 measured 0.56 bytes per pixel as JPEG of quality 95, 0.33 as WebP
     of quality 95, 1.8 as PNG.
     """
     height, width = options.size
@@ -229,7 +229,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Labelling:
-    """The classes in order, each picture's index among them (-1: no label), and what to say."""
+    """The classes in order, each image's index among them (-1: no label), and what to say."""
 
     classes: tuple[str, ...]
     labels: tuple[int, ...]
@@ -238,9 +238,9 @@ class Labelling:
 
 
 def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
-    """Label pictures by `folder`, by a file `*.csv`, not at all (`none`), or as fits (`auto`).
+    """Label images by `folder`, by a file `*.csv`, not at all (`none`), or as fits (`auto`).
 
-    `auto` takes the first-level folders as classes when every picture lies in one and there are at
+    `auto` takes the first-level folders as classes when every image lies in one and there are at
     least two. Raises InvalidInputError and NotFoundError if that is impossible.
     """
     if how.lower().endswith(".csv"):
@@ -260,7 +260,7 @@ def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
 
 
 def _by_file(pictures: Sequence[ImageFile], path: Path) -> Labelling:
-    """Match lines with pictures by path, or by a name or stem that only one picture has."""
+    """Match lines with images by path, or by a name or stem that only one image has."""
     rows = list(_read_rows(path))
     keys = {picture.key for picture in pictures}
     nicknames = _nicknames(pictures)
@@ -277,12 +277,12 @@ def _by_file(pictures: Sequence[ImageFile], path: Path) -> Labelling:
     missing = [picture.key for picture in pictures if picture.key not in named]
     if missing:
         raise InvalidInputError(
-            f"{len(missing)} of {len(pictures)} pictures have no line in {path}: {_some(missing)}.",
+            f"{path} has no line for {len(missing)} of {len(pictures)} images: {_some(missing)}.",
             hint="Give each a line `path,label`, the path as seen from SRC, or move them away.",
         )
     classes = _in_order(set(named.values()))
     index = {name: number for number, name in enumerate(classes)}
-    notes = (f"{len(strangers)} lines of {path} name no picture: {_some(strangers)}.",)
+    notes = (f"No image matches {len(strangers)} of the lines in {path}: {_some(strangers)}.",)
     labels = tuple(index[named[picture.key]] for picture in pictures)
     return Labelling(classes, labels, "csv", notes if strangers else ())
 
@@ -330,7 +330,7 @@ def _pick(row: list[str], columns: tuple[int, int], path: Path, line: int) -> tu
 
 
 def _nicknames(pictures: Sequence[ImageFile]) -> dict[str, str]:
-    """Map the file names and stems that lists use to keys, if they mean only one picture."""
+    """Map the file names and stems that lists use to keys, if they mean only one image."""
     names: dict[str, str | None] = {}
     for picture in pictures:
         path = PurePosixPath(picture.key)

@@ -1,4 +1,4 @@
-"""What a presize decides before the first picture is decoded: libraries, pictures, the plan."""
+"""What a presize decides before the first image is decoded: libraries, images, the plan."""
 
 import os
 from collections.abc import Sequence
@@ -69,8 +69,8 @@ def prepare_sizes(
     if not inputs.pictures:
         there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
         raise InvalidInputError(
-            f"There are no pictures in {source}" + (f", only: {there}." if there else "."),
-            hint="Point presize to the folder that holds the pictures, at any depth.",
+            f"There are no images in {source}" + (f", only: {there}." if there else "."),
+            hint="Point presize to the folder that holds the images, at any depth.",
         )
     far_away = warn_far_away(source, target, options.zone)
     prepared = []
@@ -85,7 +85,7 @@ def prepare_sizes(
 
 def _check_modules(options: PresizeOptions) -> dict[str, str]:
     """Name the versions that decide about pixels; raises MissingExtraError."""
-    need_modules("Presizing pictures", *_MODULES, extra="images")
+    need_modules("Presizing images", *_MODULES, extra="images")
     versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
     if options.format == "arrayrecord":
         need_array_record()

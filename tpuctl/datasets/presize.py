@@ -1,4 +1,4 @@
-"""Presize: a folder of photographs becomes a data set of small ones, once and for all.
+"""Presize: a folder of images becomes a data set of small ones, once and for all.
 
 One engine for folders and buckets, one machine and several: plan, build the shards that are missing
 in worker processes, publish. The plan is the same on every machine; each builds every n-th shard of
@@ -61,7 +61,7 @@ def presize(
     part: Part | None = None,
     on_progress: OnProgress = silent,
 ) -> PresizeResult:
-    """Make `dst` the data set of the photographs in `src`; both a folder or `gs://BUCKET/FOLDER`.
+    """Make `dst` the data set of the images in `src`; both a folder or `gs://BUCKET/FOLDER`.
 
     An interrupted presize is resumed. Nothing appears under a final name before it is complete, and
     `manifest.json` comes last. With `part`, this machine builds its share of the shards, and the
@@ -308,7 +308,7 @@ def publish(
 ) -> None:
     """Publish the finished shards of a plan.
 
-    Raises InvalidInputError if too many pictures were left out; what was done is kept.
+    Raises InvalidInputError if too many images were left out; what was done is kept.
     """
     left_out = left_out_of(shards)
     images = run.plan.images
@@ -327,7 +327,7 @@ def publish(
             f"--max-bad {len(left_out)}; the finished work is kept."
         )
     raise InvalidInputError(
-        f"{len(left_out)} of {images} pictures in {run.source} cannot be used, "
+        f"{len(left_out)} of {images} images in {run.source} cannot be used, "
         f"{allowed} would be allowed: {shown}{more}.",
         hint=hint,
     )

@@ -1,4 +1,4 @@
-"""Pictures that were left out: why, and the list of them."""
+"""Images that were left out: why, and the list of them."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ Reason = Literal[
 
 
 class BadImageError(Exception):
-    """A picture that must not become a record. Never leaves the package: it becomes a line."""
+    """An image that must not become a record. Never leaves the package: it becomes a line."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)

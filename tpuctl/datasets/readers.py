@@ -110,17 +110,17 @@ def _order(
 
 
 def _open_uniform(dst: str | Path, start_step: int, *, planes: bool) -> DataSet:
-    """Open a data set whose pictures all have one size, so that they can be stacked."""
+    """Open a data set whose images all have one size, so that they can be stacked."""
     data_set = manifest.load_pictures(local_data_set(dst))
     if data_set.size is None:
         raise InvalidInputError(
-            f"The pictures in {data_set.folder} differ in size and cannot be stacked.",
+            f"The images in {data_set.folder} differ in size and cannot be stacked.",
             hint="Read them one by one with tpuctl.data.read_records, or presize again with "
             "another --mode.",
         )
     if planes and data_set.encode != "yuv420":
         raise UsageError(
-            f"{data_set.folder} holds {data_set.encode} pictures, not planes.",
+            f"{data_set.folder} holds {data_set.encode} images, not planes.",
             hint="Presize with --encode yuv420, or leave planes out.",
         )
     if start_step < 0:
@@ -256,7 +256,7 @@ def open_cache(
     data_set = manifest.load(local_data_set(dst))
     if data_set.encode != manifest.ELEMENTS:
         raise InvalidInputError(
-            f"{data_set.folder} holds pictures, not the elements of a pipeline.",
+            f"{data_set.folder} holds images, not the elements of a pipeline.",
             hint="Read it with tpuctl.data.open_batches.",
         )
     opened = Cache(data_set, int(data_set.options["variants"]), seed, shuffle, host, hosts)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Record:
-    """One picture of a data set: still encoded, with its label (-1: none) and its origin."""
+    """One image of a data set: still encoded, with its label (-1: none) and its origin."""
 
     key: str
     label: int

@@ -1,4 +1,4 @@
-"""Make the demo's photographs with OpenCV from images in scikit-image and scikit-learn."""
+"""Make the demo's images with OpenCV from images in scikit-image and scikit-learn."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ _NOISE_SIDE = 1024
 
 
 def make_photographs(pictures: list[Picture], folder: Path, on_progress: OnProgress) -> None:
-    """Write the missing pictures; a file under its final name is complete."""
+    """Write the missing images; a file under its final name is complete."""
     missing = [picture for picture in pictures if not (folder / picture.name).exists()]
     sources = {subject: _SOURCES[subject]() for subject in {p.subject for p in missing}}
     noise = np.random.default_rng(0).normal(0, _NOISE_SIGMA, (_NOISE_SIDE, _NOISE_SIDE, 1))
@@ -49,7 +49,7 @@ def make_photographs(pictures: list[Picture], folder: Path, on_progress: OnProgr
             for future in futures:
                 future.result()
                 done += 1
-                on_progress(Progress("photographs", done, len(pictures), "photographs"))
+                on_progress(Progress("images", done, len(pictures), "images"))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise

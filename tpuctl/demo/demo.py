@@ -68,7 +68,7 @@ class Day(Outcome):
 
 
 def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnProgress) -> Day:
-    """Run all steps on a folder of photographs, by default on photographs that the demo makes.
+    """Run all steps on a folder of images, by default on images that the demo makes.
 
     Takes a few minutes. Any step can be interrupted; the same call again reuses what is complete.
     `log` is the file descriptor for the training's output, by default stdout.
@@ -78,14 +78,14 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
     if images is not None and not images.is_dir():
         raise NotFoundError(
             f"Could not start the demo: there is no folder {images}.",
-            hint="Give --images a folder of photographs, or omit it: the demo makes its own.",
+            hint="Give --images a folder of images, or omit it: the demo makes its own.",
         )
     _check_extras(own_photographs=images is None)
     ensure_folder(out)
     on_progress(message("[1] doctor: which machine is this?"))
     doctor = diagnose(live_machine())
     source = images or assemble_photographs(on_progress=on_progress)
-    on_progress(message(f"[2] profile run: what do the photographs in {source} cost?"))
+    on_progress(message(f"[2] profile run: what do the images in {source} cost?"))
     before = _profile(source, out / "before.tpuprof", on_progress)
     shards = out / "shards"
     on_progress(
@@ -123,7 +123,7 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
 def assemble_photographs(
     per_subject: int = PER_SUBJECT, *, on_progress: OnProgress = silent
 ) -> Path:
-    """Return a folder with about 200 camera-sized photographs in class folders.
+    """Return a folder with about 200 camera-sized images in class folders.
 
     The first call takes up to a minute and 220 MB of the cache folder; an interrupted one resumes.
     Raises MissingExtraError and WriteError.
@@ -135,7 +135,7 @@ def assemble_photographs(
         from tpuctl.demo._photographs import make_photographs
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            "Making the demo's photographs", extra="demo", module=error.name or "scikit-image"
+            "Making the demo's images", extra="demo", module=error.name or "scikit-image"
         ) from error
     make_photographs(pictures, folder, on_progress)
     return folder

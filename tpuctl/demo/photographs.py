@@ -1,7 +1,7 @@
-"""The list of photographs that the demo makes, the same on every machine.
+"""The list of images that the demo makes, the same on every machine.
 
-The sources are the photographs inside the packages scikit-image and scikit-learn, so nothing is
-downloaded. Each picture is a crop of one of them, flipped and enlarged to the size of a camera
+The sources are the images inside the packages scikit-image and scikit-learn, so nothing is
+downloaded. Each image is a crop of one of them, flipped and enlarged to the size of a camera
 file, plus sensor noise: an enlargement alone is so smooth that its JPEG would decode faster than a
 camera's.
 """
@@ -17,7 +17,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Picture:
-    """One photograph to make; left, top and scale of the crop are fractions of the source."""
+    """One image to make; left, top and scale of the crop are fractions of the source."""
 
     subject: str
     number: int
@@ -33,12 +33,12 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """Path below the folder of photographs; its class folder is the label."""
+        """Path below the folder of images; its class folder is the label."""
         return f"{self.subject}/{self.subject}-{self.number:03}.jpg"
 
 
 def list_pictures(per_subject: int = PER_SUBJECT) -> list[Picture]:
-    """Plan the demo's photographs, `per_subject` of each of the eight subjects."""
+    """Plan the demo's images, `per_subject` of each of the eight subjects."""
     rng = random.Random(f"{VERSION}-0")
     pictures = []
     for subject in SUBJECTS:

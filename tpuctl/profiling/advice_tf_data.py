@@ -21,7 +21,7 @@ _FUNCTION = re.compile(r".+:[^\W\d]\w*")
 
 
 def presize(at: Situation) -> Advice | None:
-    """Decode and resize photographs once, not in every epoch."""
+    """Decode and resize images once, not in every epoch."""
     decode, resize = at.named("decode"), at.named("resize")
     if at.case.measured.kind != "photos" or not decode or not resize:
         return None
@@ -41,7 +41,7 @@ def presize(at: Situation) -> Advice | None:
     shards = f"{folder}-{size}"
     return at.advice(
         "presize",
-        f"Resize the photographs once, not in every epoch: that takes {share:.0%} of the CPU time.",
+        f"Resize the images once, not in every epoch: that takes {share:.0%} of the CPU time.",
         f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
         rate,
         Change("presize", size),
@@ -49,7 +49,7 @@ def presize(at: Situation) -> Advice | None:
 
 
 def scaled_decode(at: Situation) -> Advice | None:
-    """Let the JPEG decoder downscale large photographs."""
+    """Let the JPEG decoder downscale large images."""
     stage = max(at.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
     if stage is None or not stage.decodes_jpeg or not stage.bytes_per_example:
         return None

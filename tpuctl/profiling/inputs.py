@@ -1,4 +1,4 @@
-"""What a folder for `profile run` holds: photographs, or shards that `data presize` wrote."""
+"""What a folder for `profile run` holds: images, or shards that `data presize` wrote."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tpuctl.datasets.images import file_type
 from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
 
-# As in `tpuctl.datasets.manifest`, which photographs and functions do not need to load.
+# As in `tpuctl.datasets.manifest`, which images and functions do not need to load.
 MANIFEST, SCHEMA = "manifest.json", "tpuctl.dataset/"
 TF_ENCODINGS = ("jpeg", "png", "raw", "yuv420")
 # Enough for a sample: every file is opened once before the measurement.
@@ -108,7 +108,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class FoundPhotos:
-    """The photographs below a folder, and the image files that cannot be used with the reason."""
+    """The images below a folder, and the image files that cannot be used with the reason."""
 
     photos: tuple[Photo, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -116,7 +116,7 @@ class FoundPhotos:
 
 
 def find_photos(folder: Path, *, most: int = MAX_PHOTOS) -> FoundPhotos:
-    """Find the photographs below a folder, at most `most` of them, in a stable order.
+    """Find the images below a folder, at most `most` of them, in a stable order.
 
     Raises NotFoundError for a missing folder and InvalidInputError for one without images.
     """
@@ -145,7 +145,7 @@ def find_photos(folder: Path, *, most: int = MAX_PHOTOS) -> FoundPhotos:
         )
     raise InvalidInputError(
         f"There is no image in {folder} ({files:,} files checked).",
-        hint="Give a folder of photographs, a folder of tpuctl shards, or path.py:function.",
+        hint="Give a folder of images, a folder of tpuctl shards, or path.py:function.",
     )
 
 
@@ -161,7 +161,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _inspect(path: Path) -> Photo | str | None:
-    """Return the photograph, why an image file cannot be used, or None for another file."""
+    """Return the image, why an image file cannot be used, or None for another file."""
     is_named_like_one = file_type.claims_to_be_an_image(path.name)
     try:
         if not path.is_file():

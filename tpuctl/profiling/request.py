@@ -13,7 +13,7 @@ from tpuctl.usercode.function import Function, parse_function
 from tpuctl.usercode.function import try_alone as try_function_alone
 
 SUPPORTED = (
-    "a folder of photographs, a folder or gs:// address of tpuctl shards, module:function or "
+    "a folder of images, a folder or gs:// address of tpuctl shards, module:function or "
     "path.py:function"
 )
 DEFAULT_SECONDS = 10.0

@@ -28,7 +28,7 @@ NONE_TRIED = "None of the advice can be tried from outside: it needs an edit or 
 Measure = Callable[[Request], Measurement]
 # Yields what to measure without and with presizing, given the size and the CPU ms per example.
 Presize = Callable[[Request, int, float], AbstractContextManager[tuple[Request, Request]]]
-# What presizing the sample may take of CPU time, and how many photographs are enough and too few.
+# What presizing the sample may take of CPU time, and how many images are enough and too few.
 CPU_S, LEAST, MOST = 10.0, 32, 256
 PRESIZE_LIMIT_S = 120.0
 
@@ -143,7 +143,7 @@ def _concluded(profile: Profile, trials: Sequence[_Trial], failures: Sequence[st
 def presized_sample(
     request: Request, size: int, cpu_ms_per_example: float
 ) -> Iterator[tuple[Request, Request]]:
-    """Yield the request for a sample of the photographs, and for the records made from it.
+    """Yield the request for a sample of the images, and for the records made from it.
 
     Both are removed afterwards. Raises TargetError if presizing fails.
     """
@@ -162,7 +162,7 @@ def presized_sample(
 
 
 def _sample(folder: Path, cpu_ms_per_example: float) -> list[Path]:
-    """Photographs from all over the folder, as many as can be presized in a few seconds."""
+    """Images from all over the folder, as many as can be presized in a few seconds."""
     photos = find_photos(folder).photos
     count = min(MOST, max(LEAST, round(CPU_S * 1e3 / max(cpu_ms_per_example, 1e-3))))
     return [photo.path for photo in photos[:: max(1, len(photos) // count)][:count]]

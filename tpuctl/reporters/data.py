@@ -36,10 +36,10 @@ def render_presized(result: PresizeResult) -> RenderableType:
     if result.classes:
         lines.append(f"{len(result.classes)} classes: {list_some(result.classes)}")
     if result.salvaged:
-        lines.append(f"{result.salvaged} salvaged: complete pictures in truncated files")
+        lines.append(f"{result.salvaged} salvaged: complete images in truncated files")
     if result.ignored:
         kinds = [f"{count} {kind}" for kind, count in result.ignored.items()]
-        lines.append(f"Ignored files that are not pictures: {list_some(kinds)}")
+        lines.append(f"Ignored files that are not images: {list_some(kinds)}")
     parts: list[RenderableType] = [layout.text("\n".join(lines))]
     if result.quarantined:
         parts.append(_left_out(result))
@@ -52,7 +52,7 @@ def render_presized(result: PresizeResult) -> RenderableType:
 
 def _headline(result: PresizeResult) -> str:
     amount = f"{format_bytes(result.bytes_in)} → {format_bytes(result.bytes_out)}"
-    pictures, shards = format_count(result.images, "picture"), format_count(result.shards, "shard")
+    pictures, shards = format_count(result.images, "image"), format_count(result.shards, "shard")
     if result.dry_run:
         return f"Would presize {pictures} into {shards} (about {amount}): {result.manifest}"
     if result.resumed and not result.written:
@@ -60,7 +60,7 @@ def _headline(result: PresizeResult) -> str:
         return f"Nothing to do: {done} ({amount}): {result.manifest}"
     if result.shards_missing:
         return (
-            f"Presized {format_count(result.written, 'picture')} as machine {result.host} of "
+            f"Presized {format_count(result.written, 'image')} as machine {result.host} of "
             f"{result.hosts}; {result.shards - result.shards_missing} of {shards} are complete: "
             f"{result.manifest} is not written yet"
         )

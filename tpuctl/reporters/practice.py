@@ -65,7 +65,7 @@ def _exports(variables: dict[str, str]) -> list[str]:
 
 def render_demo(day: Day) -> RenderableType:
     """Show the finding in one line, the table that proves it, and where to read on."""
-    table = layout.table("", "photographs", "shards", right=("photographs", "shards"))
+    table = layout.table("", "images", "shards", right=("images", "shards"))
     for row in _before_and_after(day):
         table.add_row(*row)
     lines = day.launch.last_words
@@ -103,9 +103,9 @@ def demo_page(day: Day) -> str:
         html.figures(_figures(day)),
         html.section("This machine", *_machine(day)),
         html.section(
-            "Before and after", html.table(("", "photographs", "shards"), _before_and_after(day))
+            "Before and after", html.table(("", "images", "shards"), _before_and_after(day))
         ),
-        _profile("Photographs, decoded every epoch", day.before),
+        _profile("Images, decoded every epoch", day.before),
         _profile("Shards, presized once", day.after),
         html.section(
             "The data set",
@@ -133,7 +133,7 @@ def _presized(day: Day) -> str:
     done = day.presize
     bad = f", {len(done.quarantined)} quarantined" if done.quarantined else ""
     return (
-        f"{done.images} photographs ({format_bytes(done.bytes_in)}) to {done.shards} shards "
+        f"{done.images} images ({format_bytes(done.bytes_in)}) to {done.shards} shards "
         f"({format_bytes(done.bytes_out)}) at {format_rate(done.images_per_s, 'images')}{bad}"
     )
 

@@ -29,12 +29,12 @@ class Container(Protocol):
         ...
 
     def glance(self, path: Path) -> Iterator[Glance]:
-        """Yield the records without reading their pictures, as far as the format allows."""
+        """Yield the records without reading their images, as far as the format allows."""
         ...
 
 
 def open_container(name: str, encode: str) -> Container:
-    """Return a format by its name, for pictures of an encoding.
+    """Return a format by its name, for images of an encoding.
 
     Raises MissingExtraError, and InvalidInputError for a format that is not known here.
     """

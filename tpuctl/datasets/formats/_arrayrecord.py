@@ -1,6 +1,6 @@
 """ArrayRecord, for random access with Grain: one uncompressed record per chunk.
 
-Pictures are compressed already; groups of one make a random read cost one record.
+Images are compressed already; groups of one make a random read cost one record.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class ArrayRecord:
                 reader.close()
 
     def glance(self, path: Path) -> Iterator[Glance]:
-        """Yield the records; this format has to read their pictures too."""
+        """Yield the records; this format has to read their images too."""
         for _, record in self.read(path):
             yield Glance(len(record), record, partial(bytes, record))
 

@@ -1,7 +1,7 @@
-"""webdataset's tar: per record a JSON file, the class, and the picture with its usual suffix.
+"""webdataset's tar: per record a JSON file, the class, and the image with its usual suffix.
 
 Layout: github.com/webdataset/webdataset, "The WebDataset Format". The tar itself protects no data,
-so the JSON carries the picture's crc32c.
+so the JSON carries the image's crc32c.
 """
 
 import io
@@ -31,7 +31,7 @@ _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", 
 
 
 class Tar:
-    """A shard for webdataset; `encode` decides about the suffix of the pictures."""
+    """A shard for webdataset; `encode` decides about the suffix of the images."""
 
     def __init__(self, encode: str) -> None:
         self._suffix = _PICTURE_SUFFIXES[encode]
@@ -56,7 +56,7 @@ class Tar:
             yield offset, record.whole()
 
     def glance(self, path: Path) -> Iterator[Glance]:
-        """Yield the records without their pictures."""
+        """Yield the records without their images."""
         for _, record in self._records(path):
             yield record
 
@@ -73,7 +73,7 @@ class Tar:
         _put(tar, f"{stem}.{self._suffix}", picture)
 
     def _records(self, path: Path) -> Iterator[tuple[int, Glance]]:
-        """Pair each JSON file with the picture that follows it under the same stem."""
+        """Pair each JSON file with the image that follows it under the same stem."""
         described: tuple[int, str, dict[str, Any]] | None = None
         for member, data in _members(path):
             stem, _, suffix = member.name.partition(".")
@@ -81,7 +81,7 @@ class Tar:
                 described = member.offset, stem, _description(member, data())
             elif suffix == self._suffix:
                 if described is None or described[1] != stem:
-                    raise DamagedRecordError(member.offset, "a picture without its JSON file")
+                    raise DamagedRecordError(member.offset, "an image without its JSON file")
                 offset, _, document = described
                 whole = partial(_whole, document, data, offset)
                 yield offset, Glance(member.size, encode_example(_features(document)), whole)
@@ -91,7 +91,7 @@ class Tar:
 
 
 def _whole(document: dict[str, Any], data: Callable[[], bytes], offset: int) -> bytes:
-    """Read a whole record, and compare the checksum of its picture."""
+    """Read a whole record, and compare the checksum of its image."""
     picture = data()
     if f"{google_crc32c.value(picture):08x}" != document["crc32c"]:
         raise DamagedRecordError(offset, "a record with a wrong checksum")

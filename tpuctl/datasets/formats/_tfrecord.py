@@ -24,7 +24,7 @@ _MASK_DELTA = 0xA282EAD8
 _CHUNK_BYTES = 1 << 20
 
 
-# Everything of a record but its picture fits, unless a path is longer than systems allow.
+# Everything of a record but its image fits, unless a path is longer than systems allow.
 _SMALL_FEATURES_BYTES = 8192
 
 
@@ -42,7 +42,7 @@ class TfRecord:
             yield from read_frames(file)
 
     def glance(self, path: Path) -> Iterator[Glance]:
-        """Yield the records, skipping their pictures."""
+        """Yield the records, skipping their images."""
         with open_regular(path) as file:
             position = 0
             while header := file.read(HEADER_BYTES):

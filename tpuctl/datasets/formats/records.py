@@ -1,6 +1,6 @@
 """Records: `tf.train.Example` without TensorFlow, and what a reader sees of a record.
 
-Messages: tensorflow/core/example/*.proto. A picture comes last in its record, so that it need be
+Messages: tensorflow/core/example/*.proto. An image comes last in its record, so that it need be
 neither copied to be written nor read to know its label.
 """
 
@@ -48,7 +48,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Glance:
-    """The beginning of a record: its features without the picture; `whole` reads all of it."""
+    """The beginning of a record: its features without the image; `whole` reads all of it."""
 
     length: int
     head: bytes

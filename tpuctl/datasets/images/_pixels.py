@@ -1,4 +1,4 @@
-"""From many pixels to few, and how the small picture lies in its record."""
+"""From many pixels to few, and how the small image is stored in its record."""
 
 import math
 from collections.abc import Callable
@@ -155,7 +155,7 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 
 
 def decode_picture(image: bytes, encode: str, shape: tuple[int, int, int]) -> Pixels:
-    """Decode the picture of a record; raises ValueError when it is damaged."""
+    """Decode the image of a record; raises ValueError when it is damaged."""
     pixels = _DECODERS[encode](image, shape)
     if pixels.shape != shape:
         raise ValueError(f"it is {pixels.shape}, not {shape}")

@@ -1,4 +1,4 @@
-"""Pictures that Pillow opens, converted to sRGB, and the contact sheet that it draws."""
+"""Images that Pillow opens, converted to sRGB, and the contact sheet that it draws."""
 
 import io
 import math
@@ -80,7 +80,7 @@ _BYTES_PER_PIXEL = 12
 
 @dataclass(frozen=True)
 class Raster:
-    """An opened, not yet decoded picture: Pillow has read its header and no more."""
+    """An opened, not yet decoded image: Pillow has read its header and no more."""
 
     image: Image.Image
     data: bytes
@@ -97,7 +97,7 @@ class Raster:
         return self.image.height
 
     def memory_bytes(self, denominator: int) -> int:
-        """What decoding takes at most: the picture, its flattened copy and 16-bit colour."""
+        """What decoding takes at most: the image, its flattened copy and 16-bit colour."""
         return self.width * self.height * _BYTES_PER_PIXEL
 
     @property
@@ -145,7 +145,7 @@ def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
 
 
 def _flatten(image: Image.Image) -> Pixels:
-    """Put a picture with alpha on white."""
+    """Put an image with alpha on white."""
     picture = image.convert("RGBA")
     canvas = Image.new("RGBA", picture.size, (255, 255, 255, 255))
     canvas.alpha_composite(picture)

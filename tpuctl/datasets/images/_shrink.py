@@ -1,4 +1,4 @@
-"""A file's bytes in, a small sRGB picture out: decode what is needed, refuse what is broken."""
+"""A file's bytes in, a small sRGB image out: decode what is needed, refuse what is broken."""
 
 import re
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _TURNS = {
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A small picture, the size of the original as it is looked at, and what was done to it."""
+    """A small image, the size of the original as it is looked at, and what was done to it."""
 
     pixels: Pixels
     original_width: int
@@ -65,7 +65,7 @@ def shrink_all(
     fidelity: Fidelity,
     admit: Admit,
 ) -> list[Shrunk]:
-    """Decode a picture once, as finely as the largest size needs, and fit it into each of them.
+    """Decode an image once, as finely as the largest size needs, and fit it into each of them.
 
     Sizes are (height, width). `admit` is asked for the memory that the header announces before
     anything is decoded. Raises BadImageError.
@@ -145,7 +145,7 @@ def _strictly(data: bytes, header: jpeg.JpegHeader, denominator: int) -> Pixels:
 
 
 def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: str) -> Pixels:
-    """Accept a picture that lacks nothing but its end marker, or has only zeros too many."""
+    """Accept an image that lacks nothing but its end marker, or has only zeros too many."""
     if not jpeg.ends_properly(data):
         if not header.progressive or jpeg.all_scans_present(data, header):
             try:
@@ -171,7 +171,7 @@ def _fit_all(
     denominators: Sequence[int],
     fidelity: Fidelity,
 ) -> list[Pixels]:
-    """Fit one decoded picture into all sizes; a JPEG for smaller ones is halved like its decoder.
+    """Fit one decoded image into all sizes; a JPEG for smaller ones is halved like its decoder.
 
     A decoder at half the scale returns the means of 2 x 2 of these pixels.
     """
@@ -195,7 +195,7 @@ def _turn(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _pad(pixels: Pixels, fit: Fit) -> Pixels:
-    """Put the picture in the middle of a black canvas; most fill it already."""
+    """Put the image in the middle of a black canvas; most fill it already."""
     beside, below = fit.canvas_width - fit.width, fit.canvas_height - fit.height
     if not beside and not below:
         return np.ascontiguousarray(pixels)

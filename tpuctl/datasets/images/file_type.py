@@ -1,6 +1,6 @@
 """What a file is, by its first bytes and never by its name.
 
-The one sniffer: presize takes as pictures what it recognises, and `profile run FOLDER` too. What is
+The one sniffer: presize takes as images what it recognises, and `profile run FOLDER` too. What is
 recognised and not `DECODABLE` is refused with its name instead of being taken for a broken file.
 """
 
@@ -60,5 +60,5 @@ def sniff(head: bytes) -> str | None:
 
 
 def claims_to_be_an_image(name: str) -> bool:
-    """Whether a file's name promises a picture."""
+    """Whether a file's name promises an image."""
     return os.path.splitext(name)[1].lower() in PHOTOGRAPH_SUFFIXES

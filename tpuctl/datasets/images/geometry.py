@@ -1,4 +1,4 @@
-"""How a picture is fitted into a size, what was done to it (`flags`), and YUV planes as RGB."""
+"""How an image is fitted into a size, what was done to it (`flags`), and YUV planes as RGB."""
 
 import enum
 from dataclasses import dataclass
@@ -73,11 +73,11 @@ class Fit:
 
 
 def plan_fit(width: int, height: int, size: tuple[int, int], mode: Mode) -> Fit:
-    """Fit a picture of `width` x `height` into `size` (height, width).
+    """Fit an image of `width` x `height` into `size` (height, width).
 
     `cover` fills the size and cuts the longer side evenly at both ends; `contain` shows the whole
-    picture on black; `stretch` ignores the aspect ratio; `short` makes the shorter side
-    `size[0]` long and keeps the whole picture, so that results differ in size.
+    image on black; `stretch` ignores the aspect ratio; `short` makes the shorter side
+    `size[0]` long and keeps the whole image, so that results differ in size.
     """
     whole = (0.0, 0.0, float(width), float(height))
     target_height, target_width = size
@@ -124,7 +124,7 @@ def chroma_sides(height: int, width: int) -> tuple[int, int]:
 
 
 def yuv420_bytes(height: int, width: int) -> int:
-    """Return how many bytes a picture takes as planes."""
+    """Return how many bytes an image takes as planes."""
     rows, columns = chroma_sides(height, width)
     return height * width + 2 * rows * columns
 

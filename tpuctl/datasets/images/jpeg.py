@@ -23,7 +23,7 @@ _MAX_SEGMENTS = 100_000
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """Size, colour model and the few tags that change what the picture looks like."""
+    """Size, colour model and the few tags that change what the image looks like."""
 
     width: int
     height: int
@@ -77,7 +77,7 @@ def read_header(data: bytes) -> JpegHeader:
         elif segment.marker == 0xE2 and body.startswith(b"ICC_PROFILE\0") and len(body) > 14:
             chunks[body[12]] = body[14:]
     if frame is None:
-        raise BadImageError("corrupt", "no frame header before the picture data")
+        raise BadImageError("corrupt", "no frame header before the image data")
     width, height, sampling = _read_frame(*frame)
     profile = b"".join(chunks[number] for number in sorted(chunks))
     return JpegHeader(

@@ -26,10 +26,10 @@ Admit = Callable[[int], AbstractContextManager[None]]
 
 
 class Admission:
-    """Lets workers decode at once while each keeps to its share; a larger picture goes alone.
+    """Lets workers decode at once while each keeps to its share; a larger image goes alone.
 
     Two lock files work between processes as a fair read-write lock: `room` is held while decoding,
-    shared or alone, and `gate` while waiting for it. Without the gate, a stream of small pictures
+    shared or alone, and `gate` while waiting for it. Without the gate, a stream of small images
     could keep a large one waiting forever.
     """
 

@@ -1,1 +1,1 @@
-"""The shards of a plan, built in supervised worker processes that lose at most one picture."""
+"""The shards of a plan, built in supervised worker processes that lose at most one image."""

@@ -1,4 +1,4 @@
-"""Builds one shard from its pictures; resumes an interrupted one, losing at most one picture."""
+"""Builds one shard from its images; resumes an interrupted one, losing at most one image."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ from tpuctl.storage.local import translated_write_errors
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a picture becomes a record."""
+    """How an image becomes a record."""
 
     size: tuple[int, int]
     mode: Mode
@@ -43,7 +43,7 @@ class Recipe:
 
 
 class ShardBuilder:
-    """Builds one shard in the work folder; `position` is the next picture that is missing."""
+    """Builds one shard in the work folder; `position` is the next image that is missing."""
 
     def __init__(self, job: ShardJob, *, work: Work, recipe: Recipe) -> None:
         self.job, self.recipe = job, recipe
@@ -68,7 +68,7 @@ class ShardBuilder:
             self._recover(file, self._writer)
 
     def add(self, index: int, small: Shrunk) -> None:
-        """Append a picture; raises WriteError."""
+        """Append an image; raises WriteError."""
         picture = self.job.pictures[index]
         assert self._writer is not None
         with translated_write_errors(self._part):
@@ -76,7 +76,7 @@ class ShardBuilder:
         self._count(picture.key, small.flags)
 
     def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
-        """Write down that a picture cannot be used; raises WriteError."""
+        """Write down that an image cannot be used; raises WriteError."""
         picture = self.job.pictures[index]
         sha256 = hashlib.sha256(data).hexdigest() if data else None
         line = Quarantined(picture.key, bad.reason, bad.detail, max(0, picture.bytes), sha256)
@@ -157,9 +157,9 @@ def build_together(
     crashed: Mapping[int, str],
     tell: Callable[[int], None],
 ) -> tuple[FinishedShard, ...]:
-    """Build shards of the same pictures at several sizes, each picture decoded once for all.
+    """Build shards of the same images at several sizes, each image decoded once for all.
 
-    `tell` is called with the number of each picture before it is read. Raises WriteError,
+    `tell` is called with the number of each image before it is read. Raises WriteError,
     SourceChangedError, and what reading from a bucket raises.
     """
     pictures = builders[0].job.pictures
@@ -182,7 +182,7 @@ def _add(
     index: int,
     crash: str | None,
 ) -> None:
-    """Add a picture to every shard that lacks it, or to the list of what it leaves out."""
+    """Add an image to every shard that lacks it, or to the list of what it leaves out."""
     data, recipe = b"", builders[0].recipe
     lacking = [builder for builder in builders if builder.position == index]
     try:

@@ -1,4 +1,4 @@
-"""The original pictures, read in the order of a plan: from a folder, or ahead from a bucket."""
+"""The original images, read in the order of a plan: from a folder, or ahead from a bucket."""
 
 import os
 from collections import OrderedDict, deque
@@ -20,18 +20,18 @@ MAX_FILE_BYTES = 1 << 30
 # What hides the latency of a bucket from one worker; no more is held in memory.
 _AHEAD_BYTES = 64 << 20
 _CONNECTIONS = 8
-# Less than a worker may take for one picture before it is killed (pool.SILENCE_S).
+# Less than a worker may take for one image before it is killed (pool.SILENCE_S).
 _RETRY = RetryPolicy(total_s=120.0)
 
 
 class Originals(Protocol):
-    """Where pictures come from."""
+    """Where images come from."""
 
     def begin(self, entries: Sequence[PlannedPicture]) -> None:
-        """Announce which pictures will be read next, in this order."""
+        """Announce which images will be read next, in this order."""
 
     def read(self, entry: PlannedPicture) -> bytes:
-        """Read a picture that must still be the one of the plan.
+        """Read an image that must still be the one of the plan.
 
         Raises SourceChangedError, BadImageError, and what a bucket raises.
         """
@@ -45,7 +45,7 @@ def open_originals(source: str) -> Originals:
 
 
 class FolderOriginals:
-    """Pictures in a local folder; the operating system reads ahead by itself."""
+    """Images in a local folder; the operating system reads ahead by itself."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class FolderOriginals:
 
 
 class BucketOriginals:
-    """Pictures in a bucket, fetched before they are needed, up to a budget of bytes."""
+    """Images in a bucket, fetched before they are needed, up to a budget of bytes."""
 
     def __init__(self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES) -> None:
         self._storage, self._budget = storage, ahead_bytes

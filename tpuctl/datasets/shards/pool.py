@@ -36,10 +36,10 @@ from tpuctl.units import format_bytes
 
 WORKER = (sys.executable, "-m", "tpuctl.datasets.shards.worker")
 
-# No picture within the pixel limit takes a hundredth of this.
+# No image within the pixel limit takes a hundredth of this.
 SILENCE_S = 300.0
 
-# A picture that has killed this many workers is left out; once may be the system's fault.
+# An image that has killed this many workers is left out; once may be the system's fault.
 _FATAL_STRIKES = 2
 _FAILED_STARTS = 3
 _ERRORS: dict[str, type[TpuctlError]] = {
@@ -145,7 +145,7 @@ class _Slot:
             position, end = self._attempt(job, crashed)
             if end is None:
                 return
-            # A worker says which picture it is at before it touches it: that one gets the blame.
+            # A worker says which image it is at before it touches it: that one gets the blame.
             strikes[position] += 1
             if position is not None and strikes[position] >= _FATAL_STRIKES:
                 crashed[position] = f"it killed {strikes[position]} workers ({end})"
@@ -289,7 +289,7 @@ def _environment() -> dict[str, str]:
 
 
 class Meter:
-    """Counts pictures over all shards and reports the progress."""
+    """Counts images over all shards and reports the progress."""
 
     def __init__(self, images: int, missing: Sequence[ShardJob], on_progress: OnProgress) -> None:
         self._on_progress = on_progress

@@ -78,7 +78,7 @@ class TfDataSource(Source):
 
 
 def open_folder(target: Target, *, batch_size: int, image_size: int) -> TfDataSource:
-    """Build the pipeline for a folder of photographs or shards.
+    """Build the pipeline for a folder of images or shards.
 
     Raises InvalidInputError if it cannot be read.
     """
@@ -136,7 +136,7 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
     dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
     dataset = dataset.ignore_errors(name="decode")
     dataset = dataset.map(resize, num_parallel_calls=AUTOTUNE, name="resize")
-    notes = () if found.is_complete else (f"Only the first {len(files):,} photographs were used.",)
+    notes = () if found.is_complete else (f"Only the first {len(files):,} images were used.",)
     sizes = sum(photo.size_bytes for photo in photos)
     summary = Input(len(files), len(files), sizes, left_out[:MOST_LISTED], len(left_out), notes)
     return _finish(dataset, batch_size), summary
@@ -192,7 +192,7 @@ def _finish(dataset: Any, batch_size: int) -> Any:
 
 
 def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], list[tuple[str, str]]]:
-    """Separate the photographs that can be decoded from the others and the reasons.
+    """Separate the images that can be decoded from the others and the reasons.
 
     Tries incomplete files and a sample of the rest; all of them, if one of the sample fails.
     """

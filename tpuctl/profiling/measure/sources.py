@@ -53,7 +53,7 @@ def open_source(request: Request, folder: str) -> Source:
     """Build or load the pipeline that a target means; `folder` is for its counters.
 
     Raises TargetError if the user's code fails, InvalidInputError for what cannot be iterated, and
-    ImportError for photographs without TensorFlow.
+    ImportError for images without TensorFlow.
     """
     target = request.target
     if target.kind == "shards" and not _is_for_tf_data(target):
