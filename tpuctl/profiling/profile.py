@@ -98,18 +98,10 @@ def profile_target(
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target, on_progress=on_progress)
     device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
-    if fit:
-        from tpuctl.profiling.device_step import estimate_training_step
-
-        device = estimate_training_step(
-            model, fit, batch_size=batch_size, image_size=image_size, on_progress=on_progress
+    if fit or train:
+        device = _device_step(
+            fit, model=model, batch_size=batch_size, image_size=image_size, on_progress=on_progress
         )
-    elif train:
-        from tpuctl.profiling.device_step import measure_training_step
-        from tpuctl.training.catalog import find_template
-
-        template = find_template(TEMPLATE)
-        device = measure_training_step(template, batch_size=batch_size, on_progress=on_progress)
     request = Request(
         target=parsed,
         batch_size=batch_size,
@@ -132,6 +124,22 @@ def profile_target(
         presize=presized_sample,
         on_progress=on_progress,
     )
+
+
+def _device_step(
+    fit: str | None, *, model: str, batch_size: int, image_size: int, on_progress: OnProgress
+) -> Device:
+    """Estimate the step time of `model` on type `fit`, or measure a template's on this device."""
+    from tpuctl.profiling.device_step import estimate_training_step, measure_training_step
+
+    if fit:
+        return estimate_training_step(
+            model, fit, batch_size=batch_size, image_size=image_size, on_progress=on_progress
+        )
+    from tpuctl.training.catalog import find_template
+
+    template = find_template(TEMPLATE)
+    return measure_training_step(template, batch_size=batch_size, on_progress=on_progress)
 
 
 def _check_positive(options: dict[str, float | None]) -> None:
