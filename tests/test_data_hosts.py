@@ -213,7 +213,7 @@ def test_too_much_left_out_stops_the_last_machine_and_nothing_is_published(
     for number in (0, 3, 6, 9):
         (photos / "class-0" / f"{number:03}.jpg").write_bytes(b"\xff\xd8\xff nonsense")
     presize(photos, ADDRESS, SMALL, part=Part(0, 2))
-    with pytest.raises(InvalidInputError, match="4 of 12 pictures"):
+    with pytest.raises(InvalidInputError, match="4 of 12 images"):
         presize(photos, ADDRESS, SMALL, part=Part(1, 2))
     assert "manifest.json" not in content(storage)
     result = presize(photos, ADDRESS, replace(SMALL, max_bad="4"), part=Part(1, 2))

@@ -116,7 +116,7 @@ def test_planes_become_the_same_pictures(data_sets: Path) -> None:
     assert planes.images.shape == (6, 48 * 64 * 3 // 2)
     rgb = yuv420_to_rgb(planes.images, 48, 64, xp=np)
     assert np.abs(rgb - pictures.images).max() <= 2
-    with pytest.raises(UsageError, match="jpeg pictures, not planes"):
+    with pytest.raises(UsageError, match="jpeg images, not planes"):
         open_batches(data_sets / "jpeg", 6, planes=True)
 
 
@@ -228,7 +228,7 @@ def test_planes_are_converted_inside_a_tensorflow_model(data_sets: Path) -> None
 def test_what_tf_data_cannot_read_is_told(data_sets: Path) -> None:
     with pytest.raises(InvalidInputError, match="holds wds shards"):
         open_tf_dataset(data_sets / "wds", 2)
-    with pytest.raises(InvalidInputError, match="webp pictures, which tf"):
+    with pytest.raises(InvalidInputError, match="webp images, which tf"):
         open_tf_dataset(data_sets / "webp", 2)
 
 
