@@ -18,7 +18,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.run import is_program, profile_program
-from tpuctl.profiling.program.start import AfterImport
+from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
 from tpuctl.profiling.program.watch import Watch
 
 Program = Callable[[str], list[str]]
@@ -221,7 +221,7 @@ def test_a_module_is_patched_right_after_its_import(
     (tmp_path / "patient.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     seen: list[int] = []
-    finder = AfterImport({"patient": lambda module: seen.append(module.value)})
+    finder = AfterImport(["patient"], lambda module: seen.append(module.value))
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     import patient  # type: ignore[import-not-found]
 

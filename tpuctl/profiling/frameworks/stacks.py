@@ -11,15 +11,15 @@ sees the caller that received the result, and credits the function that produced
 import json
 import opcode
 import os
-import signal
 import sysconfig
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+from tpuctl.profiling.frameworks.timers import ThreadTimer, delete_timers, start_timers
 
 # A handler takes up to 20 us on a stack of 20 frames: together 0.3 % of one vCPU (2026-11).
 EVERY_S, CPU_EVERY_S = 0.02, 0.01
@@ -54,50 +54,67 @@ class Samples:
 class StackSampler:
     """Samples the main thread of this process, and writes the samples to a file.
 
-    Samples count only while `only_inside` returns True.
+    `everywhere` samples from `start` to `stop`; otherwise only between `resume` and `pause`.
     """
 
     folder: str
-    only_inside: Callable[[], bool] = lambda: True
+    everywhere: bool = True
     samples: dict[Key, Samples] = field(default_factory=dict)
     _wall_s: float = 0.0
     _cpu_s: float = 0.0
     _count: int = 0
-    _is_on: bool = False
+    _timers: list[ThreadTimer] = field(default_factory=list)
+    _pid: int = 0
+    _is_running: bool = False
     _places: dict[CodeType, "Key | None"] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Start, if this is the main thread and no other code uses these signals."""
-        if self._is_on:
+        """Start, if this is the main thread and the system has timers for it."""
+        if self._timers:
             return
-        used = (signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGPROF))
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or any(each not in (signal.SIG_DFL, signal.SIG_IGN) for each in used):
-            return
-        self._is_on = True
-        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
-        for number, handler in ((signal.SIGALRM, self._in_time), (signal.SIGPROF, self._in_cpu)):
-            signal.signal(number, handler)
-            # Restart interrupted system calls instead of failing with EINTR.
-            signal.siginterrupt(number, False)
-        signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
-        signal.setitimer(signal.ITIMER_PROF, CPU_EVERY_S, CPU_EVERY_S)
+        self._pid = os.getpid()
+        self._wall_s = self._cpu_s = 0.0
+        self._timers = start_timers(
+            (time.CLOCK_MONOTONIC, EVERY_S, self._in_time),
+            (time.CLOCK_PROCESS_CPUTIME_ID, CPU_EVERY_S, self._in_cpu),
+        )
+        if self.everywhere:
+            self.resume()
+
+    def resume(self) -> None:
+        """Sample from now on; does nothing unless started in this process."""
+        if self._timers and self._pid == os.getpid():
+            # The time since the last sample does not go on during a pause.
+            self._wall_s += time.perf_counter()
+            self._cpu_s += time.process_time()
+            self._is_running = True
+            for each in self._timers:
+                each.resume()
+
+    def pause(self) -> None:
+        """Stop sampling until `resume`."""
+        if self._is_running and self._pid == os.getpid():
+            # First, since a signal may still be on its way.
+            self._is_running = False
+            for each in self._timers:
+                each.pause()
+            self._wall_s -= time.perf_counter()
+            self._cpu_s -= time.process_time()
 
     def stop(self) -> None:
         """Stop, and write the remaining samples."""
-        if not self._is_on:
+        if not self._timers:
             return
-        self._is_on = False
-        for timer, number in (
-            (signal.ITIMER_REAL, signal.SIGALRM),
-            (signal.ITIMER_PROF, signal.SIGPROF),
-        ):
-            signal.setitimer(timer, 0.0)
-            signal.signal(number, signal.SIG_IGN)
+        self._is_running = False
+        if self._pid == os.getpid():
+            delete_timers(self._timers)
+        self._timers = []
         self.write()
 
     def _in_time(self, _number: int, frame: FrameType | None) -> None:
         """Credit the time since the last of these signals."""
+        if not self._is_running:
+            return
         now_s = time.perf_counter()
         if found := self._sample(frame):
             found.wall_s += now_s - self._wall_s
@@ -108,13 +125,15 @@ class StackSampler:
 
     def _in_cpu(self, _number: int, frame: FrameType | None) -> None:
         """Credit the CPU time since the last of these signals."""
+        if not self._is_running:
+            return
         now_s = time.process_time()
         if found := self._sample(frame):
             found.cpu_s += now_s - self._cpu_s
         self._cpu_s = now_s
 
     def _sample(self, frame: FrameType | None) -> Samples | None:
-        key, depth = self._stage_of(frame) if self.only_inside() else (None, 0)
+        key, depth = self._stage_of(frame)
         if key is None:
             return None
         found = self.samples.setdefault(key, Samples())

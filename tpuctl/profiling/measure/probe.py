@@ -1,8 +1,12 @@
 """Two measuring threads: one probes the interpreter lock (GIL), one takes samples."""
 
+import _thread
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 
 # A thread that wants the GIL requests it after sys.getswitchinterval(), 5 ms by default: an
 # overshoot of that size means that another thread held it. Every wake-up costs up to 0.2 ms on an
@@ -11,9 +15,85 @@ PROBE_SLEEP_S = 0.002
 PROBE_EVERY_S = 0.100
 # Each sample reads the runtime's model and the CPU time of all workers, so not more often.
 SAMPLE_EVERY_S = 0.5
+# How long a fork or an end waits for a thread in the middle of a sample.
+JOIN_S = 1.0
 
 
-class GilProbe:
+class _Thread:
+    """A thread that a program does not notice: not listed by `threading`, and gone while it forks.
+
+    Python 3.12 warns of a fork beside other threads.
+    """
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.cpu_s = 0.0
+        self.thread_id = 0
+        self._run = run
+        self._earlier_s = 0.0
+        self._end = threading.Event()
+        self._has_ended = _thread.allocate_lock()
+        if not _threads:
+            _at_forks()
+        _threads.append(self)
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread and wait for its ID."""
+        self._end.clear()
+        self._has_ended.acquire()
+        begun = threading.Event()
+        _thread.start_new_thread(self._enter, (begun,))
+        begun.wait()
+
+    def _enter(self, begun: threading.Event) -> None:
+        self.thread_id = threading.get_native_id()
+        begun.set()
+        # A program is not disturbed by what cannot be measured.
+        with contextlib.suppress(Exception):
+            self._run()
+        self._has_ended.release()
+
+    def sleeps(self, seconds: float) -> bool:
+        """Sleep in the thread; False if it has to end."""
+        self.cpu_s = self._earlier_s + time.thread_time()
+        return not self._end.wait(seconds)
+
+    def stop(self) -> None:
+        """Stop the thread, until `start`."""
+        self._end.set()
+        if self._has_ended.acquire(timeout=JOIN_S):
+            self._has_ended.release()
+            self._earlier_s = self.cpu_s
+            # The kernel still counts a thread for a moment.
+            for _ in range(1000):
+                if not os.path.exists(f"/proc/self/task/{self.thread_id}"):
+                    break
+                time.sleep(0.0001)
+
+    def end(self) -> None:
+        """Stop the thread for good."""
+        if self in _threads:
+            _threads.remove(self)
+            self.stop()
+
+
+_threads: list[_Thread] = []
+
+
+@cache
+def _at_forks() -> None:
+    def stop() -> None:
+        for each in _threads:
+            each.stop()
+
+    def start() -> None:
+        for each in _threads:
+            each.start()
+
+    os.register_at_fork(before=stop, after_in_parent=start, after_in_child=_threads.clear)
+
+
+class GilProbe(_Thread):
     """Measures how late a short sleep ends: long if Python code holds the interpreter lock.
 
     Time that the thread was ready without a vCPU is subtracted if the kernel reports it, so that
@@ -22,28 +102,22 @@ class GilProbe:
 
     def __init__(self) -> None:
         self._overshoots_s: list[float] = []
-        self._is_on = True
-        self.cpu_s = 0.0
-        self.thread_id = _start(self._run, "tpuctl-gil-probe")
+        super().__init__(self._probe)
 
     def take(self) -> list[float]:
         """Return the overshoots since the last call."""
         taken, self._overshoots_s = self._overshoots_s, []
         return taken
 
-    def end(self) -> None:
-        """Stop probing; the thread ends by itself."""
-        self._is_on = False
-
-    def _run(self) -> None:
+    def _probe(self) -> None:
         delay_s = run_delay_reader()
-        while self._is_on:
+        while True:
             start, delayed_s = time.perf_counter(), delay_s()
             time.sleep(PROBE_SLEEP_S)
             late_s = time.perf_counter() - start - PROBE_SLEEP_S
             self._overshoots_s.append(max(0.0, late_s - (delay_s() - delayed_s)))
-            self.cpu_s = time.thread_time()
-            time.sleep(PROBE_EVERY_S - PROBE_SLEEP_S)
+            if not self.sleeps(PROBE_EVERY_S - PROBE_SLEEP_S):
+                return
 
 
 def run_delay_reader() -> Callable[[], float]:
@@ -61,29 +135,14 @@ def run_delay_reader() -> Callable[[], float]:
     return read
 
 
-def _start(run: Callable[[], None], name: str) -> int:
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread.native_id or 0
-
-
-class Sampler:
+class Sampler(_Thread):
     """Calls all `callbacks` twice a second until it or the process ends."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callbacks = [callback]
-        self._is_on = True
-        self.cpu_s = 0.0
-        self.thread_id = _start(self._run, "tpuctl-sampler")
+        super().__init__(self._sample)
 
-    def end(self) -> None:
-        """Stop calling; the thread ends by itself."""
-        self.callbacks.clear()
-        self._is_on = False
-
-    def _run(self) -> None:
-        while self._is_on:
-            time.sleep(SAMPLE_EVERY_S)
+    def _sample(self) -> None:
+        while self.sleeps(SAMPLE_EVERY_S):
             for callback in self.callbacks:
                 callback()
-            self.cpu_s = time.thread_time()

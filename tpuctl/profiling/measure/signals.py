@@ -248,20 +248,24 @@ def _quantile_ms(overshoots_s: list[float], share: float) -> float | None:
 
 
 def describe_host(tensorflow: str) -> Host:
-    """Describe this machine."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    limit = memory_limit_bytes() or memory.total
+    """Describe this machine, inside the user's program: with the standard library alone."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = min(total, memory_limit_bytes() or total)
     return Host(
         name=socket.gethostname(),
         vcpus=len(usable_cpus()),
-        memory_bytes=min(memory.total, limit),
-        memory_available_bytes=min(memory.available, limit),
+        memory_bytes=limit,
+        memory_available_bytes=min(attempt(_available_bytes) or total, limit),
         cpu_model=_cpu_model(),
         python=platform.python_version(),
         tensorflow=tensorflow,
     )
+
+
+def _available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    found = next((line for line in lines if line.startswith("MemAvailable:")), "")
+    return int(found.split()[1]) * 1024
 
 
 @cache

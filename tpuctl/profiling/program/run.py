@@ -27,7 +27,6 @@ LOOK_EVERY_S = 0.25
 STDERR = 2
 SHOW_EVERY_S = 1.0
 HOOK = Path(__file__).with_name("hook")
-PACKAGE = Path(__file__).resolve().parents[3]
 FOLDER = "TPUCTL_PROFILE_FOLDER"
 SOURCE = "measured in the training"
 NO_STEPS = (
@@ -156,7 +155,8 @@ def conclude(measured: Measurement, *, target: str) -> Profile:
 
 def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that make a Python program record its steps in a folder."""
-    paths = [str(HOOK), str(PACKAGE), env.get("PYTHONPATH", "")]
+    # The hook's folder alone: tpuctl's own libraries are not for the program.
+    paths = [str(HOOK), env.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), FOLDER: folder}
 
 

@@ -17,6 +17,7 @@ from tpuctl.profiling.frameworks.source import (
     size_bytes,
     wide_float_bytes,
 )
+from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.node_stats import NodeStats
 
 # A training of days must not fill the memory: the older half is dropped at this number.
@@ -92,7 +93,8 @@ class Watch:
         self.lock = threading.RLock()
         self.begun: list[Callable[[Series], None]] = []
         self.first: list[Callable[[], None]] = []
-        self.is_taking = False
+        # Samples the main thread while it takes an element.
+        self.sampler: StackSampler | None = None
         # Whether there are graphs with loops inside, whose start cannot be observed.
         self.in_graphs = False
         self._inside = threading.local()
@@ -137,6 +139,11 @@ class Watch:
             self.begun.clear()
             self.first.clear()
 
+    def leave(self) -> None:
+        """Record nothing in a forked process, whose parent may have held the lock."""
+        self.is_on, self.sampler = False, None
+        self.lock, self._inside = threading.RLock(), threading.local()
+
     def opened(self, series: Series, iterator: Any) -> None:
         """Note that an epoch starts."""
         with self.lock:
@@ -158,14 +165,17 @@ class Watch:
             return take()
         self._inside.taking = True
         is_main = threading.current_thread() is threading.main_thread()
-        self.is_taking = self.is_taking or is_main
+        sampler = self.sampler if is_main else None
+        if sampler:
+            sampler.resume()
         started_s = time.perf_counter()
         series.waiting_since_s = started_s
         try:
             element = take()
         finally:
+            if sampler:
+                sampler.pause()
             self._inside.taking = False
-            self.is_taking = self.is_taking and not is_main
             series.waiting_since_s = None
         ended_s = time.perf_counter()
         series.in_main_thread = is_main

@@ -1,28 +1,87 @@
-"""Imported when Python starts, because `profile run -- CMD` put this folder on the path."""
+"""Imported when Python starts, because `profile run -- CMD` put this folder on the path.
 
-import importlib
+Nothing of tpuctl is loaded before the program imports a framework.
+"""
+
 import os
 import sys
+
+from tpuctl_after_import import HOOKS, AfterImport  # type: ignore[import-not-found]
+
+MYPY = False  # True for the type checker
+if MYPY:
+    from types import ModuleType
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.dirname(HERE)
+PACKAGE = os.path.dirname(os.path.dirname(PROGRAM))
+# How Python starts the processes of multiprocessing, which inherit the path and so this hook.
+WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
 
 def _import_next() -> None:
     """Import the sitecustomize that this one shadows, if there is one."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     own = sys.modules.pop("sitecustomize", None)
     try:
-        importlib.import_module("sitecustomize")
+        __import__("sitecustomize")
     except ImportError:
         if own is not None:
             sys.modules["sitecustomize"] = own
 
 
-_import_next()
-if os.environ.get("TPUCTL_PROFILE_FOLDER"):
-    try:
-        from tpuctl.profiling.program.start import record_this_process
+def _is_main_interpreter() -> bool:
+    for name in ("_interpreters", "_xxsubinterpreters"):
+        try:
+            module = __import__(name)
+        except ImportError:
+            continue
+        current, main = module.get_current(), module.get_main()
+        return bool(current == main)
+    return True
 
-        record_this_process(os.environ["TPUCTL_PROFILE_FOLDER"])
-    except Exception as error:
-        # The program has to run even if it cannot be profiled.
-        sys.stderr.write(f"tpuctl: this program is not profiled: {error}\n")
+
+def _load_package() -> None:
+    """Load this tpuctl, whatever else the program would find under its name."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    file = os.path.join(PACKAGE, "__init__.py")
+    spec = spec_from_file_location("tpuctl", file, submodule_search_locations=[PACKAGE])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} cannot be loaded")
+    module = sys.modules["tpuctl"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def _hook(module: "ModuleType") -> None:
+    """Load tpuctl without what lies beside the program, and let it patch the framework."""
+    standard = os.path.dirname(os.__file__)
+    before, path = set(sys.modules), list(sys.path)
+    sys.path[:] = [each for each in path if each.startswith(standard) and "-packages" not in each]
+    try:
+        if "tpuctl" not in sys.modules:
+            _load_package()
+        from tpuctl.profiling.program.start import hook_program
+    finally:
+        sys.path[:] = path
+        _forget_replaced(set(sys.modules) - before)
+    hook_program(module, os.environ["TPUCTL_PROFILE_FOLDER"])
+
+
+def _forget_replaced(names: "set[str]") -> None:
+    """Let the program import its own module where it has one of the same name."""
+    from importlib.machinery import PathFinder
+
+    for name in names:
+        spec = None if "." in name or name == "tpuctl" else PathFinder.find_spec(name)
+        if spec and spec.origin != getattr(sys.modules[name], "__file__", spec.origin):
+            del sys.modules[name]
+
+
+_import_next()
+if (
+    "TPUCTL_PROFILE_FOLDER" in os.environ
+    and _is_main_interpreter()
+    and not any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS)
+):
+    sys.meta_path.insert(0, AfterImport(HOOKS, _hook))
