@@ -17,8 +17,8 @@ from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
-from tpuctl.profiling.program.run import is_program, profile_program
 from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
+from tpuctl.profiling.program.run import is_program, profile_program
 from tpuctl.profiling.program.watch import Watch
 
 Program = Callable[[str], list[str]]

@@ -42,6 +42,7 @@ def batches():
 """,
 }
 START = """
+import sys
 import time
 
 def work(index):
@@ -57,7 +58,8 @@ def train(epochs=3):
     for _ in range(epochs):
         for batch in batches():
             seen += len(batch)
-    print("trained on", seen, flush=True)
+    sys.stdout.write(f"trained on {{seen}}\n")
+    sys.stdout.flush()
 
 """
 # What `tpuctl.profile()` asks of a program with a loader that no hook knows.
@@ -223,7 +225,7 @@ HOOKED = (
     "executes another",
     "looks around",
 )
-CLI = [sys.executable, "-m", "tpuctl"]
+CLI = [str(Path(sys.executable).with_name("tpuctl"))]
 MODES = {
     "launch": [*CLI, "launch", "--", "train.py"],
     "profile run": [*CLI, "profile", "run", "--", sys.executable, "train.py"],
@@ -285,6 +287,13 @@ def test_hooks_change_nothing(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "hooks"
     folder.mkdir()
     assert run(command, tmp_path, **hooked(str(folder), {})) == run(command, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_hook_that_shows_would_be_noticed(tmp_path: Path) -> None:
+    command = write(tmp_path, "ends", "plain")
+    (tmp_path / "sitecustomize.py").write_text("print('hooked')")
+    assert run(command, tmp_path, PYTHONPATH=str(tmp_path)) != run(command, tmp_path)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (make test-torch)")

@@ -60,15 +60,16 @@ def as_json() -> bool:
     return _mode.as_json
 
 
-def show(result: Outcome, text: Callable[[Any], Any]) -> None:
+def show(result: Outcome, text: Callable[[Any], Any], *, err: bool = False) -> None:
     """Print a command's result and leave with its exit code.
 
-    `text` turns the result into something rich can print; it is not called for `--json`.
+    `text` turns the result into something rich can print; it is not called for `--json`. With `err`
+    it goes to stderr, because stdout is that of the user's program.
     """
     if _mode.as_json:
         typer.echo(envelope.success(_mode.command, result))
     else:
-        _print(text(result))
+        _print(text(result), err=err)
         for warning in result.warnings:
             warn(warning)
         for failure in result.failures:
@@ -80,17 +81,17 @@ def show(result: Outcome, text: Callable[[Any], Any]) -> None:
         raise typer.Exit(result.exit_code)
 
 
-def _print(report: Any) -> None:
+def _print(report: Any, *, err: bool = False) -> None:
     """Print plain text as it is, so that it can be pasted; let rich lay out the rest."""
     if report is None:
         return
     if isinstance(report, str):
-        typer.echo(report)
+        typer.echo(report, err=err)
     else:
         from rich.console import Console
 
         # A command or a snippet may be longer than a line: it is to be copied, so never cut.
-        Console(highlight=False, width=_width()).print(report, crop=False)
+        Console(highlight=False, width=_width(), stderr=err).print(report, crop=False)
 
 
 def _width() -> int | None:

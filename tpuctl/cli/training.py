@@ -138,7 +138,8 @@ def launch(
             sink=output.worker_sink(),
             on_progress=on_progress,
         )
-    output.show(result, report.render_launch)
+    has_run = on == "local" and not host and not dry_run
+    output.show(result, report.render_launch, err=has_run)
 
 
 class Dtype(str, Enum):
