@@ -144,3 +144,33 @@ def test_the_runner_passes_on_how_the_script_ended(tmp_path: Path) -> None:
     )
     assert done.returncode == 7
     assert "(0 steps)" in done.stderr
+
+
+UNEVEN = """
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+x = np.random.default_rng(0).normal(size=(70, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+model.fit(x, x[:, :2], batch_size=32, epochs=2, verbose=0, shuffle=False)
+loss = model.evaluate(x, x[:, :2], batch_size=32, verbose=0)
+print(f"{loss:.4f}", model.predict(x, batch_size=32, verbose=0).shape)
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_short_last_batch_is_computed_by_every_device_and_announced(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "uneven.py"
+    path.write_text(UNEVEN)
+    command = [sys.executable, "-m", "tpuctl", "launch", str(path), "--framework", "jax"]
+    one, four = (
+        subprocess.run([*command, *words], capture_output=True, text=True)
+        for words in (["--strategy", "single"], ["--cpu-devices", "4"])
+    )
+    assert one.returncode == four.returncode == 0, four.stderr
+    assert four.stdout == one.stdout
+    assert "a batch of 6 examples cannot be divided over 4 devices" in four.stderr
+    assert "cannot be divided" not in one.stderr

@@ -223,14 +223,23 @@ def on_replicas(framework: str, name: str, **batch: int) -> Any:
     ("framework", "name", "replicas"),
     [("tensorflow", "auto", 1), ("tensorflow", "mirrored", 3), ("jax", "mesh", 4)],
 )
-def test_a_strategy_opens_real_replicas_and_scales_batch_and_rate(
+def test_a_strategy_opens_real_replicas_and_scales_the_batch_alone(
     framework: str, name: str, replicas: int
 ) -> None:
     seen, rate, backend, left, text = on_replicas(framework, name, per_replica_batch_size=16)
     assert seen == [replicas, 16 * replicas, 16]
-    assert rate == pytest.approx(1e-3 * 16 * replicas / 32)
+    assert rate == 1e-3
+    assert "learning rate: 0.001 (as given)" in text
     assert (backend, left) == (framework, True)
     assert f"batch: {16 * replicas} global, 16 per replica" in text
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_rate_is_scaled_only_when_asked_and_its_derivation_is_shown() -> None:
+    _, rate, _, _, text = on_replicas("jax", "mesh", per_replica_batch_size=16, base_batch_size=32)
+    assert rate == pytest.approx(2e-3)
+    assert "learning rate: 0.002 (0.001 x 64 / 32: scaled linearly with the batch)" in text
 
 
 @pytest.mark.tf

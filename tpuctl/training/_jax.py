@@ -1,5 +1,6 @@
 """Open JAX devices as a mesh, and for Keras 3."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -76,9 +77,48 @@ def _data_parallel(wanted: bool) -> Iterator[None]:
     before = keras.distribution.distribution()
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     try:
-        yield
+        with _uneven_batches():
+            yield
     finally:
         keras.distribution.set_distribution(before)
+
+
+@contextmanager
+def _uneven_batches() -> Iterator[None]:
+    """Give every device the whole of a batch that cannot be divided, as the last of an epoch.
+
+    Keras would fail in JAX's IndivisibleError. The step and its result are those of one device.
+    """
+    import jax
+    from keras.src.backend.jax import distribution_lib
+
+    plain = getattr(distribution_lib, "distribute_data_input", None)
+    # On several hosts each has its own part of a batch, so none could be given the whole.
+    if plain is None or jax.process_count() > 1:
+        yield
+        return
+    told: set[int] = set()
+
+    def distribute(batch: Any, layout: Any, *rest: Any, **named: Any) -> Any:
+        sharding = getattr(layout, "backend_layout", layout)
+        devices = sharding.mesh.size
+        rows = batch.shape[0] if batch.ndim else devices
+        if rows % devices:
+            if rows not in told:
+                told.add(rows)
+                sys.stderr.write(
+                    f"tpuctl: a batch of {rows} examples cannot be divided over {devices} devices; "
+                    "each computes all of it.\n"
+                )
+            everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+            return jax.make_array_from_process_local_data(everywhere, batch)
+        return plain(batch, layout, *rest, **named)
+
+    distribution_lib.distribute_data_input = distribute
+    try:
+        yield
+    finally:
+        distribution_lib.distribute_data_input = plain
 
 
 def _keras() -> Any:

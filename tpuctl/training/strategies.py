@@ -17,7 +17,8 @@ from tpuctl.training.devices import Devices
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
 from tpuctl.training.schedules import scaled_rate
 
-BASE_BATCH_SIZE = 32
+# Keras' own default.
+PER_REPLICA_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Strategy:
     """Opened devices, and the batch size and learning rate derived from their number.
 
     `batch_size` is global: over all replicas together. `native` is TensorFlow's strategy or JAX's
-    mesh. `changes` are the environment variables that were repaired on the way.
+    mesh. `learning_rate_because` says how the rate was derived, if it was. `changes` are the
+    environment variables that were repaired on the way.
     """
 
     framework: str
@@ -38,6 +40,7 @@ class Strategy:
     changes: tuple[Change, ...]
     native: Any
     scope: Callable[[], AbstractContextManager[Any]]
+    learning_rate_because: str = "as given"
 
     @property
     def per_replica_batch_size(self) -> int:
@@ -46,12 +49,12 @@ class Strategy:
 
     def __str__(self) -> str:
         """Describe every decision, one per line, to print before training."""
-        rate = f"learning rate: {self.learning_rate:g}" if self.learning_rate is not None else ""
+        rate = f"learning rate: {self.learning_rate:g} ({self.learning_rate_because})"
         lines = (
             f"strategy: {self.name} on {self.framework} ({self.because})",
             f"devices: {', '.join(self.devices)} ({self.replicas} replicas)",
             f"batch: {self.batch_size} global, {self.per_replica_batch_size} per replica",
-            rate,
+            rate if self.learning_rate is not None else "",
             *(f"environment: {change}" for change in self.changes),
         )
         return "\n".join(line for line in lines if line)
@@ -65,7 +68,7 @@ def strategy(
     batch_size: int | None = None,
     per_replica_batch_size: int | None = None,
     learning_rate: float | None = None,
-    base_batch_size: int = BASE_BATCH_SIZE,
+    base_batch_size: int | None = None,
     here: Diagnosis | None = None,
 ) -> Iterator[Strategy]:
     """Open the devices of this machine with the right strategy while the block runs.
@@ -77,8 +80,9 @@ def strategy(
 
     `name` is "auto", "tpu", or a strategy from `tpuctl doctor`. Call it before the framework is
     imported: environment variables that would break it are fixed first and listed in `changes`.
-    The global batch is `batch_size`, or `per_replica_batch_size` times the replicas;
-    `learning_rate` belongs to `base_batch_size` and is scaled linearly.
+    The global batch is `batch_size`, or `per_replica_batch_size` (32) times the replicas;
+    `learning_rate` is left as it is, unless `base_batch_size` tells the global batch that it was
+    chosen for: then it is scaled linearly.
 
     Raises InvalidInputError for a strategy that this machine does not offer and for a batch that is
     not divisible by the replicas, NotFoundError if the framework is not installed.
@@ -90,6 +94,7 @@ def strategy(
     apply_changes(changes, os.environ)
     with _adapter(choice.framework)(choice.strategy, remote=os.environ.get("TPU_NAME")) as opened:
         size = _global_batch(opened.replicas, batch_size, per_replica_batch_size)
+        rate, because = _derive_rate(learning_rate, size, base_batch_size)
         yield Strategy(
             framework=choice.framework,
             name=choice.strategy,
@@ -97,12 +102,19 @@ def strategy(
             devices=opened.names,
             replicas=opened.replicas,
             batch_size=size,
-            learning_rate=learning_rate
-            and scaled_rate(learning_rate, batch_size=size, base_batch_size=base_batch_size),
+            learning_rate=rate,
+            learning_rate_because=because,
             changes=changes,
             native=opened.native,
             scope=opened.scope,
         )
+
+
+def _derive_rate(given: float | None, batch: int, base: int | None) -> tuple[float | None, str]:
+    if given is None or base is None:
+        return given, "as given"
+    rate = scaled_rate(given, batch_size=batch, base_batch_size=base)
+    return rate, f"{given:g} x {batch} / {base}: scaled linearly with the batch"
 
 
 def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
@@ -178,7 +190,7 @@ def _global_batch(replicas: int, total: int | None, each: int | None) -> int:
             "batch_size and per_replica_batch_size are mutually exclusive.",
             hint="Give one of them.",
         )
-    size = each * replicas if each is not None else BASE_BATCH_SIZE * replicas
+    size = each * replicas if each is not None else PER_REPLICA_BATCH_SIZE * replicas
     size = total if total is not None else size
     if size < 1 or size % replicas:
         near = max(1, round(size / replicas)) * replicas

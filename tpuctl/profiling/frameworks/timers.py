@@ -1,7 +1,7 @@
 """Timer signals for the main thread that stay out of the way of the program's own.
 
-POSIX timers with real-time signals: unlike `setitimer` they leave SIGALRM, SIGPROF and `alarm` to the
-program, and neither a forked nor an executed program inherits them. Linux only.
+POSIX timers with real-time signals: unlike `setitimer` they leave SIGALRM, SIGPROF and `alarm` to
+the program, and neither a forked nor an executed program inherits them. Linux only.
 """
 
 import atexit
