@@ -34,7 +34,7 @@ parser.add_argument("--data", default="fake", help="a CSV file, here or gs://, o
 parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
 parser.add_argument("--epochs", type=int, default=100)
 parser.add_argument("--batch-size", type=int, default=8, help="global: over all replicas together")
-parser.add_argument("--out", default="training", help="checkpoint.npz, model.npz and result.json")
+parser.add_argument("--out", default="training/custom-loop", help="checkpoint, model, result.json")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument(

@@ -50,7 +50,7 @@ parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; 
 parser.add_argument("--classes", type=int, help="how many; only for shards of tpuctl data cache")
 parser.add_argument("--image-size", type=int, default=224, help="only for --data fake")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--out", default="training", help="checkpoint, log, model and result.json")
+parser.add_argument("--out", default="training/images", help="checkpoint, model, result.json")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--steps-per-execution", type=int, default=1, help="20 keeps a TPU busy")
@@ -392,7 +392,7 @@ def main() -> None:
     model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     # Other devices or more steps continue a run; where one of these differs, it is another run.
-    about = f"{data.about}, {keras.config.dtype_policy().name}, {model.count_params()} weights"
+    about = f"{data.about}, {model.count_params()} weights"
     settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
     check_space(out, model)
     steps = Steps(args, model, settings)

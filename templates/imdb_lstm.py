@@ -40,7 +40,7 @@ parser.add_argument("--vocabulary", type=int, default=15000, help="number of wor
 parser.add_argument("--length", type=int, default=250, help="words kept of each review")
 parser.add_argument("--examples", type=int, default=2000, help="only for --data fake")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--out", default="training", help="checkpoint, log, model and result.json")
+parser.add_argument("--out", default="training/imdb-lstm", help="checkpoint, model, result.json")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--steps-per-execution", type=int, default=1, help="20 keeps a TPU busy")
@@ -202,7 +202,7 @@ def main() -> None:
     model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     # Other devices or more steps continue a run; where one of these differs, it is another run.
-    about = f"{zlib.crc32(x)}, {keras.config.dtype_policy().name}, {model.count_params()} weights"
+    about = f"{zlib.crc32(x)}, {model.count_params()} weights"
     settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
     steps = Steps(args, model, settings)
     first_step, total_steps = steps.step, args.steps or args.epochs * steps_per_epoch

@@ -41,7 +41,7 @@ parser.add_argument("--data", default="fake", help="folder or gs:// address of s
 parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch-size", type=int, default=32, help="global: over all devices and hosts")
-parser.add_argument("--out", default="training", help="checkpoint.npz, model.npz and result.json")
+parser.add_argument("--out", default="training/jax-images", help="checkpoint, model, result.json")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--strategy", default="auto", help="'auto' is a mesh of all of this host",
@@ -375,7 +375,7 @@ def main() -> None:
     # Other devices or more steps continue a run; where one of these differs, it is another run.
     about = zlib.crc32(json.dumps(args.image_size if fake else manifest["shards"]).encode())
     settings = f"batch {args.batch_size}, rate {args.learning_rate}, seed {args.seed}, data {about}"
-    settings, checkpoint = f"{settings}, {jnp.dtype(dtype).name}", out / "checkpoint.npz"
+    checkpoint = out / "checkpoint.npz"
     state = make_state(classes, args.seed)
     if checkpoint.exists() and not args.overwrite:
         state = restore(checkpoint, settings, state)

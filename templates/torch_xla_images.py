@@ -49,7 +49,7 @@ parser.add_argument("--data", default="fake", help="folder or gs:// address of s
 parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch-size", type=int, default=32, help="global: over all devices together")
-parser.add_argument("--out", default="training", help="checkpoint.pt, model.pt and result.json")
+parser.add_argument("--out", default="training/torch-xla-images", help="checkpoint, model, result")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--strategy", default="auto", help="one device, a mesh of all, or processes",
@@ -324,7 +324,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     # depends on its length: with --anneal, another number of steps is another run too.
     same = {name: getattr(args, name) for name in ("batch_size", "learning_rate", "anneal", "seed")}
     settings = {**same, "data": zlib.crc32(json.dumps(manifest["shards"]).encode())}
-    settings |= {"dtype": str(dtype), "steps": "any" if args.anneal == "none" else total_steps}
+    settings["steps"] = "any" if args.anneal == "none" else total_steps
     checkpoint, first_step = out / "checkpoint.pt", 0
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         saved = torch.load(checkpoint, weights_only=True)

@@ -20,6 +20,7 @@ class Flag:
     help: str
     type: str = "str"
     choices: tuple[str, ...] = ()
+    default: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def _flags(tree: ast.Module) -> list[Flag]:
                 str(_literal(said.get("help"), "")),
                 ast.unparse(said["type"]) if "type" in said else "str",
                 tuple(str(choice) for choice in _literal(said.get("choices"), ())),
+                str(_literal(said.get("default"), "")),
             )
             for name in names
             if isinstance(name, str) and name.startswith("--")

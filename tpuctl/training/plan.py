@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class LaunchPlan(Outcome):
     devices: int
     workers: int
     because: tuple[str, ...]
+    out: str = field(default="training", kw_only=True, metadata={"internal": True})
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -127,6 +128,7 @@ def plan_launch(
             *because,
             *(f"environment: {change}" for change in changes),
         ),
+        out=next((f.default for f in script.flags if f.name == "--out" and f.default), "training"),
     )
 
 

@@ -183,7 +183,7 @@ def _output_folder(plan: LaunchPlan) -> Path:
             return Path(plan.argv[index + 1])
         if word.startswith("--out="):
             return Path(word.partition("=")[2])
-    return Path("training")
+    return Path(plan.out)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
