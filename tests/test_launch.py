@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Tpuctl
 from tests.waiting import wait_until
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.training import catalog
@@ -22,6 +23,8 @@ parser.add_argument("--steps", type=int, default=1, help="how many")
 parser.add_argument("--strategy", default="auto")
 parser.add_argument("--kind", choices=["a", "b"])
 parser.add_argument("--fail", type=int, default=0)
+parser.add_argument("--dry", action="store_true")
+parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
 args = parser.parse_args()
 Path(args.out).mkdir(exist_ok=True)
 if args.fail:
@@ -99,6 +102,56 @@ def test_a_near_miss_is_offered(script: Path, choice) -> None:
     with pytest.raises(UsageError) as caught:
         plan_launch(find_script(str(script)), choice, ["stepps=2"])
     assert "Did you mean --set steps=2?" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["--steps", "20", "--kind=a"], ["--steps", "20", "--kind", "a"]),
+        (["--dry", "--set", "steps=3"], ["--dry", "--steps", "3"]),
+        (["--set", "dry=true", "--set", "cache=false"], ["--dry", "--no-cache"]),
+        (["--set", "dry=false", "--set", "cache"], ["--cache"]),
+        (["--", "--steps", "4"], ["--steps", "4"]),
+    ],
+)
+def test_the_scripts_own_flags_are_options_of_launch(
+    tpuctl: Tpuctl, script: Path, words: list[str], given: list[str]
+) -> None:
+    result = tpuctl("launch", script, "--strategy", "default", "--dry-run", "--json", *words)
+    argv = [word for word in result.data["argv"] if word not in ("--strategy", "default")]
+    assert sorted(argv[2:]) == sorted(given)
+    assert argv[1] == str(script)
+
+
+def test_help_with_a_script_lists_its_flags(tpuctl: Tpuctl, script: Path) -> None:
+    shown = tpuctl("launch", script, "--help")
+    assert "how many" in shown.stdout
+    assert "how many" not in tpuctl("launch", "--help").stdout
+
+
+@pytest.mark.parametrize("words", [["--stpes", "2"], ["--dry=perhaps"], ["--steps"]])
+def test_wrong_flags_of_a_script_are_refused(
+    tpuctl: Tpuctl, script: Path, words: list[str]
+) -> None:
+    result = tpuctl("launch", script, *words, "--dry-run")
+    assert result.exit_code == 2
+    assert words[0] != "--stpes" or "Did you mean --steps?" in result.stderr
+
+
+def test_a_part_of_a_templates_name_names_it(tpuctl: Tpuctl) -> None:
+    assert "Did you mean fashion-mnist or mnist-cnn?" in tpuctl("launch", "mnist").stderr
+
+
+@pytest.mark.slow
+def test_a_known_failure_of_a_script_is_explained(tpuctl: Tpuctl, tmp_path: Path) -> None:
+    path = tmp_path / "fails.py"
+    path.write_text("raise RuntimeError('The TPU is already in use by process with pid 77')")
+    known = tpuctl("launch", path, "--json")
+    assert known.data["explanation"]["code"] in known.document["errors"][0]["hint"]
+    path.write_text("raise RuntimeError('of its own')")
+    own = tpuctl("launch", path, "--json")
+    assert own.data["explanation"] is None
+    assert "Run it without tpuctl" in own.document["errors"][0]["hint"]
 
 
 def test_a_run_returns_what_the_script_left_behind(tmp_path: Path, script: Path, choice) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 Name = Annotated[str, Argument(metavar="NAME", help="Name of the TPU.")]
 Project = Annotated[str | None, Option(help="Google Cloud project. Default: the project setting.")]
@@ -67,7 +67,21 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         text, _, lines = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
         epilog = examples(*map(str.strip, lines.splitlines()))
-        app.command(name, help=text, epilog=epilog)(function)
+        kind = _CLASSES.get(function, TyperCommand)
+        app.command(name, cls=kind, help=text, epilog=epilog)(function)
         return function
 
     return register
+
+
+_CLASSES: dict[Callable[..., None], type[TyperCommand]] = {}
+
+
+def parsed_by(kind: type[TyperCommand]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a class of its own parse the words of a command."""
+
+    def note(function: Callable[..., None]) -> Callable[..., None]:
+        _CLASSES[function] = kind
+        return function
+
+    return note

@@ -69,7 +69,7 @@ def show(result: Outcome, text: Callable[[Any], Any], *, err: bool = False) -> N
     if _mode.as_json:
         typer.echo(envelope.success(_mode.command, result))
     else:
-        _print(text(result), err=err)
+        print_report(text(result), err=err)
         for warning in result.warnings:
             warn(warning)
         for failure in result.failures:
@@ -81,7 +81,7 @@ def show(result: Outcome, text: Callable[[Any], Any], *, err: bool = False) -> N
         raise typer.Exit(result.exit_code)
 
 
-def _print(report: Any, *, err: bool = False) -> None:
+def print_report(report: Any, *, err: bool = False) -> None:
     """Print plain text as it is, so that it can be pasted; let rich lay out the rest."""
     if report is None:
         return

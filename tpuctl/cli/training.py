@@ -10,8 +10,9 @@ from typer import Argument, Option
 import tpuctl
 from tpuctl.api.workers import Workers
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Zone, command, examples
+from tpuctl.cli.options import DryRun, Project, Zone, command, examples, parsed_by
 from tpuctl.cli.progress import bars
+from tpuctl.cli.script_options import LaunchCommand
 from tpuctl.reporters import training as report
 from tpuctl.reporters.fit import render_fit
 
@@ -72,6 +73,7 @@ def new(name: TemplateName, folder: Annotated[Path, Argument(help="Folder for th
     output.show(tpuctl.templates.new(name, folder), report.render_written_template)
 
 
+@parsed_by(LaunchCommand)
 def launch(
     script: Annotated[str, Argument(help="Name of a template, or path of a script.")],
     arguments: Annotated[
@@ -84,7 +86,7 @@ def launch(
     host: workers.Host = None,
     settings: Annotated[
         list[str] | None,
-        Option("--set", metavar="K=V", help="Flag of the script, such as steps=100."),
+        Option("--set", metavar="K=V", help="Flag of the script, as in steps=100 or --steps 100."),
     ] = None,
     framework: Annotated[str, Option(help="auto, tensorflow, jax or torch.")] = "auto",
     strategy: Annotated[str, Option(help="auto, or a strategy that doctor lists.")] = "auto",

@@ -103,13 +103,23 @@ def render_templates(catalog: Catalog) -> RenderableType:
 
 def render_template(template: Template) -> RenderableType:
     """Show what a template does, and its flags."""
-    flags = layout.facts((flag.name, flag.help) for flag in template.flags)
     return layout.stack(
         layout.text(f"{template.name}: {template.summary}\n", "bold"),
         layout.text(template.usage + "\n"),
-        layout.indent(flags),
+        _flags(template),
         layout.text(f"\n{template.path}"),
     )
+
+
+def render_flags(script: Template) -> RenderableType:
+    """List the flags of a script below the help of `launch`."""
+    if not script.flags:
+        return layout.text(f"{script.name} declares no flags; pass its arguments after --.")
+    return layout.stack(layout.text(f"Flags of {script.name}:", "bold"), _flags(script))
+
+
+def _flags(script: Template) -> RenderableType:
+    return layout.indent(layout.facts((flag.name, flag.help) for flag in script.flags))
 
 
 def render_written_template(result: Written) -> str:

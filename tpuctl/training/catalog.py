@@ -1,7 +1,9 @@
 """The training templates that ship with tpuctl; they are read, never imported."""
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome
 from tpuctl.storage.local import write_atomically
 from tpuctl.training.source import read_source
+
+# What makes a flag one without a value, and the type that its `Flag` then has.
+_SWITCHES = {"store_true": "bool", "store_false": "bool", "BooleanOptionalAction": "yes|no"}
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,11 @@ class Flag:
     type: str = "str"
     choices: tuple[str, ...] = ()
     default: str = ""
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it stands without a value."""
+        return self.type in _SWITCHES.values()
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,12 @@ def find_template(name: str) -> Path:
     """Return the script of a template; raises NotFoundError."""
     path = _folder() / f"{name.replace('-', '_')}.py"
     if not path.is_file():
-        names = ", ".join(_template_name(script) for script in sorted(_folder().glob("*.py")))
-        raise NotFoundError(f"Unknown template {name!r}.", hint=f"Templates: {names}.")
+        names = [_template_name(script) for script in sorted(_folder().glob("*.py"))]
+        near = [each for each in names if name in each] or get_close_matches(name, names, 1)
+        meant = f"Did you mean {' or '.join(near)}? " if name and near else ""
+        raise NotFoundError(
+            f"Unknown template {name!r}.", hint=f"{meant}Templates: {', '.join(names)}."
+        )
     return path
 
 
@@ -142,7 +156,7 @@ def _flags(tree: ast.Module) -> list[Flag]:
             Flag(
                 name,
                 str(_literal(said.get("help"), "")),
-                ast.unparse(said["type"]) if "type" in said else "str",
+                _type(said),
                 tuple(str(choice) for choice in _literal(said.get("choices"), ())),
                 str(_literal(said.get("default"), "")),
             )
@@ -150,6 +164,13 @@ def _flags(tree: ast.Module) -> list[Flag]:
             if isinstance(name, str) and name.startswith("--")
         ]
     return flags
+
+
+def _type(said: Mapping[str | None, ast.expr]) -> str:
+    action = ast.unparse(said["action"]) if "action" in said else ""
+    if kind := next((kind for word, kind in _SWITCHES.items() if word in action), ""):
+        return kind
+    return ast.unparse(said["type"]) if "type" in said else "str"
 
 
 def _literal(node: ast.expr | None, default: Any) -> Any:

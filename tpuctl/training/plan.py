@@ -272,7 +272,8 @@ def _flag(setting: str, script: Template) -> list[str]:
     flags = {flag.name: flag for flag in script.flags}
     key, equals, value = setting.partition("=")
     flag = f"--{key.strip().lstrip('-').replace('_', '-')}"
-    if not equals or not key.strip():
+    is_switch = flag in flags and flags[flag].is_switch
+    if not key.strip() or not (equals or is_switch):
         raise UsageError(f"--set {setting} is not K=V.", hint="For example: --set epochs=2")
     if flag not in flags:
         near = get_close_matches(flag, flags, 1)
@@ -281,8 +282,18 @@ def _flag(setting: str, script: Template) -> list[str]:
             f"{script.name} has no flag {flag} (from --set {setting}).",
             hint=f"{meant}Its flags: {', '.join(sorted(flags)) or 'none'}.",
         )
+    if is_switch:
+        return _switch(flags[flag], value if equals else "true")
     _check_value(flags[flag], value)
     return [flag, value]
+
+
+def _switch(flag: Flag, value: str) -> list[str]:
+    if value.lower() not in ("true", "false"):
+        raise UsageError(f"{flag.name} takes true or false, not {value!r}.")
+    if value.lower() == "true":
+        return [flag.name]
+    return [f"--no-{flag.name[2:]}"] if flag.type == "yes|no" else []
 
 
 def _check_value(flag: Flag, value: str) -> None:

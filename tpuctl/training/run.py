@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
 from tpuctl.storage.local import translated_write_errors
@@ -47,7 +48,8 @@ class Watched:
 class Training(LaunchPlan):
     """A finished training run: its plan, exit code and measurements.
 
-    `result` is the script's own `result.json`; `watched` is None if no steps were seen.
+    `result` is the script's own `result.json`; `watched` is None if no steps were seen;
+    `explanation` is the known failure that its error is.
     """
 
     returncode: int
@@ -55,6 +57,7 @@ class Training(LaunchPlan):
     executed: tuple[Executed, ...]
     seconds: float
     watched: Watched | None = None
+    explanation: Match | None = None
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
@@ -98,6 +101,9 @@ class Training(LaunchPlan):
             how = f"was killed by {_signal_name(-self.returncode)}"
         last = f": {self.last_words[-1].strip()}" if self.last_words else "."
         hint = f"Run it without tpuctl: {shlex.join(self.argv)}"
+        if known := self.explanation:
+            command = f" Run: {known.fix_command}" if known.fix_command else ""
+            hint = f"{known.code}: {known.title}. {known.fix}{command}"
         return (ScriptFailedError(f"{self.script} {how}{last}", hint=hint),)
 
     def _input_wait(self) -> str | None:

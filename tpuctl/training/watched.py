@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tpuctl.diagnosis.explain import Match, explain
 from tpuctl.profiling.models import Measurement
-from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_result
+from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_error, read_result
 from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan
 from tpuctl.training.run import Training, Watched, run_training
@@ -29,7 +30,16 @@ def watch_training(
         hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
         training = run_training(plan, log=log, errors=errors, stdin=stdin, extra_env=hooks)
         measured = read_result(Path(folder))
-    return replace(training, watched=read_steps(measured, training.executed) if measured else None)
+        error = read_error(Path(folder)) or "\n".join(training.last_words)
+    return replace(
+        training,
+        watched=read_steps(measured, training.executed) if measured else None,
+        explanation=_explain(error) if training.returncode and error else None,
+    )
+
+
+def _explain(error: str) -> Match | None:
+    return next(iter(explain(error).matches), None)
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:

@@ -166,6 +166,12 @@ def read_result(folder: Path) -> Measurement | None:
     return max(found, key=lambda each: each.phases[-1].wall_s, default=None)
 
 
+def read_error(folder: Path) -> str:
+    """The traceback that ended the program or the last of its processes, if one did."""
+    found = sorted(folder.glob("*.error"), key=lambda place: place.stat().st_mtime)
+    return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""
+
+
 def read_one(place: Path) -> Measurement | None:
     """What a profiled process wrote last; None if it cannot be read."""
     try:

@@ -3,6 +3,7 @@
 Nothing of tpuctl is loaded before the program imports a framework.
 """
 
+import atexit
 import os
 import sys
 
@@ -15,6 +16,7 @@ if MYPY:
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.dirname(HERE)
 PACKAGE = os.path.dirname(os.path.dirname(PROGRAM))
+MOST_CHARACTERS = 100_000
 # How Python starts the processes of multiprocessing, which inherit the path and so this hook.
 WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
@@ -78,6 +80,17 @@ def _forget_replaced(names: "set[str]") -> None:
             del sys.modules[name]
 
 
+def _note_error(folder: str) -> None:
+    """Keep the traceback that ended the program, so that it can be explained."""
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        from traceback import format_exception
+
+        lines = format_exception(type(error), error, error.__traceback__)
+        with open(os.path.join(folder, f"{os.getpid()}.error"), "w", errors="replace") as file:
+            file.write("".join(lines)[-MOST_CHARACTERS:])
+
+
 _import_next()
 if (
     "TPUCTL_PROFILE_FOLDER" in os.environ
@@ -85,3 +98,4 @@ if (
     and not any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS)
 ):
     sys.meta_path.insert(0, AfterImport(HOOKS, _hook))
+    atexit.register(_note_error, os.environ["TPUCTL_PROFILE_FOLDER"])

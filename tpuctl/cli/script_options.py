@@ -1,0 +1,60 @@
+"""How `tpuctl launch` reads its options: those of the script are options, too."""
+
+import contextlib
+from difflib import get_close_matches
+from typing import Any
+
+from typer.core import TyperCommand
+
+from tpuctl.cli import output
+from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.reporters.training import render_flags
+from tpuctl.training.catalog import Template
+from tpuctl.training.plan import find_script
+
+
+class LaunchCommand(TyperCommand):
+    """A command that takes the flags of its script, too: `--steps 20` is `--set steps=20`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Turn flags that only the script has into settings."""
+        end = args.index("--") if "--" in args else len(args)
+        ctx.obj = _script_of(args[:end])
+        return super().parse_args(ctx, [*self._as_settings(ctx, args[:end]), *args[end:]])
+
+    def _as_settings(self, ctx: Any, args: list[str]) -> list[str]:
+        flags = {flag.name: flag for flag in ctx.obj.flags} if ctx.obj else {}
+        options = (
+            option for param in self.params for option in (*param.opts, *param.secondary_opts)
+        )
+        ours = {*options, *ctx.help_option_names}
+        flags = {name: flag for name, flag in flags.items() if name not in ours}
+        found, words = [], list(args)
+        while words:
+            word = words.pop(0)
+            name, equals, value = word.partition("=")
+            if not (flag := flags.get(name)):
+                near = [] if name in ours or name[:2] != "--" else get_close_matches(name, flags, 1)
+                if near:
+                    raise UsageError(f"There is no option {name}.", hint=f"Did you mean {near[0]}?")
+                found.append(word)
+                continue
+            if not (equals or flag.is_switch) and words:
+                value = words.pop(0)
+            found += ["--set", name[2:] if flag.is_switch and not equals else f"{name[2:]}={value}"]
+        return found
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the script's flags as well, if one is named."""
+        super().format_help(ctx, formatter)
+        if ctx.obj:
+            output.print_report(render_flags(ctx.obj))
+
+
+def _script_of(args: list[str]) -> Template | None:
+    """The script that the words of a command line name, None if there is none or it is wrong."""
+    for word in args:
+        with contextlib.suppress(TpuctlError):
+            if not word.startswith("-") and ("/" not in word or word.endswith(".py")):
+                return find_script(word)
+    return None
