@@ -47,11 +47,11 @@ test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants 
 		scikit-image scikit-learn pytest pytest-timeout hypothesis
 	$(VENV)-beam/bin/python -m pytest -m beam tests/test_data_beam.py
 
-test-torch: $(READY)  ## The reader for PyTorch, in an environment of its own (gigabytes).
+test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigabytes).
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[images]' \
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
-	$(VENV)-torch/bin/python -m pytest tests/test_data_torch.py
+	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
 lint: $(READY)  ## ruff and mypy --strict.
 	$(BIN)/ruff format --check .

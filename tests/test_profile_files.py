@@ -20,7 +20,7 @@ from tests.test_pipeline_verdicts import CASES
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, WriteError
 from tpuctl.profiling import diff, load, reference_step_ms, save
 from tpuctl.profiling.device_step import measure_training_step
-from tpuctl.profiling.models import Input, Profile
+from tpuctl.profiling.models import IN_TRAINING, Device, Input, Profile, name_idle
 from tpuctl.progress import silent
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html
@@ -364,3 +364,17 @@ def test_a_template_that_fails_is_one_clear_error(tmp_path: Path, script: str, w
     with pytest.raises(TargetError, match=words) as caught:
         measure_training_step(template, batch_size=16, on_progress=silent)
     assert "images.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "has_tpu", "name"),
+    [
+        ("given", False, "MXU would be idle"),
+        (IN_TRAINING, False, "device idle"),
+        (IN_TRAINING, True, "MXU idle"),
+    ],
+)
+def test_the_mxu_is_named_only_where_there_is_one_or_would_be(
+    source: str, has_tpu: bool, name: str
+) -> None:
+    assert name_idle(Device(1.0, source), replace(HOST, has_tpu=has_tpu)) == name

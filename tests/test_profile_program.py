@@ -124,6 +124,9 @@ def test_a_torch_loader_and_its_workers_are_seen(program: Program) -> None:
 def test_a_program_that_fails_or_has_no_steps_is_one_clear_error(program: Program) -> None:
     with pytest.raises(TargetError, match="code 3 and no training step"):
         profile_program(program("import sys\nsys.exit(3)\n"))
+    few = "import grain\nlist(grain.MapDataset.range(8).batch(4).to_iter_dataset())"
+    with pytest.raises(TargetError, match="after 2 batches: too few"):
+        profile_program(program(few))
     with pytest.raises(NotFoundError, match="could not be started"):
         profile_program(["/nowhere/python", "train.py"])
 

@@ -296,6 +296,7 @@ def test_a_hook_that_shows_would_be_noticed(tmp_path: Path) -> None:
     assert run(command, tmp_path, PYTHONPATH=str(tmp_path)) != run(command, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (make test-torch)")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -16,6 +16,7 @@ from tpuctl.profiling.models import (
     Vcpus,
     Verdict,
     Window,
+    name_idle,
 )
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.verdict import judge, lock_is_held
@@ -120,7 +121,7 @@ def build_profile(
         device=device,
         verdict=finding.verdict,
         confidence=finding.confidence,
-        headline=_headline(case, finding, idle),
+        headline=_headline(case, finding, idle, device),
         evidence=finding.evidence,
         cpu_ms_per_example=parts.cpu_s_per_example * 1000,
         stages=stages,
@@ -151,7 +152,7 @@ def _window_name(case: Case) -> str:
     return f"steady state with a device step of {step_ms:.4g} ms, without the first batches"
 
 
-def _headline(case: Case, finding: Finding, idle: float | None) -> str:
+def _headline(case: Case, finding: Finding, idle: float | None, device: Device | None) -> str:
     found = finding.bottleneck
     stage = "the pipeline" if found is None else case.parts.stages[found].name
     serial = f"{stage} does not run in parallel."
@@ -171,7 +172,10 @@ def _headline(case: Case, finding: Finding, idle: float | None) -> str:
         "startup": "Only the start is slow; after that the pipeline keeps up.",
         "unknown": "The measurements do not point to a single cause.",
     }[finding.verdict]
-    return cause if idle is None else f"MXU idle {idle:.0%}. {cause}"
+    if idle is None:
+        return cause
+    name = name_idle(device, case.measured.host)
+    return f"{name[0].upper()}{name[1:]} {idle:.0%}. {cause}"
 
 
 def _lost_while_decoding(phase: Phase) -> int:

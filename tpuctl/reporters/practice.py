@@ -124,8 +124,8 @@ def _finding(day: Day) -> str:
     faster = next(row.ratio for row in day.diff.rows if row.name == "examples/s")
     times = "unknown" if faster is None else f"{faster:.3g}"
     return (
-        f"Presizing once takes the MXU from {format_fraction(before.mxu_idle_fraction)} idle to "
-        f"{format_fraction(after.mxu_idle_fraction)} idle: input {times} times as fast."
+        f"After presizing, the MXU would be idle {format_fraction(after.mxu_idle_fraction)} of the "
+        f"time instead of {format_fraction(before.mxu_idle_fraction)}: input {times} times as fast."
     )
 
 

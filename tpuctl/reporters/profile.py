@@ -60,7 +60,8 @@ def _figures(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "device", f"{profile.device_examples_per_s:,.0f} examples/s ({step})"
         yield "input wait", format_fraction(profile.input_wait_fraction)
         idle = f"{format_fraction(profile.mxu_idle_fraction)} of {window}"
-        yield "MXU idle", f"{idle}; MXU utilization not collected"
+        collected = "; MXU utilization not collected" if "MXU" in profile.idle_name else ""
+        yield profile.idle_name, f"{idle}{collected}"
     else:
         yield "device", profile.why_no_device or "not measured"
     yield "vCPUs", _vcpus(profile)
@@ -186,7 +187,7 @@ def prediction(advice: Advice) -> str:
     measured = "" if found is None else f" Measured: {format_rate(found, 'examples')}."
     if rate is None:
         return measured
-    device = "" if idle is None else f", MXU idle {idle:.0%}"
+    device = "" if idle is None else f", device idle {idle:.0%}"
     return f" Predicted: {format_rate(rate, 'examples')}{device}.{measured}"
 
 

@@ -51,13 +51,20 @@ def _remote_plan(plan: RemotePlan) -> str:
     return "\n".join([*copies, f"{where}, on {plan.on}", render_launch_plan(plan)])
 
 
+# What `launch` sees of a script, and how to show it the rest.
+UNSEEN = (
+    "No training steps were seen: tf.data, Keras fit, PyTorch and Grain loaders are; for another "
+    "loop: with tpuctl.profile() as p: for batch in p.watch(batches): ..."
+)
+
+
 def _training(result: Training) -> str:
     """Say how long the training took, and its figures; the script has shown its own output."""
     took = f"after {format_duration(result.seconds)}"
     if result.returncode:
         return f"Stopped {took}."
     figures = "; ".join(f"{name} {value}" for name, value in training_figures(result))
-    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}."]
+    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}. {UNSEEN}"]
     if result.executed:
         lines.append(f"Steps executed by: {', '.join(map(str, result.executed))}.")
     return "\n".join(lines)

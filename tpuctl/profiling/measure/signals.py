@@ -1,6 +1,7 @@
 """Counters of the kernel: CPU time and delays of threads, other processes, I/O, memory."""
 
 import contextlib
+import glob
 import os
 import platform
 import resource
@@ -259,6 +260,7 @@ def describe_host(tensorflow: str) -> Host:
         cpu_model=_cpu_model(),
         python=platform.python_version(),
         tensorflow=tensorflow,
+        has_tpu=any(glob.glob(f"/dev/{name}[0-9]*") for name in ("accel", "vfio/")),
     )
 
 

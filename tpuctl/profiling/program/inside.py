@@ -11,7 +11,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import name_producer
 from tpuctl.profiling.models import ChainNode, Profile
 from tpuctl.profiling.program.recording import Recording
-from tpuctl.profiling.program.run import conclude
+from tpuctl.profiling.program.run import FEW_BATCHES, conclude
 from tpuctl.profiling.program.start import start_recording
 from tpuctl.usercode.scratch_cleanup import remove
 
@@ -29,6 +29,7 @@ class ProfileBlock:
         self._recording: Recording | None = None
         self._result: Profile | None = None
         self._folder = ""
+        self._batches = 0
 
     def __enter__(self) -> "ProfileBlock":
         self._folder = tempfile.mkdtemp(prefix="tpuctl-profile-")
@@ -47,6 +48,8 @@ class ProfileBlock:
             return
         _open.remove(self)
         measured = recording.finish()
+        series = recording.watch.main()
+        self._batches = series.count + 1 if series else 0
         recording.stop()
         # The hooks stay installed and write into the folder of the first block.
         for folder in {self._folder, recording.sampler.folder}:
@@ -66,6 +69,11 @@ class ProfileBlock:
     def result(self) -> Profile:
         """The profile of the block; raises TargetError if it had no training steps."""
         if self._result is None:
+            if self._batches:
+                raise TargetError(
+                    f"Only {self._batches} batches were taken in the profiled block.",
+                    hint=FEW_BATCHES,
+                )
             raise TargetError("No training step was seen in the profiled block.", hint=FEW)
         return self._result
 

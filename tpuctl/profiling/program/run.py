@@ -16,8 +16,9 @@ from typing import Any
 from tpuctl.codec import from_plain
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.models import Device, Measurement, Profile
+from tpuctl.profiling.models import IN_TRAINING, Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
+from tpuctl.profiling.program.watch import WARM_STEPS
 from tpuctl.usercode.scratch import scratch_folder
 
 EVERY_S = 1.0
@@ -28,7 +29,7 @@ STDERR = 2
 SHOW_EVERY_S = 1.0
 HOOK = Path(__file__).with_name("hook")
 FOLDER = "TPUCTL_PROFILE_FOLDER"
-SOURCE = "measured in the training"
+FEW_BATCHES = f"Train on more than {WARM_STEPS + 2} batches; the first ones are left out."
 NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
     "tpuctl.profile() in the program for anything else."
@@ -126,15 +127,22 @@ def profile_program(
         _end(process)
         measured = read_result(scratch.path) or measured
         if measured is None:
-            raise TargetError(
-                f"{name} exited with code {process.returncode} and no training step was found.",
-                hint=NO_STEPS,
-            )
+            raise _no_steps(name, process.returncode, scratch.path)
         profile = conclude(with_copying(measured), target=name)
         if process.returncode and not stopped:
             failed = f"{name} exited with code {process.returncode}."
             profile = replace(profile, unmet=(*profile.unmet, failed))
         return profile
+
+
+def _no_steps(name: str, returncode: int, folder: Path) -> TargetError:
+    ended = f"{name} exited with code {returncode}"
+    few = [int(place.read_text()) for place in folder.glob("*.few")]
+    if few:
+        return TargetError(
+            f"{ended} after {max(few)} batches: too few to measure.", hint=FEW_BATCHES
+        )
+    return TargetError(f"{ended} and no training step was found.", hint=NO_STEPS)
 
 
 def _is_enough(measured: Measurement | None, steps: int | None, seconds: float | None) -> bool:
@@ -149,7 +157,7 @@ def _is_enough(measured: Measurement | None, steps: int | None, seconds: float |
 def conclude(measured: Measurement, *, target: str) -> Profile:
     """Build the profile of a training: the time of its steps without the wait is the device's."""
     phase = measured.phases[-1]
-    device = Device(max(1e-3, phase.device_busy_s / max(1, phase.steps) * 1e3), SOURCE)
+    device = Device(max(1e-3, phase.device_busy_s / max(1, phase.steps) * 1e3), IN_TRAINING)
     return build_profile(measured, target=target, image_size=0, device=device)
 
 
