@@ -57,6 +57,8 @@ else:
 # Handshakes cost CPU time on our side; with more at a time, all of them run into the timeout.
 _HANDSHAKES = 24
 _NEW_KEY_POLL_S = 1.0
+# A worker that ends its output has to close the channel, too.
+_CLOSE_S = 20.0
 # All receive windows together, and the bounds of one: unread output stays on the workers.
 _MEMORY_BYTES = 64 << 20
 _WINDOW_BYTES = (1 << 17, 1 << 21)
@@ -231,7 +233,8 @@ class _Channel:
             data: bytes = await self._process.stdout.read(size)
             if not data:
                 # Without a return code it was the connection that ended, not the command.
-                await self._process.wait_closed()
+                async with time_limit(_CLOSE_S):
+                    await self._process.wait_closed()
                 if self._process.returncode is None:
                     raise connection_lost(self._host)
             return data
@@ -250,7 +253,9 @@ class _Channel:
             self._process.stdin.write_eof()
 
     async def stderr_tail(self) -> str:
-        await self._reading_stderr
+        with _translated_errors(self._host):
+            async with time_limit(_CLOSE_S):
+                await self._reading_stderr
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """A connection to a worker, and calls to the agent that runs over it."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -27,11 +28,17 @@ HEARTBEAT_S = 10.0
 LEASE_S = 120.0
 """A worker stops a command when it has heard no heartbeat for this long."""
 
+START_S = 120.0
+"""How long a worker's agent may take to start."""
+
+REPLY_S = 120.0
+"""How long it may take to reply, where that does not depend on the user's files or commands."""
+
 STDERR_BYTES = 4096
 """How much of an agent's stderr is kept for the error message."""
 
 _READ_BYTES = 1 << 18
-_NOISE_BYTES = 1 << 16
+_NOISE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,9 @@ class AgentCall:
         self._channel = channel
         self._buffer = bytearray()
         self._has_started = False
+        self._skipped_bytes = 0
         self._frames: deque[tuple[bytes, bytes]] = deque()
+        self.most_bytes = wire.SMALL_FRAME_BYTES
 
     async def frames(self) -> AsyncIterator[tuple[bytes, Any]]:
         """Yield each frame's kind and content: a dict for a note, bytes for any other kind.
@@ -102,20 +111,31 @@ class AgentCall:
         Raises WorkerLostError when the connection breaks, WorkerError for malformed frames, and
         the error that the agent reports.
         """
+        start_by = time.monotonic() + START_S
         while True:
             while self._frames:
                 yield self._decode(*self._frames.popleft())
-            data = await self._channel.read(_READ_BYTES)
+            data = await self._read(start_by)
             if not data:
                 break
             self._buffer += data
             if self._has_started or self._skip_noise():
                 try:
-                    self._frames.extend(wire.split_frames(self._buffer))
+                    self._frames.extend(wire.split_frames(self._buffer, self.most_bytes))
                 except wire.WireError as error:
                     raise self.malformed(error) from error
         if not self._has_started:
             await self._raise_start_error()
+
+    async def _read(self, start_by: float) -> bytes:
+        reading = self._channel.read(_READ_BYTES)
+        if self._has_started:
+            return await reading
+        try:
+            return await asyncio.wait_for(reading, max(0.1, start_by - time.monotonic()))
+        except asyncio.TimeoutError as error:
+            why = f"it does not answer within {START_S:g} s"
+            raise self._start_error(why) from error
 
     def _decode(self, kind: bytes, payload: bytes) -> tuple[bytes, Any]:
         if kind in (wire.STDOUT, wire.STDERR):
@@ -123,7 +143,7 @@ class AgentCall:
         try:
             if kind != wire.NOTE:
                 return kind, wire.read_block(kind, payload)
-            note = wire.read_note(payload)
+            note = wire.read_note(payload, self.most_bytes)
         except wire.WireError as error:
             raise self.malformed(error) from error
         if "refused" in note:
@@ -136,11 +156,18 @@ class AgentCall:
     async def notes(self) -> AsyncIterator[dict[str, Any]]:
         """Yield every note, for operations that send nothing else."""
         async for kind, content in self.frames():
-            if kind == wire.NOTE:
-                yield content
+            if kind != wire.NOTE:
+                raise self.malformed(ValueError("output where there should be none"))
+            yield content
 
-    async def reply(self) -> dict[str, Any]:
-        """Return the first note; raises WorkerLostError when there is none."""
+    async def reply(self, within_s: float | None = REPLY_S) -> dict[str, Any]:
+        """Return the first note; raises WorkerLostError when there is none in that time."""
+        try:
+            return await asyncio.wait_for(self._first_note(), within_s)
+        except asyncio.TimeoutError as error:
+            raise connection_lost(self.host, f"no reply within {within_s:g} s") from error
+
+    async def _first_note(self) -> dict[str, Any]:
         async for note in self.notes():
             return note
         raise connection_lost(self.host)
@@ -189,7 +216,11 @@ class AgentCall:
         start = self._buffer.find(wire.MARK)
         if start < 0:
             # The mark may have arrived in part, so the end of the buffer is kept.
-            del self._buffer[: max(0, len(self._buffer) - _NOISE_BYTES)]
+            skipped = max(0, len(self._buffer) - len(wire.MARK))
+            self._skipped_bytes += skipped
+            if self._skipped_bytes > _NOISE_BYTES:
+                raise self._start_error("its shell prints more than 1 MiB before that")
+            del self._buffer[:skipped]
             return False
         del self._buffer[: start + len(wire.MARK)]
         self._has_started = True
@@ -197,7 +228,9 @@ class AgentCall:
 
     async def _raise_start_error(self) -> NoReturn:
         stderr = (await self._channel.stderr_tail()).strip()
-        last = stderr.splitlines()[-1] if stderr else "no error message"
+        raise self._start_error(stderr.splitlines()[-1] if stderr else "no error message", stderr)
+
+    def _start_error(self, last: str, stderr: str = "") -> WorkerError:
         hint = f"Log in to check: ssh {self.host.user}@{self.host.address} -p {self.host.port}"
         if self.host.is_local:
             hint = "Check your Python: python3 --version"
@@ -205,7 +238,7 @@ class AgentCall:
             hint = "Allow that user to use sudo without a password, or leave --sudo out."
         elif "python3" in stderr:
             hint = "Install Python 3.8 or newer there (apt-get install python3)."
-        raise WorkerError(f"Could not start the agent on {self.host.label}: {last}", hint=hint)
+        return WorkerError(f"Could not start the agent on {self.host.label}: {last}", hint=hint)
 
 
 @dataclass(frozen=True)

@@ -7,36 +7,36 @@ import os
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError, WorkerError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import tree as agent_tree
 from tpuctl.remote.agent import wire
-from tpuctl.remote.agent.tree import FILE, FOLDER, TreeEntry, read_entries
+from tpuctl.remote.agent.tree import FILE, TreeEntry
 from tpuctl.remote.agent.unpack import Receiver
-from tpuctl.remote.connection import (
-    AgentCall,
-    Connection,
-    call_agent,
-    connection_lost,
-    start_agent,
-)
+from tpuctl.remote.connection import AgentCall, Connection, connection_lost, start_agent
 from tpuctl.remote.copy_plan import (
+    CopyFile,
     CopyPlan,
+    CopyPreview,
     CopyResult,
     CopyResults,
     Direction,
+    LeftOut,
     LocalTree,
     read_tree,
 )
 from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host
+from tpuctl.remote.offer import Accepted, open_offer
 from tpuctl.remote.payload import payload
-from tpuctl.remote.results import with_failures
-from tpuctl.storage.local import ensure_folder, translated_write_errors
+from tpuctl.remote.results import summarize, with_failures
+from tpuctl.storage.local import ensure_folder, free_bytes, translated_write_errors
+from tpuctl.units import format_bytes
 
 # 2 MiB for each worker; the slowest one of a group sets the pace.
 _QUEUED_BLOCKS = 16
@@ -51,31 +51,66 @@ def copy(
     Files on the receiving side change only after everything has arrived, each in one step. Files
     that the source does not have are kept.
     """
-    start_s, local = time.monotonic(), Path(plan.local or ".").expanduser()
+    start_s, local = time.monotonic(), plan.local_path
     odd: tuple[str, ...] = ()
+    secrets: tuple[LeftOut, ...] = ()
     if plan.direction is Direction.UP:
         # Checked before connecting, which may take a while.
         if not os.path.exists(local):
             raise NotFoundError(f"{local} does not exist.")
-        answers, odd = run_async(_upload(hosts, access, local, plan.remote, on_progress))
+        answers, tree = run_async(_upload(hosts, access, plan, on_progress))
+        odd, secrets = tree.odd, tuple(one for one in tree.left_out if one.is_secret)
     else:
         if plan.local.endswith("/"):
             ensure_folder(local)
-        answers = run_async(_download(hosts, access, plan.remote, local, on_progress))
+        answers = run_async(_download(hosts, access, plan, on_progress))
     return CopyResults(
         workers=with_failures(CopyResult, hosts, answers),
         direction=plan.direction,
         seconds=time.monotonic() - start_s,
         odd=odd,
+        left_out=secrets,
+    )
+
+
+def preview_copy(hosts: tuple[Host, ...], access: Access, plan: CopyPlan) -> CopyPreview:
+    """List what a copy would copy and leave out; workers are only asked when it is from them."""
+    failures: tuple[TpuctlError, ...] = ()
+    if plan.direction is Direction.UP:
+        tree = read_tree(plan.local_path, include_secrets=plan.include_secrets)
+        files = [(entry.path, entry) for entry in tree.entries]
+        left_out, odd = tree.left_out, tree.odd
+    else:
+
+        async def look(connection: Connection) -> Accepted:
+            async with open_offer(connection, plan, is_single=len(hosts) == 1) as (_, accepted):
+                return accepted
+
+        answers = run_async(on_every_worker(hosts, access, look))
+        seen = [answer for answer in answers if not isinstance(answer, TpuctlError)]
+        files = [(str(a.root / e.path), e) for a in seen for e in a.entries.values()]
+        left_out = tuple(one for accepted in seen for one in accepted.left_out)
+        odd = tuple(name for accepted in seen for name in accepted.odd)
+        pairs = zip(hosts, answers, strict=True)
+        failures = summarize([(h.index, a) for h, a in pairs if isinstance(a, TpuctlError)])
+    found = tuple(CopyFile(path, entry.size) for path, entry in files if entry.kind == FILE)
+    return CopyPreview(
+        plan.direction,
+        len(hosts),
+        found,
+        (*left_out, *(LeftOut(name, "neither a file, a folder nor a link") for name in odd)),
+        sum(file.size_bytes for file in found),
+        failures,
     )
 
 
 async def _upload(
-    hosts: tuple[Host, ...], access: Access, source: Path, path: str, on_progress: OnProgress
-) -> tuple[Answers[CopyResult], tuple[str, ...]]:
-    """Copy to every worker; also returns what is neither file, folder nor link here."""
+    hosts: tuple[Host, ...], access: Access, plan: CopyPlan, on_progress: OnProgress
+) -> tuple[Answers[CopyResult], LocalTree]:
+    """Copy to every worker; also returns what there was to copy."""
     # The tree is read while the connections are opened and the agents start.
-    reading = asyncio.create_task(asyncio.to_thread(read_tree, source))
+    read = partial(read_tree, plan.local_path, include_secrets=plan.include_secrets)
+    reading = asyncio.create_task(asyncio.to_thread(read))
     try:
         async with open_fleet(hosts, access) as fleet, AsyncExitStack() as stack:
             agent = payload("copy")
@@ -85,18 +120,21 @@ async def _upload(
 
             calls = dict(zip(hosts, await fleet.each(start), strict=True))
             tree = await reading
-            request = wire.note(do="receive", path=path, entries=tree.rows, is_file=tree.is_file)
+            request = wire.note(
+                do="receive", path=plan.remote, entries=tree.rows, is_file=tree.is_file
+            )
 
             async def compare(connection: Connection) -> _Upload:
                 call = calls[connection.host]
                 if isinstance(call, TpuctlError):
                     raise call
+                call.most_bytes = wire.MAX_FRAME_BYTES
                 await call.send(request)
-                reply = await call.reply()
+                reply = await call.reply(None)
                 return await asyncio.to_thread(_plan_upload, tree, call, reply)
 
             uploads = await fleet.each(compare)
-            return await _Sending(fleet, tree, uploads, on_progress).to_all(), tree.odd
+            return await _Sending(fleet, tree, uploads, on_progress).to_all(), tree
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -214,7 +252,7 @@ class _Sending:
         if isinstance(upload, TpuctlError):
             raise upload
         sending = asyncio.create_task(self._send_blocks(upload))
-        listening = asyncio.create_task(upload.call.reply())
+        listening = asyncio.create_task(upload.call.reply(None))
         try:
             await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
             if not listening.done() and sending.exception():
@@ -245,27 +283,15 @@ class _Sending:
 
 
 async def _download(
-    hosts: tuple[Host, ...], access: Access, path: str, target: Path, on_progress: OnProgress
+    hosts: tuple[Host, ...], access: Access, plan: CopyPlan, on_progress: OnProgress
 ) -> Answers[CopyResult]:
     """Copy from each worker; with several workers, each into its own folder below the target."""
 
     async def fetch(connection: Connection) -> CopyResult:
-        is_single = len(hosts) == 1
-        folder = target if is_single else target / f"worker-{connection.host.index}"
-        async with call_agent(connection, "copy.deliver", path=path) as call:
-            return await _Fetching(call, folder, on_progress).run(is_single=is_single)
+        async with open_offer(connection, plan, is_single=len(hosts) == 1) as (call, accepted):
+            return await _Fetching(call, accepted, on_progress).run()
 
     return await on_every_worker(hosts, access, fetch)
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """What a worker offers: `ignores` are the texts of its ignore files by path."""
-
-    is_file: bool
-    entries: Any
-    odd: tuple[str, ...]
-    ignores: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -276,14 +302,14 @@ class _Digests:
 class _Fetching:
     """A copy from one worker."""
 
-    def __init__(self, call: AgentCall, target: Path, on_progress: OnProgress) -> None:
+    def __init__(self, call: AgentCall, accepted: Accepted, on_progress: OnProgress) -> None:
         self._call, self._host = call, call.host
-        self._target, self._on_progress = target, on_progress
+        self._accepted, self._target = accepted, accepted.root
+        self._on_progress = on_progress
 
-    async def run(self, *, is_single: bool) -> CopyResult:
+    async def run(self) -> CopyResult:
         """Request what is missing here and put it in its place."""
-        listing = self._call.read(_Listing, await self._call.reply())
-        root, entries = self._choose(listing, is_single=is_single)
+        root, entries = self._accepted.root, self._accepted.entries
         with translated_write_errors(root):
             receiver = await self._in_thread(Receiver, str(root), entries)
             try:
@@ -298,51 +324,31 @@ class _Fetching:
             sent=len(wanted),
             sent_bytes=sum(entries[number].size for number in wanted),
             changed=tuple(receiver.changed),
-            odd=listing.odd,
+            odd=self._accepted.odd,
+            left_out=self._accepted.left_out,
         )
-
-    def _choose(self, listing: _Listing, *, is_single: bool) -> tuple[Path, dict[int, TreeEntry]]:
-        """Choose the folder to write to, and the worker's files by their number there."""
-        try:
-            everything = read_entries(listing.entries)
-        except wire.Refusal as refusal:
-            raise WorkerError(
-                f"{self._host.label} sent an invalid list of files: {refusal}.",
-                hint="Nothing was copied. Check whether you trust that machine.",
-            ) from refusal
-        if listing.is_file:
-            if len(everything) != 1:
-                raise self._call.malformed(ValueError("one file was expected"))
-            (entry,) = everything
-            if is_single and not self._target.is_dir():
-                entry.path = self._target.name
-                return self._target.parent, {0: entry}
-            return self._target, {0: entry}
-        from tpuctl.remote._ignore import remote_rules
-
-        keep, left_out, chosen = remote_rules(listing.ignores), set(), {}
-        for number, entry in enumerate(everything):
-            parent = entry.path.rpartition("/")[0]
-            if parent in left_out or not keep(entry.path, entry.kind == FOLDER):
-                left_out.add(entry.path)
-            else:
-                chosen[number] = entry
-        return self._target, chosen
 
     async def _receive(self, receiver: Receiver, entries: dict[int, TreeEntry]) -> list[int]:
         missing, doubtful = await self._in_thread(receiver.compare)
         same: set[int] = set()
         if doubtful:
             await self._call.send(wire.note(digest=doubtful))
-            theirs = self._call.read(_Digests, await self._call.reply()).digests
+            theirs = self._call.read(_Digests, await self._call.reply(None)).digests
             ours = await self._in_thread(receiver.digests, doubtful)
             # A digest that the worker did not send counts as different.
             pairs = zip(doubtful, ours, theirs, strict=False)
             same = {number for number, mine, other in pairs if mine == other}
         wanted = sorted({*missing, *doubtful} - same)
+        total = sum(entries[number].size for number in wanted)
+        if total > (free := await asyncio.to_thread(free_bytes, self._target)):
+            raise WriteError(
+                f"{self._host.label} offers {format_bytes(total)}, and {self._target} has only "
+                f"{format_bytes(free)} free.",
+                hint="See what it offers: the same command with --dry-run",
+            )
         await self._in_thread(receiver.expect, wanted)
         await self._call.send(wire.note(want=wanted))
-        await self._receive_blocks(receiver, sum(entries[number].size for number in wanted))
+        await self._receive_blocks(receiver, total)
         await self._in_thread(receiver.commit, sorted(same))
         return wanted
 
@@ -351,6 +357,8 @@ class _Fetching:
         async for kind, data in self._call.frames():
             if kind == wire.NOTE:
                 return
+            if not data:
+                raise self._call.malformed(ValueError("a block without data"))
             await self._in_thread(receiver.feed, data)
             done += len(data)
             self._on_progress(Progress(task, min(done, total_bytes), total_bytes, "bytes"))

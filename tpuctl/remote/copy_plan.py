@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
+from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
+from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.agent.tree import FILE, TreeEntry, digest, entry_of_file, scan
 from tpuctl.remote.hosts import name_workers
 from tpuctl.remote.results import CommandResult, Results
@@ -23,6 +24,40 @@ class Direction(enum.Enum):
     DOWN = "from"
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A file or folder that is not copied."""
+
+    path: str
+    why: str
+    is_secret: bool = False
+
+
+@dataclass(frozen=True)
+class CopyFile:
+    """A file that would be copied: its path in the source, or where it would be written here."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CopyPreview(Outcome):
+    """What a copy would do; unchanged files among these would not be sent again."""
+
+    direction: Direction
+    workers: int
+    files: tuple[CopyFile, ...]
+    left_out: tuple[LeftOut, ...]
+    size_bytes: int
+    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """Partial when some workers could not say what they have."""
+        return ("partial" if self.files else "error") if self.failures else "ok"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CopyResult(CommandResult):
     """What was copied to or from one worker; `files` counts all files, sent or not."""
@@ -33,6 +68,7 @@ class CopyResult(CommandResult):
     sent_bytes: int = 0
     changed: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +79,7 @@ class CopyResults(Results):
     direction: Direction
     seconds: float
     odd: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -51,6 +88,14 @@ class CopyResults(Results):
         odd = sorted({*self.odd, *(name for worker in self.workers for name in worker.odd)})
         if odd:
             warnings.append(f"Not copied, as neither file, folder nor link: {_some(odd)}.")
+        if secrets := [f"{one.path} ({one.why})" for one in self.left_out if one.is_secret]:
+            warnings.append(
+                f"Not copied, as they may hold secrets: {_some(secrets)}. To copy one, add a line "
+                "like !NAME to .tpuignore; --include-secrets copies all of them."
+            )
+        for worker in self.workers:
+            if refused := [f"{one.path} ({one.why})" for one in worker.left_out]:
+                warnings.append(f"Not copied from worker {worker.index}: {_some(refused)}.")
         messy = [worker for worker in self.workers if worker.changed]
         if messy:
             names = sorted({name for worker in messy for name in worker.changed})
@@ -70,9 +115,17 @@ class CopyPlan:
     name: str | None
     remote: str
     local: str
+    include_secrets: bool = False
+
+    @property
+    def local_path(self) -> Path:
+        """The local path with the home folder in the place of ~."""
+        return Path(self.local or ".").expanduser()
 
 
-def plan_copy(source: str, target: str, *, has_hosts: bool) -> CopyPlan:
+def plan_copy(
+    source: str, target: str, *, has_hosts: bool, include_secrets: bool = False
+) -> CopyPlan:
     """Read `NAME:path` on exactly one side; raises UsageError.
 
     With `--host` the name is empty: `:path`.
@@ -92,7 +145,8 @@ def plan_copy(source: str, target: str, *, has_hosts: bool) -> CopyPlan:
     if "\0" in source + target:
         raise UsageError("A path cannot contain a NUL character.")
     direction = Direction.DOWN if from_there else Direction.UP
-    return CopyPlan(direction, name, there["path"], target if from_there else source)
+    local = target if from_there else source
+    return CopyPlan(direction, name, there["path"], local, include_secrets)
 
 
 def _some(names: list[str]) -> str:
@@ -112,6 +166,7 @@ class LocalTree:
     is_file: bool
     rows: list[list[object]]
     odd: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     _digests: dict[int, str] = field(default_factory=dict, repr=False)
 
     def digest(self, number: int) -> str:
@@ -135,8 +190,8 @@ class LocalTree:
         return all(0 <= n < count and self.entries[n].kind == FILE for n in numbers)
 
 
-def read_tree(path: Path) -> LocalTree:
-    """List a file or a folder, without what its `.gitignore` and `.tpuignore` exclude.
+def read_tree(path: Path, *, include_secrets: bool = False) -> LocalTree:
+    """List a file, or a folder without ignored files and those that may hold secrets.
 
     Raises NotFoundError, and InvalidInputError for a source that cannot be listed or copied.
     """
@@ -144,9 +199,19 @@ def read_tree(path: Path) -> LocalTree:
         if path.is_dir():
             from tpuctl.remote._ignore import local_rules
 
-            entries, odd = scan(str(path), local_rules(path))
+            why_not = local_rules(path, include_secrets=include_secrets)
+            left_out: list[LeftOut] = []
+
+            def keep(name: str, is_folder: bool) -> bool:
+                if why := why_not(name, is_folder):
+                    left_out.append(why)
+                return why is None
+
+            entries, odd = scan(str(path), keep)
             rows = [entry.as_list() for entry in entries]
-            return LocalTree(str(path), tuple(entries), False, rows, tuple(odd))
+            return LocalTree(
+                str(path), tuple(entries), False, rows, tuple(odd), tuple(left_out)
+            )
         real = path.resolve()
         entry = entry_of_file(real.name, path.stat())
     except FileNotFoundError as error:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from tpuctl.errors import NotStartedError, TpuctlError
+from tpuctl.errors import NotStartedError, TpuctlError, WorkerError
 from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connect, Connection, connect_locally
 from tpuctl.remote.hosts import Host, name_workers
@@ -16,6 +16,8 @@ T = TypeVar("T")
 Answers = list[T | TpuctlError]
 
 _LAST_TURNS = 3
+# What data can cause that no check expected: it must not take the other workers' results away.
+_NONSENSE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, MemoryError)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -60,6 +62,8 @@ class Fleet:
                 return await work(connection)
             except TpuctlError as error:
                 return error
+            except _NONSENSE as error:
+                return _unexpected(connection.host, error)
 
         return await _all(map(on_one, self._connections))
 
@@ -95,6 +99,8 @@ async def open_fleet(
                 return await connect(host)
             except TpuctlError as error:
                 return error
+            except _NONSENSE as error:
+                return _unexpected(host, error)
 
         fleet = Fleet(connect, hosts, await _all(map(try_to_connect, hosts)))
         if together and (unreached := dict(fleet.unreached)):
@@ -122,6 +128,11 @@ async def on_every_worker(
     """Connect to every worker, do the work there, and return each one's answer in order."""
     async with open_fleet(hosts, access, together=together) as fleet:
         return await fleet.each(work)
+
+
+def _unexpected(host: Host, error: Exception) -> WorkerError:
+    what = f"{type(error).__name__}: {error}"[:200]
+    return WorkerError(f"{host.label} sent something unexpected: {what}.")
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

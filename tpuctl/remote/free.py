@@ -7,7 +7,7 @@ from tpuctl.errors import ChipsHeldError
 from tpuctl.hardware.types import known_chips
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent.chips import REFUSED, STILL_RUNNING
-from tpuctl.remote.connection import Connection, call_agent
+from tpuctl.remote.connection import REPLY_S, Connection, call_agent
 from tpuctl.remote.fleet import on_every_worker, run_async
 from tpuctl.remote.hosts import Host, ranges
 from tpuctl.remote.results import Results, WorkerResult, with_failures
@@ -112,7 +112,7 @@ def free_chips(
         async with call_agent(
             connection, "chips.release", as_root, **request, settle_s=_SETTLE_S
         ) as call:
-            after = call.read(WorkerHolders, await call.reply())
+            after = call.read(WorkerHolders, await call.reply(grace_s + _SETTLE_S + REPLY_S))
         return _freed(connection.host, found, after)
 
     answers = run_async(on_every_worker(hosts, access, free))

@@ -16,7 +16,7 @@ from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.agent.joblog import LOG_BYTES
 from tpuctl.remote.agent.jobs import NAME, RUNNING
 from tpuctl.remote.barrier import probe_fleet
-from tpuctl.remote.connection import Connection, Timeouts, call_agent
+from tpuctl.remote.connection import REPLY_S, Connection, Timeouts, call_agent
 from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host, split_user, workers_of
 from tpuctl.remote.keys import has_os_login, known_key, login_user, private_keys
@@ -231,7 +231,7 @@ def stop_job(
 async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> StoppedWorker:
     host = connection.host
     async with call_agent(connection, "jobs.stop", job=job, grace_s=grace_s) as call:
-        report = call.read(_StopReport, await call.reply())
+        report = call.read(_StopReport, await call.reply(grace_s + REPLY_S))
     failure = None
     if report.state.state == RUNNING:
         failure = WorkerError(

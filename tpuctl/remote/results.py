@@ -17,6 +17,7 @@ from tpuctl.errors import (
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, name_workers, ranges
 
+_LARGEST_CODE, _LARGEST_SIGNAL = 255, 127
 _FULL_DISK_BYTES = 1 << 20
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _WORKER = re.compile(r"worker \d+ \(.*?\)")
@@ -146,6 +147,13 @@ class ExitReport:
     out_of_memory: bool
     left_behind: int = 0
     disk_free_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        # A shell keeps only the last byte of an exit code: 256 would mean success.
+        code, number = self.code or 0, self.signal or 0
+        is_one = (self.code is None) is not (self.signal is None)
+        if not is_one or not (0 <= code <= _LARGEST_CODE and 0 <= number <= _LARGEST_SIGNAL):
+            raise ValueError(f"exit code {self.code} and signal {self.signal}")
 
 
 Ended = TypeVar("Ended", bound=CommandResult)

@@ -12,7 +12,7 @@ from tpuctl.remote.agent import wire
 from tpuctl.remote.connection import LEASE_S, AgentCall, Connection, call_agent, connection_lost
 from tpuctl.remote.fleet import on_every_worker, run_async
 from tpuctl.remote.hosts import Host, name_workers
-from tpuctl.remote.output import Output, Sink
+from tpuctl.remote.output import LineSplitter, Output, Sink
 from tpuctl.remote.results import (
     CommandResult,
     ExitReport,
@@ -215,12 +215,10 @@ class _LineReader:
 
     def __init__(self, on_line: OnLine) -> None:
         self._on_line = on_line
-        self._unfinished: defaultdict[tuple[int, int], bytes] = defaultdict(bytes)
+        self._splitters: defaultdict[tuple[int, int], LineSplitter] = defaultdict(LineSplitter)
 
     async def take(self, worker: int, stream: int, data: bytes) -> None:
-        *lines, rest = (self._unfinished[worker, stream] + data).split(b"\n")
-        self._unfinished[worker, stream] = rest
-        for line in lines:
+        for line in self._splitters[worker, stream].feed(data):
             if not self._on_line(worker, stream, line.decode("utf-8", "replace")):
                 raise _Stopped
 

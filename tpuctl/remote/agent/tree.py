@@ -20,7 +20,11 @@ WHOLE, CHANGED = b"\x01", b"\x00"
 _NO_NAMES = ("", ".", "..")
 _TYPES = (str, str, int, int, int, str)
 _PART = (".tpuctl-", ".part")
+# How far a file that is being written may have grown since it was listed.
+_MOST_GROWTH_BYTES = 1 << 20
 _PERMISSIONS = 0o777
+# Folders within folders, and bytes: what Linux allows, and what our own recursion does.
+_DEEPEST, _LONGEST_NAME, _LONGEST_PATH = 200, 255, 4095
 
 
 class TreeEntry:
@@ -54,8 +58,8 @@ def read_entries(rows: object) -> list[TreeEntry]:
         # The parent is in the list and was checked itself, so only the last part is new.
         parent, _, name = path.rpartition("/")
         bad = name in _NO_NAMES or "\0" in name or (not parent and is_part(name))
-        if bad or path[:1] == "/" or parent not in folders or path in seen:
-            raise Refusal("bad_path", f"{path!r} is not a valid path in that folder")
+        if bad or path[:1] == "/" or parent not in folders or path in seen or _is_too_long(path):
+            raise Refusal("bad_path", f"{path[:80]!r} is not a valid path in that folder")
         seen.add(path)
         if entry.kind == FOLDER:
             folders.add(path)
@@ -63,12 +67,20 @@ def read_entries(rows: object) -> list[TreeEntry]:
     return entries
 
 
+def _is_too_long(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    sizes = [len(text.encode("utf-8", "surrogateescape")) for text in (name, path)]
+    return sizes[0] > _LONGEST_NAME or sizes[1] > _LONGEST_PATH or path.count("/") >= _DEEPEST
+
+
 def _read_entry(row: object) -> TreeEntry:
     if not isinstance(row, list) or tuple(map(type, row)) != _TYPES:
         raise Refusal("bad_path", "an entry is malformed")
     entry = TreeEntry(*row)
-    if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or "\0" in entry.link:
-        raise Refusal("bad_path", f"{entry.path!r} is not a valid file, folder or link")
+    is_link = entry.kind == LINK
+    bad_link = "\0" in entry.link or not is_link <= len(entry.link) <= is_link * _LONGEST_PATH
+    if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or bad_link:
+        raise Refusal("bad_path", f"{entry.path[:80]!r} is not a valid file, folder or link")
     entry.mode &= _PERMISSIONS
     return entry
 
@@ -142,7 +154,8 @@ def pack(root: str, entries: list[TreeEntry], wanted: Iterable[int]) -> Iterator
     """Join the contents of some files into blocks; a file that changes while read is marked."""
     waiting, waiting_bytes = [], 0
     for index in wanted:
-        for piece in _pieces(os.path.join(root, entries[index].path), index):
+        entry = entries[index]
+        for piece in _pieces(os.path.join(root, entry.path), index, entry.size):
             waiting.append(piece)
             waiting_bytes += len(piece)
             if waiting_bytes >= BLOCK_BYTES:
@@ -152,7 +165,7 @@ def pack(root: str, entries: list[TreeEntry], wanted: Iterable[int]) -> Iterator
         yield b"".join(waiting)
 
 
-def _pieces(path: str, index: int) -> Iterator[bytes]:
+def _pieces(path: str, index: int, listed_bytes: int) -> Iterator[bytes]:
     """Yield a file's record: its header, its bytes, and whether they are complete."""
     # The file may be gone by now, or replaced by a link to somewhere else.
     try:
@@ -163,6 +176,9 @@ def _pieces(path: str, index: int) -> Iterator[bytes]:
     try:
         before = os.fstat(file)
         missing = before.st_size
+        if missing > listed_bytes + _MOST_GROWTH_BYTES:
+            yield RECORD.pack(index, 0) + CHANGED
+            return
         yield RECORD.pack(index, missing)
         while missing:
             data = os.read(file, min(missing, BLOCK_BYTES))

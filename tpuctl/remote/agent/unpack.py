@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import stat
+import unicodedata
 
 from tpuctl.remote.agent.tree import (
     CHANGED,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FOLDERS = 128
+# All files together may be this much larger than they were when they were listed.
+_GROWTH_BYTES = 1 << 26
 
 
 class Receiver:
@@ -57,6 +60,7 @@ class Receiver:
         self._rest = b""
         self._file, self._index, self._missing = -1, -1, 0
         self._place = (-1, "")
+        self._growth = _GROWTH_BYTES
         self.changed: list[str] = []
 
     def compare(self) -> tuple[list[int], list[int]]:
@@ -99,6 +103,9 @@ class Receiver:
             self._part_name = name
             self._part = os.open(name, _OPEN_FOLDER, dir_fd=self._folders[""])
             fcntl.flock(self._part, fcntl.LOCK_EX)
+            paths = [entry.path for entry in self._entries.values()]
+            if self._state("", name.upper()) and (twins := same_without_case(paths)):
+                raise Refusal("bad_path", f"{' and '.join(twins)} are the same name here")
 
     def feed(self, data: bytes) -> None:
         """Receive the next bytes of the stream that `pack` makes."""
@@ -154,6 +161,9 @@ class Receiver:
     def _begin(self, index: int, size: int) -> None:
         if index not in self._expected:
             raise WireError("a file arrived that was not requested")
+        self._growth -= max(0, size - self._entries[index].size)
+        if self._growth < 0:
+            raise WireError("the files are larger than was announced")
         self._expected.remove(index)
         mode = self._entries[index].mode
         folder, name = self._place = self._place_to_arrive(index)
@@ -293,6 +303,18 @@ class Receiver:
                 os.close(part)
             else:
                 _remove_part(self._folders[""], name, part)
+
+
+def same_without_case(paths: Iterable[str]) -> tuple[str, str] | None:
+    """Find two paths that are one where upper and lower case are the same: a link could stand in
+    the place of a folder.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        other = seen.setdefault(unicodedata.normalize("NFC", path).casefold(), path)
+        if other != path:
+            return other, path
+    return None
 
 
 def _make_root(root: str) -> None:

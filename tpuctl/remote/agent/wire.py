@@ -27,8 +27,11 @@ HEADER = struct.Struct(">cI")
 STDOUT, STDERR, NOTE, RAW, ZIPPED = b"o", b"e", b"n", b"r", b"z"
 HEARTBEAT = b"."
 BLOCK_BYTES = 1 << 17
-# The largest frame is a list of files; this allows a few million of them.
-MAX_FRAME_BYTES = 1 << 28
+# Every reply but one is far smaller: a list of files. This allows a few million of them.
+SMALL_FRAME_BYTES, MAX_FRAME_BYTES = 1 << 22, 1 << 28
+# Two bytes of JSON can become an object of 64, so values are counted before they are made.
+_MAX_VALUES = 1 << 24
+_LONGEST_NUMBER = 20
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -58,16 +61,32 @@ def note(**content: Any) -> bytes:
     return frame(NOTE, b"z" + zlib.compress(text, 1))
 
 
-def read_note(payload: bytes) -> dict[str, Any]:
-    """Read a note's JSON object."""
-    text = _decompress(payload[1:], MAX_FRAME_BYTES) if payload[:1] == b"z" else payload
+def read_note(payload: bytes, most_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any]:
+    """Read a note's JSON object; numbers that are not finite become None."""
+    text = _decompress(payload[1:], most_bytes) if payload[:1] == b"z" else payload
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise WireError("a note has too many values")
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = json.loads(text, parse_int=_int, parse_float=_float, parse_constant=_float)
+        if b"\\u" in text:
+            # Bytes of a file name that are not UTF-8 are halves of surrogates; others are not text.
+            json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except (ValueError, RecursionError) as error:
         raise WireError("a note is not valid JSON") from error
     if not isinstance(content, dict):
         raise WireError("a note is not a JSON object")
     return content
+
+
+def _int(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER or abs(int(text)) >> 63:
+        raise WireError("a number is too large")
+    return int(text)
+
+
+def _float(text: str) -> float | None:
+    number = float(text)
+    return number if abs(number) < float("inf") else None
 
 
 def block(data: bytes) -> bytes:
@@ -97,13 +116,15 @@ def _decompress(payload: bytes, most_bytes: int) -> bytes:
     return data
 
 
-def split_frames(buffer: bytearray) -> Iterator[tuple[bytes, bytes]]:
+def split_frames(
+    buffer: bytearray, most_bytes: int = MAX_FRAME_BYTES
+) -> Iterator[tuple[bytes, bytes]]:
     """Remove every complete frame from the front of a buffer."""
     start = 0
     try:
         while len(buffer) - start >= HEADER.size:
             kind, length = HEADER.unpack_from(buffer, start)
-            if length > MAX_FRAME_BYTES:
+            if length > most_bytes:
                 raise WireError("a frame is too large")
             end = start + HEADER.size + length
             if len(buffer) < end:

@@ -1,0 +1,138 @@
+"""What a worker offers to copy here, and what of it is accepted: only what was asked for.
+
+A worker chooses every byte that it sends, so it must not choose where they are written: the name of
+a file is the one that was asked for, and a folder's content is added to an existing folder only if
+a folder was asked for.
+"""
+
+import asyncio
+import posixpath
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tpuctl.errors import AlreadyExistsError, WorkerError
+from tpuctl.remote.agent.tree import FILE, FOLDER, LINK, TreeEntry, read_entries
+from tpuctl.remote.agent.wire import MAX_FRAME_BYTES, Refusal
+from tpuctl.remote.connection import AgentCall, Connection, call_agent
+from tpuctl.remote.copy_plan import CopyPlan, LeftOut
+from tpuctl.remote.hosts import Host
+
+_NO_FILES = ("", ".", "..", "~")
+_GIT = ".git"
+# Each rule is compared with each path.
+_MOST_COMPARISONS = 1 << 26
+_MOST_STARS = 3
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The files that a worker offers: `ignores` are the texts of its ignore files by path."""
+
+    is_file: bool
+    entries: Any
+    odd: tuple[str, ...]
+    ignores: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The folder to write to, the worker's files by their number, and what is left out."""
+
+    root: Path
+    entries: dict[int, TreeEntry]
+    odd: tuple[str, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@asynccontextmanager
+async def open_offer(
+    connection: Connection, plan: CopyPlan, *, is_single: bool
+) -> AsyncIterator[tuple[AgentCall, Accepted]]:
+    """Ask a worker for a path, and decide what of its offer to accept."""
+    host, target = connection.host, plan.local_path
+    if not is_single:
+        target /= f"worker-{host.index}"
+    async with call_agent(connection, "copy.deliver", path=plan.remote) as call:
+        call.most_bytes = MAX_FRAME_BYTES
+        offer = call.read(Offer, await call.reply(None))
+        choose = partial(accept, offer, host, plan.remote, target, is_single=is_single)
+        yield call, await asyncio.to_thread(choose)
+
+
+def accept(offer: Offer, host: Host, asked: str, target: Path, *, is_single: bool) -> Accepted:
+    """Choose what to accept of an offer for a path; raises WorkerError and AlreadyExistsError.
+
+    With several workers, each has a folder of its own as the target.
+    """
+    try:
+        entries = read_entries(offer.entries)
+    except Refusal as refusal:
+        raise _invalid(host, str(refusal)) from refusal
+    name = posixpath.basename(posixpath.normpath(asked)) if asked else ""
+    if offer.is_file:
+        if [entry.kind for entry in entries] != [FILE] or name in _NO_FILES or asked[-1:] == "/":
+            raise _invalid(host, f"{asked or '~'} should be {_what(asked, name)}")
+        entries[0].path = name
+        if is_single and not target.is_dir():
+            entries[0].path, target = target.name, target.parent
+        return Accepted(target, {0: entries[0]}, offer.odd)
+    is_folder_meant = name in (*_NO_FILES, target.resolve().name) or asked[-1:] == "/"
+    if is_single and not is_folder_meant and target.is_dir() and any(target.iterdir()):
+        raise AlreadyExistsError(
+            f"{asked} on {host.label} is a folder, and {target} is not empty.",
+            hint=f"To add its files to {target}, say that it is a folder: {asked}/",
+        )
+    return _accept_folder(offer, host, entries, target)
+
+
+def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: Path) -> Accepted:
+    from tpuctl.remote._ignore import remote_rules
+
+    rules = {path: _cheap_rules(text) for path, text in offer.ignores.items()}
+    if sum(text.count("\n") + 1 for text in rules.values()) * len(entries) > _MOST_COMPARISONS:
+        raise _invalid(host, "too many rules in its ignore files")
+    why_ignored = remote_rules(rules)
+    left_out: dict[str, str | None] = {}
+    chosen = {}
+    for number, entry in enumerate(entries):
+        folder, _, name = entry.path.rpartition("/")
+        if folder in left_out or why_ignored(entry.path, entry.kind == FOLDER):
+            left_out[entry.path] = None
+        elif name.casefold() == _GIT:
+            left_out[entry.path] = "a repository of git, whose hooks are programs"
+        elif entry.kind == LINK and not _is_inside(entry):
+            left_out[entry.path] = "a link to a place outside of the folder"
+        else:
+            chosen[number] = entry
+    named = (LeftOut(path, why) for path, why in left_out.items() if why)
+    return Accepted(target, chosen, offer.odd, tuple(named))
+
+
+def _cheap_rules(text: str) -> str:
+    """Drop rules that take very long to match: a few stars can mean hours."""
+    return "\n".join(line for line in text.splitlines() if line.count("*") <= _MOST_STARS)
+
+
+def _is_inside(link: TreeEntry) -> bool:
+    """Whether a link stays in the folder, whatever the other links are.
+
+    `..` counts only at its beginning: behind the name of a link it could lead anywhere.
+    """
+    parts = link.link.split("/")
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    return bool(parts[0]) and ups <= link.path.count("/") and ".." not in parts[ups:]
+
+
+def _what(asked: str, name: str) -> str:
+    return "a folder" if name in _NO_FILES or asked[-1:] == "/" else "one file"
+
+
+def _invalid(host: Host, why: str) -> WorkerError:
+    return WorkerError(
+        f"{host.label} sent an invalid list of files: {why}.",
+        hint="Nothing was copied. Check whether you trust that machine.",
+    )
