@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from tpuctl.codec import from_plain
 from tpuctl.datasets import serve_agent
 from tpuctl.errors import ServiceFailedError, UsageError
 from tpuctl.lazy import need_modules
@@ -92,6 +93,16 @@ def plan_servers(
     return plans
 
 
+@dataclass(frozen=True)
+class _Event:
+    """What an agent reports of one of its servers."""
+
+    event: str
+    name: str
+    how: str = ""
+    said: str = ""
+
+
 @dataclass
 class Watch:
     """The state of a service, from the events that its agents report."""
@@ -108,11 +119,11 @@ class Watch:
     def take(self, line: str) -> None:
         """Handle one line of an agent; a line that is not an event is passed on as a note."""
         try:
-            event = json.loads(line)
-            kind, name = event["event"], event["name"]
-        except (ValueError, KeyError, TypeError):
+            event = from_plain(_Event, json.loads(line))
+        except (ValueError, RecursionError):
             self.on_note(line)
             return
+        kind, name = event.event, event.name
         if kind == "ready":
             self.ready.add(name)
             if self.is_announced and self.restarts[name]:
@@ -120,7 +131,7 @@ class Watch:
         elif kind == "died":
             self.ready.discard(name)
             self.restarts[name] += 1
-            self.on_note(f"{name} ended ({event['how']}) and is restarted.")
+            self.on_note(f"{name} ended ({event.how}) and is restarted.")
         else:
             self.error = _failed(name, event)
         if not self.is_announced and self.ready >= {spec["name"] for spec in self._specs}:
@@ -143,12 +154,12 @@ class Watch:
         return [spec for plan in self.plans for spec in plan]
 
 
-def _failed(name: str, event: dict[str, Any]) -> ServiceFailedError:
-    said = f": {event['said']}" if event["said"] else ""
+def _failed(name: str, event: _Event) -> ServiceFailedError:
+    said = f": {event.said}" if event.said else ""
     hint = "If the port is in use, choose another --port."
-    if "No module named" in event["said"]:
+    if "No module named" in event.said:
         hint = "Install it on the machine of the service: pip install tensorflow"
-    return ServiceFailedError(f"The {name} ended with {event['how']}{said}.", hint=hint)
+    return ServiceFailedError(f"The {name} ended with {event.how}{said}.", hint=hint)
 
 
 def serve_here(
