@@ -4,6 +4,7 @@ In order of precedence: a flag, `TPUCTL_*`, the nearest `tpuctl.toml` in the wor
 it, the user's `config.toml`, the default.
 """
 
+import getpass
 import os
 import sys
 from collections.abc import Mapping
@@ -73,19 +74,36 @@ class Settings(Outcome):
         return next(setting.value for setting in self.settings if setting.name == name)
 
 
+def home() -> Path:
+    """Folder of the user, which a container's user without an entry in passwd may not have.
+
+    `/` then, as Docker sets it; never a folder called ~ in the current one.
+    """
+    path = os.path.expanduser("~")
+    return Path(path if os.path.isabs(path) else "/")
+
+
+def user_name() -> str | None:
+    """Name of the user; None for one without an entry in passwd and without USER."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
 def user_config_dir(env: Mapping[str, str]) -> Path:
     """Folder of the user's configuration (XDG base directories)."""
-    return Path(env.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tpuctl"
+    return Path(env.get("XDG_CONFIG_HOME") or home() / ".config") / "tpuctl"
 
 
 def default_cache_dir(env: Mapping[str, str]) -> Path:
     """Folder for files that can be recreated (XDG base directories)."""
-    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl"
+    return Path(env.get("XDG_CACHE_HOME") or home() / ".cache") / "tpuctl"
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
     """Folder for files that must not be lost (XDG base directories)."""
-    return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tpuctl"
+    return Path(env.get("XDG_STATE_HOME") or home() / ".local" / "state") / "tpuctl"
 
 
 def load_settings(

@@ -79,7 +79,11 @@ class Workers:
             raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
         if self.hosts:
             found = pick_workers(parse_hosts(self.hosts), self.worker)
-            return self._with_options(found), open_access(key=self.key, jump=jump), None
+            return (
+                self._with_options(found),
+                open_access(on_warning=self.on_warning, key=self.key, jump=jump),
+                None,
+            )
         if not self.name:
             raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
         return self._reach_tpu(self.name, jump)
@@ -105,7 +109,9 @@ class Workers:
         if "@" not in target:
             user = login_user(node, user)
         workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
-        access = open_access_to(cloud.api, node, user, key=self.key, jump=jump)
+        access = open_access_to(
+            cloud.api, node, user, on_warning=self.on_warning, key=self.key, jump=jump
+        )
         return self._with_options(workers), access, node
 
     def _with_options(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import socket
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import (
+    HostKeyError,
     InvalidInputError,
     MissingExtraError,
     TpuctlError,
@@ -22,6 +24,7 @@ from tpuctl.errors import (
 from tpuctl.remote.access import Access, HostKeys, host_key_changed
 from tpuctl.remote.connection import STDERR_BYTES, Connect, connection_lost
 from tpuctl.remote.hosts import Host
+from tpuctl.settings import home, user_name
 
 
 @contextmanager
@@ -48,6 +51,9 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("Connecting to a worker", extra="ssh", module="asyncssh") from error
 
 
+# It imports asyncssh, too.
+from tpuctl.remote._known_hosts import HostKeyRules, host_key_rules, public_line  # noqa: E402
+
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit
 else:
@@ -63,6 +69,7 @@ _CLOSE_S = 20.0
 _MEMORY_BYTES = 64 << 20
 _WINDOW_BYTES = (1 << 17, 1 << 21)
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
+_CERTIFICATE = "-cert-v01@openssh.com"
 _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
           "ssh-rsa")  # fmt: skip
 # AES-GCM first: asyncssh prefers chacha20, which is slower on processors with AES instructions.
@@ -73,17 +80,17 @@ _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly13
 class _Client(asyncssh.SSHClient):
     """Checks the host key, and keeps the error for the caller of connect()."""
 
-    def __init__(self, host: Host, host_keys: HostKeys) -> None:
-        self._host, self._host_keys = host, host_keys
+    def __init__(self, host: Host, host_keys: HostKeys, rules: HostKeyRules | None) -> None:
+        self._host, self._host_keys, self._rules = host, host_keys, rules
         self.refusal: TpuctlError | None = None
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
-        shown = " ".join(key.export_public_key().decode().split()[:2])
-        known = self._host_keys.find(self._host)
+        shown, known = public_line(key), self._host_keys.find(self._host)
         try:
+            if self._rules and self._rules.knows(self._host, key, addr):
+                return True
             if known is None:
-                _check_users_known_hosts(self._host, key, shown)
-                self._host_keys.remember(self._host, shown)
+                self._host_keys.remember(self._host, shown, key.get_fingerprint())
             elif known != shown:
                 keys = self._host_keys
                 published = keys.is_published(self._host)
@@ -93,18 +100,6 @@ class _Client(asyncssh.SSHClient):
         except TpuctlError as error:
             self.refusal = error
         return self.refusal is None
-
-
-def _check_users_known_hosts(host: Host, key: Any, shown: str) -> None:
-    """Raise HostKeyError if `~/.ssh/known_hosts` has another key for a machine of the user."""
-    path = Path(os.path.expanduser("~/.ssh/known_hosts"))
-    if not host.is_own or not path.is_file():
-        return
-    theirs = asyncssh.match_known_hosts(str(path), host.address, "", host.port)[0]
-    same_type = [known for known in theirs if known.get_algorithm() == key.get_algorithm()]
-    if same_type and key.convert_to_public() not in same_type:
-        known = " ".join(same_type[0].export_public_key().decode().split()[:2])
-        raise host_key_changed(host, known, shown, path)
 
 
 class _Ssh:
@@ -131,13 +126,14 @@ class _Ssh:
 
     async def handshake(self, host: Host) -> Any:
         """Connect to a machine; raises the TpuctlError that says why it failed."""
-        client = _Client(host, self._access.host_keys)
+        rules = await asyncio.to_thread(host_key_rules, host) if host.is_own else None
+        client = _Client(host, self._access.host_keys, rules)
         try:
             async with time_limit(self._access.timeouts.connect_s):
                 return await asyncssh.connect(
                     host.address,
                     host.port,
-                    options=self._options(host),
+                    options=self._options(host, rules),
                     client_factory=lambda: client,
                     tunnel=self.jump,
                 )
@@ -147,16 +143,27 @@ class _Ssh:
     def _connect_error(self, host: Host, error: Exception) -> TpuctlError:
         if isinstance(error, asyncssh.PermissionDenied):
             return _auth_error(host, self._keys, self._access.login_hint)
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            hint = f"Find out who answers there: ssh {host.user}@{host.address} -p {host.port}"
+            return HostKeyError(f"{host.label} is not trusted: {error.reason}.", hint=hint)
         if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolError)):
             return WorkerError(f"SSH with {host.label} failed, no common protocol: {error.reason}.")
         return _unreachable_error(host, error, self._access.timeouts.connect_s)
 
-    def _options(self, host: Host) -> Any:
-        known = self._access.host_keys.find(host)
+    def _options(self, host: Host, rules: HostKeyRules | None) -> Any:
         timeouts = self._access.timeouts
-        # Those of the known key's type, or all with the best first.
-        kinds = [known.split()[0]] if known else _KEY_TYPES
-        user_config = Path(os.path.expanduser("~/.ssh/config"))
+        keys, authorities, revoked = rules.find(rules.names[0]) if rules else ([], [], [])
+        known = [key.get_algorithm() for key in keys]
+        if ours := not known and self._access.host_keys.find(host):
+            known = [ours.split()[0]]
+        # The types of known keys first: a server has keys of several types.
+        kinds = [*known, *(kind for kind in _KEY_TYPES if kind not in known)]
+        algorithms = [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
+        if rules and authorities and not rules.revoked:
+            algorithms = [f"{name}{_CERTIFICATE}" for name in algorithms] + algorithms
+        if rules and rules.algorithms:
+            algorithms = [name for name in algorithms if name in rules.algorithms]
+        user_config = home() / ".ssh" / "config"
         public = (path.with_name(f"{path.name}.pub") for path in self._keys.locked)
         locked = [str(path) for path in public if path.is_file()]
         return asyncssh.SSHClientConnectionOptions(
@@ -166,11 +173,9 @@ class _Ssh:
             # A TPU is offered no other key of the agent: a server disconnects after six attempts.
             agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,
             agent_identities=None if host.is_own else locked,
-            # Empty, so that every key comes to _Client.validate_host_public_key().
-            known_hosts=([], [], []),
-            server_host_key_algs=[
-                name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))
-            ],
+            # No keys, so that every one comes to _Client.validate_host_public_key().
+            known_hosts=([], authorities, revoked),
+            server_host_key_algs=algorithms,
             encryption_algs=_CIPHERS,
             # The agent compresses what gets smaller.
             compression_algs=None,
@@ -185,6 +190,10 @@ class _Ssh:
 @asynccontextmanager
 async def open_ssh(access: Access, workers: int) -> AsyncIterator[Connect]:
     """Load the keys and connect to the jump host, if there is one."""
+    # asyncssh asks for both, and a container's user may have neither.
+    os.environ.setdefault("HOME", str(home()))
+    if user_name() is None:
+        os.environ["LOGNAME"] = str(os.getuid())
     ssh = _Ssh(access, workers)
     if access.jump:
         ssh.jump = await ssh.handshake(access.jump)
@@ -272,17 +281,23 @@ class _Channel:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys we can load, and keys with a passphrase, which only ssh-agent can use."""
+    """Keys we can load, keys with a passphrase, which only ssh-agent can use, and keys that other
+    users can read.
+    """
 
     ours: tuple[Any, ...]
     locked: tuple[Path, ...]
+    exposed: tuple[Path, ...]
 
 
 def _load_keys(paths: tuple[Path, ...]) -> _Keys:
-    """Read private keys; raises InvalidInputError if there is only one and it is not valid."""
-    ours, locked = [], []
+    """Read private keys; raises InvalidInputError if there is only one and it cannot be used."""
+    ours, locked, exposed = [], [], []
     for path in paths:
         try:
+            if _is_exposed(path):
+                exposed.append(path)
+                continue
             ours.append(asyncssh.read_private_key(str(path)))
         except asyncssh.KeyEncryptionError:
             locked.append(path)
@@ -295,7 +310,18 @@ def _load_keys(paths: tuple[Path, ...]) -> _Keys:
                     f"{path} is not a valid private key: {why}.",
                     hint="Use another file with --key, or leave --key out.",
                 ) from error
-    return _Keys(tuple(ours), tuple(locked))
+    if exposed and len(paths) == 1:
+        raise InvalidInputError(
+            f"Other users can read the private key {exposed[0]}, so it is not used.",
+            hint=f"chmod 600 {shlex.quote(str(exposed[0]))}",
+        )
+    return _Keys(tuple(ours), tuple(locked), tuple(exposed))
+
+
+def _is_exposed(path: Path) -> bool:
+    """Whether ssh would refuse a private key because of its mode."""
+    state = path.stat()
+    return state.st_uid == os.getuid() and bool(state.st_mode & 0o077)
 
 
 @contextmanager
@@ -320,6 +346,9 @@ def _auth_error(host: Host, keys: _Keys, login_hint: str | None) -> WorkerAuthEr
     hint = "Check the user name, and that the public key is in authorized_keys; or use --key FILE."
     if login_hint and not host.is_own:
         hint = login_hint
+    if keys.exposed:
+        hint = f"Other users can read {keys.exposed[0]}; to have it used: chmod 600"
+        hint = f"{hint} {shlex.quote(str(keys.exposed[0]))}"
     if keys.locked:
         hint = (
             f"{keys.locked[0]} has a passphrase, so add it to ssh-agent: ssh-add {keys.locked[0]}"

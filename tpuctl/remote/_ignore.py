@@ -111,7 +111,9 @@ def _read(path: Path) -> str:
 def _secrets() -> tuple[list[tuple[Any, str]], Mapping[str, Any]]:
     text = (resources.files("tpuctl.remote") / "secrets.json").read_text(encoding="utf-8")
     known = json.loads(text)
-    names = [(pathspec.GitIgnoreSpec.from_lines(one["names"]), one["why"]) for one in known["files"]]
+    names = [
+        (pathspec.GitIgnoreSpec.from_lines(one["names"]), one["why"]) for one in known["files"]
+    ]
     return names, known["contents"]
 
 

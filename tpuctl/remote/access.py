@@ -8,7 +8,8 @@ before the first connection.
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tpuctl.remote.hosts import Host, worker_alias
 from tpuctl.storage.local import append_line, ensure_folder, locked
 
 _LOCK_WAIT_S = 10
+_NAMED_KEYS = 8
 _PUBLISHED = "guest-attributes"
 _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
 
@@ -29,6 +31,7 @@ class HostKeys:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._new: list[tuple[Host, str]] = []
 
     def find(self, host: Host) -> str | None:
         """Return the known type and key of a worker, or None for a new one."""
@@ -39,11 +42,21 @@ class HostKeys:
         """Whether the known key was published by the TPU rather than shown by the worker."""
         return self._read().get(_name_of(host), "").endswith(_PUBLISHED)
 
-    def remember(self, host: Host, key: str) -> None:
+    def remember(self, host: Host, key: str, fingerprint: str) -> None:
         """Save a worker's first key; raises HostKeyError if a different one was saved since."""
         self._add([(host, key)])
         if (known := self.find(host)) and known != key:
             raise host_key_changed(host, known, key, self.path)
+        self._new.append((host, f"{key.split()[0]} {fingerprint}"))
+
+    def describe_new(self) -> str | None:
+        """Describe the first keys that were saved since the last call, for the user to compare."""
+        new, self._new = sorted(self._new, key=lambda pair: pair[0].index), []
+        if not new:
+            return None
+        shown = [f"{host.label} {key}" for host, key in new[:_NAMED_KEYS]]
+        more = f" and {len(new) - _NAMED_KEYS} more" if len(new) > _NAMED_KEYS else ""
+        return f"First connection, so these host keys are trusted now: {', '.join(shown)}{more}."
 
     def remember_published(self, hosts: Iterable[tuple[Host, str]]) -> None:
         """Save the keys that workers have published, for workers without a known key."""
@@ -54,6 +67,9 @@ class HostKeys:
         lock, busy = self.path.with_suffix(".lock"), f"Another process is writing {self.path}."
         with locked(lock, wait_s=_LOCK_WAIT_S, busy=busy):
             known = self._read()
+            # A file that exists keeps its mode, so it is created here and made private.
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self.path.chmod(0o600)
             for host, line in lines:
                 if _name_of(host) not in known:
                     append_line(self.path, f"{_name_of(host)} {line}")
@@ -91,13 +107,17 @@ def _short(key: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """What SSH needs besides the worker; `login_hint` is the hint if no key is accepted."""
+    """What SSH needs besides the worker; `login_hint` is the hint if no key is accepted.
+
+    `on_warning` is told about host keys that are trusted because they are the first.
+    """
 
     keys: tuple[Path, ...]
     host_keys: HostKeys
     jump: Host | None = None
     login_hint: str | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
+    on_warning: Callable[[str], None] = lambda text: None
 
 
 def learn_host_keys(api: TpuApi, node: Node, host_keys: HostKeys) -> None:

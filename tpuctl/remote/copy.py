@@ -8,7 +8,6 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError, WriteError

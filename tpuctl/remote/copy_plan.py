@@ -209,9 +209,7 @@ def read_tree(path: Path, *, include_secrets: bool = False) -> LocalTree:
 
             entries, odd = scan(str(path), keep)
             rows = [entry.as_list() for entry in entries]
-            return LocalTree(
-                str(path), tuple(entries), False, rows, tuple(odd), tuple(left_out)
-            )
+            return LocalTree(str(path), tuple(entries), False, rows, tuple(odd), tuple(left_out))
         real = path.resolve()
         entry = entry_of_file(real.name, path.stat())
     except FileNotFoundError as error:

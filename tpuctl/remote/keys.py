@@ -8,7 +8,7 @@ import configparser
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def _user_of_key_file(path: Path) -> str | None:
 
 def _gcloud_account(env: Mapping[str, str]) -> str | None:
     """Read the account of gcloud's active configuration; starting gcloud would take a second."""
-    folder = Path(env.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud"))
+    folder = Path(env.get("CLOUDSDK_CONFIG") or settings.home() / ".config" / "gcloud")
     try:
         name = env.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
         if not name:
@@ -134,14 +134,23 @@ class KeyPair:
     public: str
 
 
-def open_access(*, key: Path | None = None, jump: Host | None = None) -> Access:
+def open_access(
+    *, on_warning: Callable[[str], None], key: Path | None = None, jump: Host | None = None
+) -> Access:
     """Collect what is needed to reach machines of the user."""
     state = settings.state_dir()
-    return Access(private_keys(state, key), HostKeys(state / "known_hosts"), jump)
+    host_keys = HostKeys(state / "known_hosts")
+    return Access(private_keys(state, key), host_keys, jump, on_warning=on_warning)
 
 
 def open_access_to(
-    api: TpuApi, node: Node, user: str, *, key: Path | None = None, jump: Host | None = None
+    api: TpuApi,
+    node: Node,
+    user: str,
+    *,
+    on_warning: Callable[[str], None],
+    key: Path | None = None,
+    jump: Host | None = None,
 ) -> Access:
     """Collect what is needed to reach a TPU, and add our key to its metadata.
 
@@ -153,7 +162,7 @@ def open_access_to(
     host_keys = HostKeys(state / "known_hosts")
     learn_host_keys(api, node, host_keys)
     hint = login_hint(node, user, pair.path)
-    return Access((pair.path,), host_keys, jump, hint, Timeouts(new_key_s=wait_s))
+    return Access((pair.path,), host_keys, jump, hint, Timeouts(new_key_s=wait_s), on_warning)
 
 
 def private_keys(state_dir: Path, chosen: Path | None = None) -> tuple[Path, ...]:
@@ -236,7 +245,7 @@ def known_key(state_dir: Path, node: Node, user: str) -> KeyPair | None:
 
 
 def _ssh_folder() -> Path:
-    return Path(os.path.expanduser("~/.ssh"))
+    return settings.home() / ".ssh"
 
 
 def _own_key(state_dir: Path) -> Path:

@@ -12,6 +12,7 @@ import urllib3
 from google.auth.transport.urllib3 import Request
 
 from tpuctl.errors import NotLoggedInError, first_line
+from tpuctl.settings import home
 from tpuctl.storage.errors import LOGIN_COMMAND
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
@@ -56,7 +57,7 @@ def _credentials_file() -> str | None:
     if path := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return path
     # https://cloud.google.com/docs/authentication/application-default-credentials#personal
-    folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+    folder = os.environ.get("CLOUDSDK_CONFIG") or str(home() / ".config" / "gcloud")
     path = os.path.join(folder, "application_default_credentials.json")
     return path if os.path.isfile(path) else None
 

@@ -263,6 +263,8 @@ class Actions:
         user = login.user if login.is_given else login_user(node, login.user)
         hosts = workers_of(node, user, internal_ip=login.internal_ip)
         if self._reached is None or self._reached[:2] != (node.id, hosts):
-            access = open_access_to(self._api, node, user, key=login.key, jump=login.jump)
+            access = open_access_to(
+                self._api, node, user, on_warning=self._note, key=login.key, jump=login.jump
+            )
             self._reached = (node.id, hosts, access)
         return hosts, self._reached[2]
