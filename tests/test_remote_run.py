@@ -207,6 +207,7 @@ def test_a_key_with_a_passphrase_is_used_through_the_agent(
 
 def test_a_chosen_file_that_is_no_key_is_named(own: Slice) -> None:
     (own.root / "nonsense").write_text("nonsense")
+    (own.root / "nonsense").chmod(0o600)
     access = replace(own.access, keys=(own.root / "nonsense",))
     with pytest.raises(InvalidInputError, match="is not a valid private key"):
         run_command(own.hosts, plan_command(["true"]), access, sink=Heard())
@@ -301,7 +302,8 @@ def test_a_reader_that_goes_away_ends_the_remote_command(own: Slice) -> None:
     child.stdout.close()
     assert child.wait(120) == 1
     assert child.stderr
-    assert child.stderr.read() == b""
+    # The first connection to each worker is announced; nothing else is said.
+    assert child.stderr.read().count(b"\n") == 1
     child.stderr.close()
     assert alive(marker) == []
 

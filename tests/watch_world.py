@@ -69,9 +69,9 @@ class StruckActions(Actions):
         super().delete(state)
         self.world.after("delete")
 
-    def copy_code(self, folder: str, target: str) -> None:
+    def copy_code(self, folder: str, target: str, *, include_secrets: bool = False) -> None:
         self.world.before("copy")
-        super().copy_code(folder, target)
+        super().copy_code(folder, target, include_secrets=include_secrets)
         self.world.after("copy")
 
     def start(self, spec: JobSpec, step: LaunchJob) -> None:

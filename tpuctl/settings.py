@@ -119,7 +119,7 @@ def load_settings(
     """
     env = os.environ if env is None else env
     paths = (_find_project_file(cwd or Path.cwd()), user_config_dir(env) / "config.toml")
-    files = [(path, _read(path)) for path in paths if path and path.is_file()]
+    files = [(path, _read(path)) for path in paths if path and os.path.isfile(path)]
     defaults = {
         "cache_dir": str(default_cache_dir(env)),
         "state_dir": str(default_state_dir(env)),
@@ -160,7 +160,8 @@ def _resolve(
 
 def _find_project_file(start: Path) -> Path | None:
     candidates = (folder / PROJECT_FILE for folder in (start, *start.parents))
-    return next((path for path in candidates if path.is_file()), None)
+    # Path.is_file() raises in a folder that we may not search.
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -299,7 +299,7 @@ def watch(
         progress: Context manager for the progress of a create.
         on_warning: Called with each warning about earlier creates.
         **job: Options of `plan_job`: `env`, `code`, `folder`, `max_crashes`, `hang_after_s`,
-            `bad_host_after_s`.
+            `bad_host_after_s`, `include_secrets`.
 
     Raises why nothing could be started, and TryAgainError where the TPU is already being watched;
     why a job was given up is in the result.

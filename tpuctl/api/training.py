@@ -74,6 +74,7 @@ def launch(
     detach: bool = False,
     job: str | None = None,
     check: bool = True,
+    include_secrets: bool = False,
     dry_run: bool = False,
     log: int | None = None,
     sink: Sink = print_output,
@@ -86,6 +87,7 @@ def launch(
         arguments: Passed on to the script as they are.
         on: "local", the name of a TPU, or Workers.
         settings: Flags of the script, as K=V.
+        include_secrets: Copy files of `code` that may hold keys or passwords, too.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
@@ -99,9 +101,10 @@ def launch(
     }
     workers = as_workers(on)
     if workers.name == LOCAL and not workers.hosts:
-        if detach or code or env or job:
+        if detach or code or env or job or include_secrets:
             raise UsageError(
-                "--detach, --code, --env and --job need workers.", hint="Add --on NAME."
+                "--detach, --code, --env, --job and --include-secrets need workers.",
+                hint="Add --on NAME.",
             )
         options["cpu_devices"] = cpu_devices
         return _train_here(script, options, dry_run=dry_run, log=log, on_progress=on_progress)
@@ -122,6 +125,7 @@ def launch(
         job=job,
         check=check,
         detach=detach,
+        include_secrets=include_secrets,
         sink=sink,
         note=note,
         on_progress=on_progress,

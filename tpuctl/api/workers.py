@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.models import Node
     from tpuctl.remote.access import Access
-    from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.remote.copy_plan import CopyPreview, CopyResults
     from tpuctl.remote.free import Holders
     from tpuctl.remote.jobs import Jobs, StartedJob, StoppedJob
     from tpuctl.remote.logs import Logs
@@ -150,9 +150,9 @@ def run(
 ) -> RunResults | StartedJob:
     """Run a command on every worker at once; exit codes and failures are in the result.
 
-    Variables in `env` are K=V. With `detach` or a name for the `job`, it keeps running: see `logs`
-    and `stop`; each worker keeps the last `log_bytes` of its log (0: all of it). `sink` receives
-    the output.
+    Variables in `env` are K=V, or K for its value here. With `detach` or a name for the `job`, it
+    keeps running: see `logs` and `stop`; each worker keeps the last `log_bytes` of its log (0: all
+    of it). `sink` receives the output.
     """
     from tpuctl.remote.jobs import start_job
     from tpuctl.remote.run import plan_command, run_command
@@ -169,19 +169,25 @@ def cp(
     target: str | Path,
     *,
     where: Workers | None = None,
+    include_secrets: bool = False,
+    dry_run: bool = False,
     on_progress: OnProgress = silent,
-) -> CopyResults:
+) -> CopyResults | CopyPreview:
     """Copy a file or folder to every worker, or from them; unchanged files are not sent again.
 
-    One of the two is NAME:path, or :path where `where` says which machines.
+    One of the two is NAME:path, or :path where `where` says which machines. Files in a folder that
+    may hold keys or passwords are left out unless `include_secrets`. `dry_run` returns what would
+    be copied and left out.
     """
-    from tpuctl.remote.copy import copy
+    from tpuctl.remote.copy import copy, preview_copy
     from tpuctl.remote.copy_plan import plan_copy
 
     workers = where or Workers()
     is_given = workers.hosts is not None or workers.name is not None
-    plan = plan_copy(str(source), str(target), has_hosts=is_given)
+    plan = plan_copy(str(source), str(target), has_hosts=is_given, include_secrets=include_secrets)
     hosts, access, _ = replace(workers, name=plan.name or workers.name).reach()
+    if dry_run:
+        return preview_copy(hosts, access, plan)
     return copy(hosts, access, plan, on_progress=on_progress)
 
 

@@ -105,6 +105,7 @@ def launch(
         str | None, Option(metavar="JOB", help="Name for the job on the workers.")
     ] = None,
     check: workers.Check = True,
+    include_secrets: workers.IncludeSecrets = False,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -135,6 +136,7 @@ def launch(
             detach=detach,
             job=job,
             check=check,
+            include_secrets=include_secrets,
             dry_run=dry_run,
             log=output.script_log(),
             sink=output.worker_sink(),

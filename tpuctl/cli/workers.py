@@ -41,7 +41,11 @@ Jump = Annotated[str | None, Option(metavar="USER@HOST", help="SSH jump host.")]
 InternalIp = Annotated[bool, Option("--internal-ip", help="Connect to internal addresses.")]
 Sudo = Annotated[bool, Option("--sudo", help="Act as root, with passwordless sudo.")]
 Env = Annotated[
-    list[str] | None, Option(metavar="K=V", help="Variable for the command. Can be repeated.")
+    list[str] | None,
+    Option(metavar="K[=V]", help="Variable for the command; K alone: with its value here."),
+]
+IncludeSecrets = Annotated[
+    bool, Option("--include-secrets", help="Copy files that may hold keys or passwords, too.")
 ]
 Chdir = Annotated[str | None, Option(metavar="DIR", help="Folder to run the command in.")]
 Check = Annotated[bool, Option(help="Check every worker before starting a job.")]
@@ -102,6 +106,8 @@ def cp(
     target: Annotated[str, Argument(metavar="DST", help="NAME:path, or local path.")],
     host: Host = None,
     worker: Worker = "all",
+    include_secrets: IncludeSecrets = False,
+    dry_run: DryRun = False,
     key: Key = None,
     jump: Jump = None,
     zone: Zone = None,
@@ -112,12 +118,20 @@ def cp(
 
     Examples:
         tpuctl cp ./project my-tpu:project
+        tpuctl cp ./project my-tpu:project --dry-run
         tpuctl cp my-tpu:logs ./logs
         tpuctl cp --host me@10.0.0.5 ./project :project
     """
     where = Workers(None, host, worker, key, jump, zone, project, internal_ip, output.warn)
     with bars() as on_progress:
-        result = tpuctl.cp(source, target, where=where, on_progress=on_progress)
+        result = tpuctl.cp(
+            source,
+            target,
+            where=where,
+            include_secrets=include_secrets,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
     output.show(result, report.render_copied)
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import asyncssh
 
 from tpuctl.errors import HostKeyError
+from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS
 from tpuctl.remote.hosts import SSH_PORT, Host
 from tpuctl.settings import home
 
 _SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
-_SYSTEM_FILES = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 _UNSET = "tpuctl-unset"
 _STRICT, _ASK = ("yes", "true"), "ask"
 _KRL = b"SSHKRL"
@@ -102,7 +102,7 @@ def host_key_rules(host: Host) -> HostKeyRules:
     alias, files = options.get("hostkeyalias"), options.get("userknownhostsfile", _UNSET)
     names = (name,) if port == SSH_PORT else (f"[{name}]:{port}", name)
     own = tuple(home() / ".ssh" / each for each in ("known_hosts", "known_hosts2"))
-    system = _paths(options["globalknownhostsfile"]) if options else _SYSTEM_FILES
+    system = _paths(options["globalknownhostsfile"]) if options else SYSTEM_KNOWN_HOSTS
     revoked, algorithms = options.get("revokedhostkeys", "none"), options.get("hostkeyalgorithms")
     # A command that lists keys is not run; and without a file, ssh keeps no first key either.
     is_strict = options.get("knownhostscommand", "none") != "none" or files == "none"

@@ -20,6 +20,8 @@ from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, worker_alias
 from tpuctl.storage.local import append_line, ensure_folder, locked
 
+SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
+
 _LOCK_WAIT_S = 10
 _NAMED_KEYS = 8
 _PUBLISHED = "guest-attributes"

@@ -1,6 +1,5 @@
 """Workers and their addresses: from `--host` and `--worker`, or from a TPU."""
 
-import getpass
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.lookup import find
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.errors import UnavailableError, UsageError, WorkerUnreachableError, WrongStateError
+from tpuctl.settings import user_name
 
 SSH_PORT = 22
 
@@ -55,7 +55,7 @@ LOCAL = "local"
 
 def this_machine() -> Host:
     """Return this machine as a worker."""
-    return Host(0, "localhost", getpass.getuser(), target=LOCAL, is_local=True)
+    return Host(0, "localhost", user_name() or "", target=LOCAL, is_local=True)
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
@@ -77,7 +77,12 @@ def _parse_host(index: int, word: str, text: str) -> Host:
             f"{word!r} is not a valid host.",
             hint="Use a form like me@10.0.0.5 or me@[fd00::5]:2222.",
         )
-    user, address = match["user"] or getpass.getuser(), match["ipv6"] or match["name"]
+    user, address = match["user"] or user_name(), match["ipv6"] or match["name"]
+    if not user:
+        raise UsageError(
+            f"{word!r} names no user, and this user has no name.",
+            hint=f"Use a form like me@{word}.",
+        )
     return Host(index, address, user, port, target=f"--host {text}", is_own=True)
 
 
@@ -135,7 +140,7 @@ def split_user(name: str) -> tuple[str, str]:
     """
     user, at, tpu = name.rpartition("@")
     if not at:
-        own = re.sub(r"[^a-z0-9_-]", "_", getpass.getuser().lower())
+        own = re.sub(r"[^a-z0-9_-]", "_", (user_name() or "").lower())
         # TPUs do not accept root, which is the user in most notebooks.
         return (own if _USER.fullmatch(own) and own != "root" else "tpuctl"), name
     if not _USER.fullmatch(user) or not tpu:
@@ -188,4 +193,5 @@ def workers_of(node: Node, user: str, *, internal_ip: bool = False) -> tuple[Hos
 
 def worker_alias(node: Node, index: int) -> str:
     """Name of a worker's host key in known_hosts: by the TPU's id, as addresses are reused."""
-    return f"tpu.{node.id}-{index}"
+    # It becomes a word in known_hosts and in ssh's options.
+    return f"tpu.{re.sub(r'[^A-Za-z0-9._-]', '_', node.id)}-{index}"

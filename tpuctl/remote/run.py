@@ -1,6 +1,7 @@
 """Run one command on all workers at once."""
 
 import asyncio
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -71,17 +72,26 @@ class Command:
 def plan_command(
     argv: Sequence[str], *, env: Sequence[str] = (), folder: str | None = None
 ) -> Command:
-    """Check a command and its `K=V` variables; raises UsageError."""
+    """Check a command and its variables; raises UsageError.
+
+    Variables are `K=V`, or `K` for the value that it has here: what is on a command line can be
+    seen by every user of the machine.
+    """
     if not argv:
         raise UsageError("No command was given.", hint="Put it after --: -- python train.py")
     variables = {}
     for text in env:
         name, equals, value = text.partition("=")
-        if not equals or not _VARIABLE.fullmatch(name):
+        if not _VARIABLE.fullmatch(name):
             raise UsageError(
                 f"--env {text!r} is not a valid variable.", hint="Example: --env SEED=7"
             )
-        variables[name] = value
+        if not equals and name not in os.environ:
+            raise UsageError(
+                f"--env {name}: there is no such variable here.",
+                hint=f"Set it first (export {name}=...), or use --env {name}=VALUE.",
+            )
+        variables[name] = value if equals else os.environ[name]
     if any("\0" in text for text in [*argv, *variables.values(), folder or ""]):
         raise UsageError("An argument cannot contain a NUL character.")
     return Command(tuple(argv), variables, folder)

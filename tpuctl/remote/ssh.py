@@ -3,11 +3,12 @@
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.outcome import Outcome
-from tpuctl.remote.access import Access
+from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS, Access
 from tpuctl.remote.hosts import SSH_PORT, Host
 from tpuctl.storage.local import ensure_folder
 
@@ -35,18 +36,37 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
             hint="Install it (apt-get install openssh-client), or use tpuctl run.",
         )
     (host,) = hosts
-    ensure_folder(access.host_keys.path.parent)
-    options = [f"UserKnownHostsFile={access.host_keys.path}", "StrictHostKeyChecking=accept-new"]
-    if host.key_alias:
+    record = access.host_keys.path
+    ensure_folder(record.parent)
+    if host.is_own:
+        # The user's own files and rules decide, and ours only adds to them. This option is the one
+        # in which % has no meaning.
+        files = (_quote(path).replace("%%", "%") for path in (record, *SYSTEM_KNOWN_HOSTS))
+        options = [f"GlobalKnownHostsFile={' '.join(files)}"]
+    else:
+        options = [f"UserKnownHostsFile={_quote(record)}", "StrictHostKeyChecking=accept-new"]
         options.append(f"HostKeyAlias={host.key_alias}")
+    # -i would not find a file with a % in its name.
+    options += [f"IdentityFile={_quote(key)}" for key in access.keys]
     words = [program, *(word for option in options for word in ("-o", option))]
-    words += [word for key in access.keys for word in ("-i", str(key))]
     if jump := access.jump:
         name = f"[{jump.address}]" if ":" in jump.address else jump.address
         words += ["-J", f"{jump.user}@{name}:{jump.port}"]
     if host.port != SSH_PORT:
         words += ["-p", str(host.port)]
     return Shell(host.index, host.address, (*words, "--", f"{host.user}@{host.address}"))
+
+
+def _quote(path: Path) -> str:
+    """Quote a path for the value of ssh's -o; raises InvalidInputError."""
+    text = os.path.abspath(path)
+    if "${" in text:
+        raise InvalidInputError(
+            f"ssh would replace the ${{ in {text}.", hint="Choose another path without it."
+        )
+    for character, escaped in (("\\", r"\\"), ('"', r"\""), ("%", "%%")):
+        text = text.replace(character, escaped)
+    return f'"{text}"'
 
 
 def open_shell(shell: Shell) -> NoReturn:

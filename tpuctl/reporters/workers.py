@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.remote.copy_plan import CopyPreview, CopyResults
     from tpuctl.remote.free import ChipHolder, Holders, WorkerHolders
     from tpuctl.remote.jobs import Job, Jobs, StoppedJob
     from tpuctl.remote.results import Results
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.top import ChipUse, Usage, WorkerUse
 
 _LONGEST_COMMAND = 40
+_SHOWN_FILES = 20
 
 
 def render_run(result: Results) -> str | None:
@@ -57,8 +58,27 @@ def render_stopped_job(result: StoppedJob) -> str | None:
     return "\n".join(lines) or None
 
 
-def render_copied(result: CopyResults) -> str | None:
+def render_preview(result: CopyPreview) -> str:
+    """List the largest files that would be copied, and all that would be left out."""
+    workers, way = format_count(result.workers, "worker"), result.direction.value
+    files = sorted(result.files, key=lambda file: -file.size_bytes)
+    lines = [f"Would copy {format_count(len(files), 'file')} ({format_bytes(result.size_bytes)}) "
+             f"{way} {workers}; unchanged ones are not sent again."]  # fmt: skip
+    lines += [f"  {file.path}  {format_bytes(file.size_bytes)}" for file in files[:_SHOWN_FILES]]
+    if len(files) > _SHOWN_FILES:
+        lines.append(f"  and {len(files) - _SHOWN_FILES} smaller ones (--json lists them)")
+    lines += ["Left out:"] * bool(result.left_out)
+    for one in result.left_out:
+        lines.append(f"  {one.path}  {'may be secret: ' if one.is_secret else ''}{one.why}")
+    return "\n".join(lines)
+
+
+def render_copied(result: CopyResults | CopyPreview) -> str | None:
     """Say how many files were copied, how many were unchanged, and how long it took."""
+    from tpuctl.remote.copy_plan import CopyPreview
+
+    if isinstance(result, CopyPreview):
+        return render_preview(result)
     done = [worker for worker in result.workers if not worker.failure]
     if not done:
         return None

@@ -152,13 +152,16 @@ class Actions:
     def launch(self, spec: JobSpec, step: LaunchJob) -> None:
         """Copy the code and start the job on every worker."""
         if spec.code is not None:
-            self.copy_code(spec.code, spec.folder or "")
+            self.copy_code(spec.code, spec.folder or "", include_secrets=spec.include_secrets)
         self.start(spec, step)
 
-    def copy_code(self, folder: str, target: str) -> None:
+    def copy_code(self, folder: str, target: str, *, include_secrets: bool = False) -> None:
         """Copy a local folder to every worker."""
         hosts, access = self._workers()
-        copied = copy(hosts, access, CopyPlan(Direction.UP, None, target, folder))
+        upload = CopyPlan(Direction.UP, None, target, folder, include_secrets)
+        copied = copy(hosts, access, upload)
+        for warning in copied.warnings:
+            self._note(warning)
         if copied.failed:
             raise copied.failures[0]
 

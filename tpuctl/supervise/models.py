@@ -30,6 +30,7 @@ class JobSpec:
     max_crashes: int = 3
     hang_after_s: float | None = None
     bad_host_after_s: float = 600.0
+    include_secrets: bool = False
 
 
 @dataclass(frozen=True)

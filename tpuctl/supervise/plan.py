@@ -145,6 +145,7 @@ def plan_job(
     max_crashes: int = 3,
     hang_after_s: float | None = None,
     bad_host_after_s: float = 600.0,
+    include_secrets: bool = False,
 ) -> JobSpec:
     """Check the job's options; code is copied to a folder of the same name, and run there."""
     command = plan_command(argv, env=env, folder=folder)
@@ -166,6 +167,7 @@ def plan_job(
         max_crashes,
         hang_after_s,
         bad_host_after_s,
+        include_secrets,
     )
 
 

@@ -205,6 +205,7 @@ def train_on_workers(
     job: str | None,
     check: bool,
     detach: bool,
+    include_secrets: bool,
     sink: Sink,
     note: Callable[[str], None],
     on_progress: OnProgress,
@@ -214,8 +215,10 @@ def train_on_workers(
     The training survives a broken connection. Ctrl-C stops it on every worker.
     """
     for source, target in plan.copies:
-        upload = CopyPlan(Direction.UP, None, target, source)
+        upload = CopyPlan(Direction.UP, None, target, source, include_secrets)
         copied = copy(plan.hosts, access, upload, on_progress=on_progress)
+        for warning in copied.warnings:
+            note(warning)
         if copied.failed:
             return copied
     started = start_job(plan.hosts, plan.command, access, job=job, check=check)

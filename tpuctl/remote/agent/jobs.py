@@ -122,7 +122,7 @@ def _supervise(request: dict[str, Any], folder: str, writer: int) -> None:
 
 
 def _run(request: dict[str, Any], folder: str, writer: int) -> None:
-    log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = _open_private(os.path.join(folder, "log"), os.O_APPEND)
     oom_kills, wake = process.oom_kills(), wake_on_child()
     try:
         pid = process.spawn(
@@ -198,8 +198,12 @@ def _make_folder(request: dict[str, Any]) -> str:
     folder = _folder_of(request["job"])
     part = os.path.join(os.path.dirname(folder), f".{request['job']}.{os.getpid()}.part")
     kept = {key: request[key] for key in ("job", "argv", "folder", "log_bytes")}
+    jobs, before = os.path.dirname(folder), os.umask(0o077)
     try:
         os.makedirs(part)
+        # Folders of an earlier version could be read by others.
+        for each in (os.path.dirname(jobs), jobs):
+            os.chmod(each, 0o700)
         _save(os.path.join(part, _JOB), json.dumps({**kept, "started_s": time.time()}).encode())
         for name in (_PID, _EXIT, _STOPPED):
             _save(os.path.join(part, name + _PART), b" " * _REPORT_BYTES)
@@ -211,6 +215,9 @@ def _make_folder(request: dict[str, Any]) -> str:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise Refusal("job_exists", f"job {request['job']} exists already") from None
         raise
+    finally:
+        # The command gets the user's own.
+        os.umask(before)
     return folder
 
 
@@ -257,12 +264,19 @@ def _read(folder: str, name: str) -> dict[str, Any] | None:
 
 def _save(path: str, content: bytes) -> None:
     """Write and sync a file; where space is reserved, it takes no more."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = _open_private(path)
     try:
         os.write(file, content)
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _open_private(path: str, flags: int = 0) -> int:
+    """Open a file to write that only its owner can read, whatever the umask."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    os.fchmod(file, 0o600)
+    return file
 
 
 def _boot() -> str:
