@@ -23,7 +23,8 @@ from tpuctl.remote.agent.tree import CHANGED, RECORD, WHOLE, TreeEntry, pack, re
 from tpuctl.remote.agent.unpack import Receiver
 from tpuctl.remote.agent.wire import Refusal, WireError
 from tpuctl.remote.copy import copy
-from tpuctl.remote.copy_plan import CopyResults, plan_copy, read_tree
+from tpuctl.remote.copy_plan import CopyResults, plan_copy
+from tpuctl.remote.local_tree import read_tree
 
 pytestmark = pytest.mark.slow
 

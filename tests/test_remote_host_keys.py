@@ -83,7 +83,7 @@ def running(folder: Path, *, is_signed: bool) -> Iterator[Machine]:
         *([f"HostCertificate {folder}/host-cert.pub"] if is_signed else []),
     ]  # fmt: skip
     (folder / "sshd_config").write_text("\n".join(lines) + "\n")
-    command = [SSHD, "-D", "-e", "-f", folder / "sshd_config"]
+    command = [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as server:
         try:
             assert server.stderr
@@ -177,8 +177,8 @@ def openssh_accepts(machine: Machine, ssh: Path, config: str) -> bool:
         "GlobalKnownHostsFile": "/dev/null", "ControlPath": "none",
     }  # fmt: skip
     words = [f"-o{name}={value}" for name, value in option.items() if name not in config]
-    where = ["-i", machine.folder / "key", "-p", str(machine.port), "127.0.0.1", "true"]
-    run = ["ssh", "-F", ssh / "config", *words, *where]
+    where = ["-i", str(machine.folder / "key"), "-p", str(machine.port), "127.0.0.1", "true"]
+    run = ["ssh", "-F", str(ssh / "config"), *words, *where]
     # It may add keys to the file.
     before = (ssh / "known_hosts").read_text()
     asked = subprocess.run(run, capture_output=True, stdin=subprocess.DEVNULL, text=True)

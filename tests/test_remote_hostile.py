@@ -2,6 +2,7 @@
 
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def test_a_file_does_not_grow_far_beyond_what_was_announced(
     own: Slice, here: Path, size: int
 ) -> None:
     offer, _, done = offered(True, row("log"))
-    bomb = [wire.frame(wire.ZIPPED, wire.zlib.compress(bytes(1 << 23)))] * 20
+    bomb = [wire.frame(wire.ZIPPED, zlib.compress(bytes(1 << 23)))] * 20
     answer(own, 0, offer, wire.block(RECORD.pack(0, size)), *bomb, done)
     assert fetch(own, ":log", here).failures[0].code == "worker_failed"
     assert below(here) == {".bashrc"}

@@ -19,10 +19,10 @@ pytest.importorskip("pathspec")
 from tests.workers import Heard, Slice, new_key, running_slice
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.remote.access import Access, HostKeys
-from tpuctl.remote.copy_plan import LocalTree, read_tree
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.keys import key_for_tpus
+from tpuctl.remote.local_tree import LocalTree, read_tree
 from tpuctl.remote.logs import read_logs
 from tpuctl.remote.run import plan_command
 from tpuctl.remote.ssh import plan_shell
@@ -124,7 +124,7 @@ def test_what_git_is_told_to_exclude_is_left_out(tmp_path: Path, kind: str) -> N
     main = filled(
         tmp_path / "main", {"a.py": "x", "mine.txt": "x", "sub/mine.txt": "x", "sub/b": ""}
     )
-    git = ["git", "-C", main, "-c", "user.name=n", "-c", "user.email=e@x.org"]
+    git = ["git", "-C", str(main), "-c", "user.name=n", "-c", "user.email=e@x.org"]
     subprocess.run(["git", "init", "-q", main], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "x"], check=True)

@@ -86,7 +86,7 @@ class HostKeyRules:
             return True
         if not text.startswith(_KRL):
             return public_line(key).split()[1].encode() in text.split()
-        query = ["ssh-keygen", "-Q", "-f", str(self.revoked), "/dev/stdin"]
+        query = [_program("ssh-keygen") or "false", "-Q", "-f", str(self.revoked), "/dev/stdin"]
         asked = subprocess.run(query, input=public_line(key).encode(), capture_output=True)
         return asked.returncode != 0
 
@@ -129,7 +129,7 @@ def _user_config() -> Path:
 
 def _configuration(host: Host) -> dict[str, str]:
     """Return what `ssh -G` says of a machine, nothing where there is no ssh."""
-    program = which("ssh")
+    program = _program("ssh")
     if program is None:
         return {}
     # ssh itself looks for its files in the home folder of /etc/passwd, whatever HOME is.
@@ -147,6 +147,12 @@ def _configuration(host: Host) -> dict[str, str]:
         asked.stdout.decode("utf-8", "surrogateescape").splitlines() if not asked.returncode else []
     )
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+
+def _program(name: str) -> str | None:
+    """Find a program, but not in a folder of PATH that is relative to the current one."""
+    found = which(name)
+    return found if found and found.startswith("/") else None
 
 
 def _paths(text: str) -> tuple[Path, ...]:

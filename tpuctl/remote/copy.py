@@ -26,11 +26,10 @@ from tpuctl.remote.copy_plan import (
     CopyResults,
     Direction,
     LeftOut,
-    LocalTree,
-    read_tree,
 )
 from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host
+from tpuctl.remote.local_tree import LocalTree, read_tree
 from tpuctl.remote.offer import Accepted, open_offer
 from tpuctl.remote.payload import payload
 from tpuctl.remote.results import summarize, with_failures
