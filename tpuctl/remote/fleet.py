@@ -103,8 +103,6 @@ async def open_fleet(
                 return _unexpected(host, error)
 
         fleet = Fleet(connect, hosts, await _all(map(try_to_connect, hosts)))
-        if access and (new_keys := access.host_keys.describe_new()):
-            access.on_warning(new_keys)
         if together and (unreached := dict(fleet.unreached)):
             await fleet.close()
             why = f"because {name_workers(host.index for host in unreached)} cannot be reached"
@@ -115,6 +113,8 @@ async def open_fleet(
             ]
             fleet = Fleet(connect, hosts, answers)
         try:
+            if access and (new_keys := access.host_keys.describe_new()):
+                access.on_warning(new_keys)
             yield fleet
         finally:
             await fleet.close()
