@@ -2,13 +2,21 @@
 
 In order of precedence: a flag, `TPUCTL_*`, the nearest `tpuctl.toml` in the working folder or above
 it, the user's `config.toml`, the default.
+
+A `tpuctl.toml` may have come with a cloned repository. So it sets only what cannot choose whose
+account is used, where code and keys are sent, or where keys and state are kept. Neither file is
+used where another user could have written it.
 """
 
+import errno
 import getpass
 import os
+import shlex
+import stat
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,21 +24,20 @@ from typing import Any
 from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 PROJECT_FILE = "tpuctl.toml"
+_MAX_FILE_BYTES = 1 << 16
+# A folder may be searched without being readable.
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class Key:
-    """A setting: its name, its meaning, its default."""
+    """A setting, and whether a project file may set it."""
 
     name: str
     meaning: str
-    default: str | None = None
+    in_project_files: bool = False
 
     @property
     def variable(self) -> str:
@@ -40,8 +47,8 @@ class Key:
 
 KEYS = (
     Key("project", "Google Cloud project of your TPUs"),
-    Key("zone", "default zone"),
-    Key("bucket", "bucket with your data, to warn about traffic between regions"),
+    Key("zone", "default zone", in_project_files=True),
+    Key("bucket", "bucket with your data, to warn about traffic between regions", True),
     Key("cache_dir", "folder for demo images, compilations and copies of data sets"),
     Key("state_dir", "folder for the journal of requested TPUs, SSH keys and the emulator"),
     Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
@@ -59,11 +66,33 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class IgnoredSetting:
+    """A value that a file gives and that is not used, or a whole file; then `name` is None."""
+
+    file: str
+    name: str | None
+    reason: str
+
+    @property
+    def message(self) -> str:
+        """The warning about it."""
+        what = f"the setting {self.name} in {self.file}" if self.name else self.file
+        return f"Ignored {what}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Settings(Outcome):
-    """All settings in effect, and the files they were read from."""
+    """All settings in effect, the files they were read from, and what was ignored."""
 
     settings: tuple[Setting, ...]
     files: tuple[str, ...]
+    ignored: tuple[IgnoredSetting, ...] = ()
+    project_file: str | None = field(default=None, metadata={"internal": True})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was ignored, and why."""
+        return tuple(each.message for each in self.ignored)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -72,6 +101,10 @@ class Settings(Outcome):
 
     def __getitem__(self, name: str) -> str | None:
         return next(setting.value for setting in self.settings if setting.name == name)
+
+    def source_of(self, name: str) -> str:
+        """Where a value came from: a flag, a variable, a file, `default` or `not set`."""
+        return next(setting.source for setting in self.settings if setting.name == name)
 
 
 def home() -> Path:
@@ -106,20 +139,40 @@ def default_state_dir(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_STATE_HOME") or home() / ".local" / "state") / "tpuctl"
 
 
+on_ignored: Callable[[str], None] = warnings.warn
+"""Called with a warning for everything that `load_settings` ignores; the command line prints it."""
+
+
 def load_settings(
     flags: Mapping[str, str | None] | None = None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Settings:
-    """Collect every setting from flags, environment, project file and user file.
+    """Collect every setting from flags, environment, project file and user file, and warn.
 
     Raises InvalidInputError for a file that is not TOML, an unknown key, or a value that is not
     text.
     """
+    settings = read_settings(flags, env=env, cwd=cwd)
+    for warning in settings.warnings:
+        on_ignored(warning)
+    return settings
+
+
+def read_settings(
+    flags: Mapping[str, str | None] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Settings:
+    """Collect every setting as `load_settings` does; the warnings are only in the result."""
     env = os.environ if env is None else env
-    paths = (_find_project_file(cwd or Path.cwd()), user_config_dir(env) / "config.toml")
-    files = [(path, _read(path)) for path in paths if path and os.path.isfile(path)]
+    ignored: list[IgnoredSetting] = []
+    user_file = user_config_dir(env) / "config.toml"
+    project = _read_project_file(cwd or Path.cwd(), user_file, ignored)
+    user = _read_trusted(user_file, ignored)
+    files = [(path, values) for path, values in (project, (user_file, user)) if values is not None]
     defaults = {
         "cache_dir": str(default_cache_dir(env)),
         "state_dir": str(default_state_dir(env)),
@@ -127,6 +180,8 @@ def load_settings(
     return Settings(
         tuple(_resolve(key, flags or {}, env, files, defaults) for key in KEYS),
         tuple(str(path) for path, _ in files),
+        tuple(ignored),
+        None if project[1] is None else str(project[0]),
     )
 
 
@@ -154,28 +209,95 @@ def _resolve(
     for path, values in files:
         if key.name in values:
             return Setting(key.name, values[key.name], str(path), key.meaning)
-    default = key.default or defaults.get(key.name)
+    default = defaults.get(key.name)
     return Setting(key.name, default, "default" if default else "not set", key.meaning)
 
 
-def _find_project_file(start: Path) -> Path | None:
-    candidates = (folder / PROJECT_FILE for folder in (start, *start.parents))
-    # Path.is_file() raises in a folder that we may not search.
-    return next((path for path in candidates if os.path.isfile(path)), None)
+def _read_project_file(
+    start: Path, user_file: Path, ignored: list[IgnoredSetting]
+) -> tuple[Path, dict[str, str] | None]:
+    """Read the nearest project file that can be trusted; keeps only the keys it may set."""
+    for folder in (start, *start.parents):
+        path = folder / PROJECT_FILE
+        values = _read_trusted(path, ignored, follow_link=False)
+        if values is not None:
+            allowed = {key.name for key in KEYS if key.in_project_files}
+            ignored += [
+                IgnoredSetting(
+                    str(path),
+                    name,
+                    f"a project file may set only {' and '.join(sorted(allowed))}. "
+                    f"Set it in {user_file}, or with TPUCTL_{name.upper()}.",
+                )
+                for name in values
+                if name not in allowed
+            ]
+            return path, {name: values[name] for name in values if name in allowed}
+    return start, None
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read_trusted(
+    path: Path, ignored: list[IgnoredSetting], *, follow_link: bool = True
+) -> dict[str, str] | None:
+    """Read a settings file, or note why it is ignored; None where there is nothing to read."""
     try:
-        seen = path.stat()
-        return _parse(path, seen.st_mtime_ns, seen.st_size, seen.st_ino)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInputError(f"Could not read the settings in {path}: {error}") from error
+        # What is checked is what is read: folder and file are opened once, and no link is followed
+        # after its target was resolved.
+        place = Path(os.path.realpath(path)) if follow_link else path
+        folder = os.open(place.parent, _FOLDER_FLAGS)
+        try:
+            file = os.open(place.name, _FILE_FLAGS, dir_fd=folder)
+            with open(file, "rb") as opened:
+                reason = _why_untrusted(os.fstat(file), place, stat.S_ISREG) or _why_untrusted(
+                    os.fstat(folder), place.parent, stat.S_ISDIR
+                )
+                content = b"" if reason else opened.read(_MAX_FILE_BYTES + 1)
+        finally:
+            os.close(folder)
+        if len(content) > _MAX_FILE_BYTES:
+            reason = f"it is larger than {_MAX_FILE_BYTES:,} bytes."
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if follow_link:
+            raise _unreadable(path, error) from error
+        is_link = error.errno == errno.ELOOP
+        reason = "it is a symbolic link." if is_link else f"{error.strerror}."
+    if reason:
+        ignored.append(IgnoredSetting(str(path), None, reason))
+        return None
+    return _parse(path, content)
 
 
-# A command asks for settings in many places; a file is read again only if it has changed.
+def _why_untrusted(
+    seen: os.stat_result, place: Path, is_expected: Callable[[int], bool]
+) -> str | None:
+    """Return why another user could have written a file or a folder; None if none could."""
+    if not is_expected(seen.st_mode):
+        return "it is not a regular file."
+    if seen.st_uid not in (os.geteuid(), 0):
+        return f"{place} belongs to another user (uid {seen.st_uid})."
+    if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"other users may write to {place}. To use it: chmod go-w {shlex.quote(str(place))}"
+    return None
+
+
+def _unreadable(path: Path, error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"Could not read the settings in {path}: {error}")
+
+
 @lru_cache(maxsize=8)
-def _parse(path: Path, mtime_ns: int, size: int, inode: int) -> dict[str, str]:
-    values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+def _parse(path: Path, content: bytes) -> dict[str, str]:
+    # Loaded here: most machines have no settings file, and every command comes by this module.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        values: dict[str, Any] = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _unreadable(path, error) from error
     known = {key.name for key in KEYS}
     for name, value in values.items():
         if name not in known:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tpuctl.api.workers import as_words, print_output, python_warning
-from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud
+from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud, zone_to_delete_in
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, silent
@@ -184,9 +184,9 @@ def delete(
 ) -> "DeleteResult":
     """Delete TPUs and wait until they are gone; failures are in the result.
 
-    `everything` deletes all TPUs of the zone, or of all zones where none is given or set. `confirm`
-    is called with the plan where there is something to delete; raise an exception in it to stop.
-    `dry_run` returns the plan.
+    `everything` deletes all TPUs of the zone, or of all zones where none is given or set. A zone
+    from a project file is not used. `confirm` is called with the plan where there is something to
+    delete; raise an exception in it to stop. `dry_run` returns the plan.
     """
     from tpuctl.cloud.delete import TIMEOUT_S, plan_delete
     from tpuctl.cloud.delete import delete as delete_planned
@@ -195,9 +195,10 @@ def delete(
         raise UsageError("Names and --all exclude each other.", hint="tpuctl list")
     if not everything and not names:
         raise UsageError("Which TPUs? Give their names, or --all.", hint="tpuctl list")
+    where = zone_to_delete_in(zone, everything=everything)
     cloud = _open(project, on_warning)
     chosen = None if everything else names
-    plan = plan_delete(cloud.api, chosen, zone=chosen_zone(zone), journal=cloud.journal)
+    plan = plan_delete(cloud.api, chosen, zone=where, journal=cloud.journal)
     if dry_run:
         return plan
     if plan.tpus:

@@ -73,7 +73,7 @@ def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:
 
 
 def config() -> Settings:
-    """Return every setting and where its value came from."""
-    from tpuctl.settings import load_settings
+    """Return every setting, where its value came from, and what was ignored."""
+    from tpuctl.settings import read_settings
 
-    return load_settings()
+    return read_settings()

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from tpuctl import settings
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.outcome import Outcome
@@ -53,6 +54,14 @@ def prepare(arguments: list[str]) -> None:
     _mode.as_json = "--json" in ours
     _mode.verbose = "-v" in ours or "--verbose" in ours
     _mode.debug = "--debug" in ours
+    ignored: set[str] = set()
+
+    def warn_once(text: str) -> None:
+        if text not in ignored:
+            ignored.add(text)
+            warn(text)
+
+    settings.on_ignored = warn_once
 
 
 def as_json() -> bool:

@@ -11,7 +11,7 @@ from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.requests import reconcile, zombie_warning
 from tpuctl.cloud.retry import load_retry_policy, with_retries
 from tpuctl.cloud.service_clock import ServiceClock
-from tpuctl.errors import MissingExtraError, TryAgainError, UnavailableError
+from tpuctl.errors import MissingExtraError, TryAgainError, UnavailableError, UsageError
 from tpuctl.settings import load_settings
 
 if TYPE_CHECKING:
@@ -41,6 +41,24 @@ def chosen_zone(zone: str | None, *, all_zones: bool = False) -> str | None:
     if all_zones or zone == ALL_ZONES:
         return None
     return load_settings({"zone": zone})["zone"]
+
+
+def zone_to_delete_in(zone: str | None, *, everything: bool) -> str | None:
+    """Return the zone as `chosen_zone` does, except that no project file chooses what is deleted.
+
+    Then a name is looked up in all zones; raises UsageError where everything is to be deleted.
+    """
+    settings = load_settings({"zone": zone})
+    chosen, source = settings["zone"], settings.source_of("zone")
+    if zone or source != settings.project_file:
+        return chosen_zone(zone)
+    if everything:
+        raise UsageError(
+            f"--all needs a zone: {chosen} was chosen by {source}, which may have come with a "
+            "repository.",
+            hint=f"Add --zone {chosen} to the same command, or --zone - for all zones.",
+        )
+    return None
 
 
 def connect(

@@ -17,7 +17,8 @@ from tpuctl.cloud.lookup import (
     reread_group,
     take_snapshot,
 )
-from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Operation
+from tpuctl.cloud.models import ALL_ZONES, Operation
+from tpuctl.cloud.requests import entries_of
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import known_type, price_now
 from tpuctl.errors import (
@@ -34,8 +35,7 @@ from tpuctl.units import format_duration
 TIMEOUT_S = 1800.0
 """How long a deletion is followed; the service completes it whether we follow or not."""
 
-_MAX_SENDS = 4
-_AT_ONCE = 16
+_MAX_SENDS, _AT_ONCE = 4, 16
 
 DeletionOutcome = Literal[
     "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
@@ -104,10 +104,9 @@ class DeletionSummary(Outcome):
 
     @property
     def exit_code(self) -> int:
-        """0 without failures; 3 when the same command may succeed later; else 1."""
-        if not self.failures:
-            return 0
-        return 3 if all(isinstance(error, TryAgainError) for error in self.failures) else 1
+        """0 without failures; that of the failures where they agree; else 1."""
+        codes = {error.exit_code for error in self.failures}
+        return codes.pop() if len(codes) == 1 else min(len(codes), 1)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -146,11 +145,18 @@ class DeleteResult(DeletionSummary):
     tpus: tuple[TpuDeletion, ...]
     already_deleted: tuple[DeletedEarlier, ...] = ()
     dry_run: bool = True
+    project: str = ""
 
     @property
     def deletions(self) -> tuple[TpuDeletion, ...]:
         """The planned or finished deletions."""
         return self.tpus
+
+    @property
+    def exit_code(self) -> int:
+        """3 also where a zone that did not answer may still hold TPUs."""
+        is_unsure = self.unreachable_zones and not self.dry_run
+        return super().exit_code or (TryAgainError.exit_code if is_unsure else 0)
 
     @property
     def status(self) -> Status:
@@ -170,7 +176,7 @@ def plan_delete(
     deleted is not an error. An unknown name is a failure, and raised if it is the only one.
     """
     if names is None:
-        return _plan_everything(api, zone)
+        return replace(_plan_everything(api, zone), project=api.project)
     # Two names may belong to one queued resource, which is deleted as a whole, and so only once.
     planned: dict[tuple[str, str], TpuDeletion] = {}
     gone: list[DeletedEarlier] = []
@@ -188,7 +194,8 @@ def plan_delete(
             failures.append(error)
     if len(failures) == 1 and not planned and not gone:
         raise failures[0]
-    return DeleteResult(tuple(planned.values()), tuple(gone), not_planned=tuple(failures)).summed()
+    plan = DeleteResult(tuple(planned.values()), tuple(gone), not_planned=tuple(failures))
+    return replace(plan, project=api.project).summed()
 
 
 def _plan_everything(api: TpuApi, zone: str | None) -> DeleteResult:
@@ -246,10 +253,9 @@ def delete(
     on_progress: OnProgress = silent,
 ) -> DeleteResult:
     """Delete what was planned, provided that it is still the same, and wait until it is gone."""
-    ended = delete_all(
-        api, plan.tpus, journal=journal, timeout_s=timeout_s, on_progress=on_progress
-    )
-    return replace(plan, tpus=ended, dry_run=False).summed()
+    todo = plan.tpus
+    tpus = delete_all(api, todo, journal=journal, timeout_s=timeout_s, on_progress=on_progress)
+    return replace(plan, tpus=tpus, dry_run=False).summed()
 
 
 def delete_all(
@@ -293,21 +299,19 @@ def _outcome_of(group: ResourceGroup) -> str:
     return COLLECTED if all(each.is_dead for each in group.resources) else DELETED
 
 
+@dataclass
 class _Deleter:
     """One deletion in progress."""
 
-    def __init__(
-        self,
-        api: TpuApi,
-        journal: Journal,
-        planned: TpuDeletion,
-        timeout_s: float,
-        is_unneeded: Callable[[ResourceGroup], bool],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._api, self._journal, self._planned = api, journal, planned
-        self._is_unneeded, self._tell = is_unneeded, tell
-        self._polling = Polling(api.clock, timeout_s=timeout_s)
+    _api: TpuApi
+    _journal: Journal
+    _planned: TpuDeletion
+    _timeout_s: float
+    _is_unneeded: Callable[[ResourceGroup], bool]
+    _tell: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._polling = Polling(self._api.clock, timeout_s=self._timeout_s)
 
     def run(self) -> TpuDeletion:
         """Delete the group and wait until it is gone."""
@@ -318,8 +322,8 @@ class _Deleter:
         if outcome != "left_alone":
             group = self._planned.group
             end = _outcome_of(group) if outcome == "deleted" else COLLECTED
-            for each in group.resources:
-                self._journal.close(each.labels.get(LABEL_CREATE_ID), end, at=self._api.clock.now())
+            for entry in entries_of(self._journal, group.resources):
+                self._journal.close(entry.create_id, end, at=self._api.clock.now())
         return replace(
             self._planned, outcome=outcome, reason=reason, seconds=self._polling.waited_s
         )
@@ -338,8 +342,8 @@ class _Deleter:
             if not sent:
                 if not self._is_unneeded(now):
                     return "left_alone", f"it is {now.resources[0].state} now, and was left alone"
-                for each in now.resources:
-                    self._journal.expect_end(each.labels.get(LABEL_CREATE_ID), _outcome_of(now))
+                for entry in entries_of(self._journal, now.resources):
+                    self._journal.expect_end(entry.create_id, _outcome_of(now))
             try:
                 operation = self._send(now)
             except RateLimitedError as error:

@@ -1,5 +1,7 @@
 """`gc`: find and delete TPUs that cost money or hold chips, names and quota, but serve nobody."""
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -11,9 +13,10 @@ from tpuctl.cloud.delete import (
     delete_all,
     plan_group_deletion,
 )
-from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
 from tpuctl.cloud.lookup import ResourceGroup, group_resources, take_snapshot
 from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Node, QueuedResource, shared
+from tpuctl.cloud.requests import is_of
 from tpuctl.cloud.tpu import expires_at
 from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
@@ -59,11 +62,12 @@ class GcResult(DeletionSummary):
 def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> GcResult:
     """Find everything that is dead, expired or abandoned; changes nothing."""
     seen = take_snapshot(api, zone or ALL_ZONES)
-    now, abandoned = api.clock.now(), _abandoned(api, journal)
+    groups, judge = group_resources(seen), _Judge(api, journal)
+    judge.learn(groups)
     orphans = [
         _orphan(plan_group_deletion(group), reason)
-        for group in group_resources(seen)
-        if (reason := why_orphaned(group, now=now, abandoned=abandoned))
+        for group in groups
+        if (reason := judge.why_orphaned(group))
     ]
     return GcResult(
         tuple(sorted(orphans, key=lambda orphan: (orphan.zone, orphan.name))),
@@ -80,14 +84,12 @@ def delete_orphans(
     on_progress: OnProgress = silent,
 ) -> GcResult:
     """Delete the orphans, each only if it still is one right before; failures are in the result."""
-    abandoned = _abandoned(api, journal)
+    judge = _Judge(api, journal)
     ended = delete_all(
         api,
         found.deletions,
         journal=journal,
-        is_unneeded=lambda group: bool(
-            why_orphaned(group, now=api.clock.now(), abandoned=abandoned)
-        ),
+        is_unneeded=lambda group: bool(judge.why_orphaned(group)),
         on_progress=on_progress,
     )
     orphans = (
@@ -97,14 +99,65 @@ def delete_orphans(
     return replace(found, found=tuple(orphans), acted=True).summed()
 
 
-def why_orphaned(group: ResourceGroup, *, now: datetime, abandoned: frozenset[str]) -> str | None:
-    """Return why nobody needs a group, or None; `abandoned` are create ids.
+class _Judge:
+    """Decides which groups nobody needs.
 
-    A queued resource is deleted with all of its nodes, so it is kept while one of them is needed.
+    Labels can be copied to another TPU. So the labels of a TPU that the journal knows under another
+    name, zone or id, and of TPUs that share a create id, say nothing.
+    """
+
+    def __init__(self, api: TpuApi, journal: Journal) -> None:
+        self._clock = api.clock
+        self._entries = {entry.create_id: entry for entry in journal.entries(api)}
+        self._copied: frozenset[str] = frozenset()
+
+    def learn(self, groups: Sequence[ResourceGroup]) -> None:
+        """Find out which create ids several TPUs have."""
+        places = {
+            (each.labels.get(LABEL_CREATE_ID, ""), each.name, each.zone)
+            for group in groups
+            for each in group.resources
+        }
+        counts = Counter(create_id for create_id, _, _ in places)
+        self._copied = frozenset(create_id for create_id in counts if counts[create_id] > 1)
+
+    def why_orphaned(self, group: ResourceGroup) -> str | None:
+        """Return why nobody needs a group now, or None."""
+        abandoned, copied = set(), set()
+        for each in group.resources:
+            create_id = each.labels.get(LABEL_CREATE_ID, "")
+            entry = self._entries.get(create_id)
+            if entry is None:
+                copied |= {create_id} & self._copied
+            elif not is_of(each, entry):
+                copied.add(create_id)
+            elif entry.phase in ("abandoned", "closed") and not _is_deleted(entry):
+                abandoned.add(create_id)
+        return why_orphaned(
+            group, now=self._clock.now(), abandoned=frozenset(abandoned - copied), copied=copied
+        )
+
+
+def _is_deleted(entry: JournalEntry) -> bool:
+    """Whether its TPU was seen to be gone, so that what has its labels now is a copy."""
+    return entry.phase == "closed" and entry.outcome in (COLLECTED, DELETED)
+
+
+def why_orphaned(
+    group: ResourceGroup,
+    *,
+    now: datetime,
+    abandoned: frozenset[str],
+    copied: Collection[str] = (),
+) -> str | None:
+    """Return why nobody needs a group, or None.
+
+    `abandoned` are create ids, `copied` those of which a TPU in the group has only a copy. A queued
+    resource is deleted with all of its nodes, so it is kept while one of them is needed.
     """
     if any(each.state == "DELETING" for each in group.resources):
         return None
-    of_nodes = [_why_node(node, now, abandoned) for node in group.nodes]
+    of_nodes = [_why_node(node, now, abandoned, copied) for node in group.nodes]
     of_queued = _why_queued(group.queued, abandoned) if group.queued else None
     if group.nodes and not all(of_nodes):
         return None
@@ -112,12 +165,16 @@ def why_orphaned(group: ResourceGroup, *, now: datetime, abandoned: frozenset[st
     return "; ".join(reasons) or None
 
 
-def _why_node(node: Node, now: datetime, abandoned: frozenset[str]) -> str | None:
+def _why_node(
+    node: Node, now: datetime, abandoned: frozenset[str], copied: Collection[str]
+) -> str | None:
     if node.is_dead:
         return f"{node.state}: it will not recover, and holds its name and quota"
-    if node.labels.get(LABEL_CREATE_ID) in abandoned:
+    create_id = node.labels.get(LABEL_CREATE_ID)
+    if create_id in abandoned:
         return "created after its request was cancelled"
-    expires = expires_at(node)
+    # The guard on the TPU trusts no other time to live either.
+    expires = None if create_id is None or create_id in copied else expires_at(node)
     if expires and expires <= now:
         return f"expired {format_duration((now - expires).total_seconds())} ago"
     return None
@@ -130,12 +187,6 @@ def _why_queued(queued: QueuedResource, abandoned: frozenset[str]) -> str | None
     if queued.labels.get(LABEL_CREATE_ID) in abandoned:
         return "its request was cancelled"
     return None
-
-
-def _abandoned(api: TpuApi, journal: Journal) -> frozenset[str]:
-    """Return the ids of the creates whose TPU nobody waits for."""
-    entries = journal.entries(api)
-    return frozenset(e.create_id for e in entries if e.phase in ("abandoned", "closed"))
 
 
 def _orphan(deletion: TpuDeletion, reason: str) -> Orphan:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.models import ALL_ZONES, Listing, Node, QueuedResource
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Listing, Node, QueuedResource
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
@@ -118,7 +118,7 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
     """Find a node by name, or the queued resource of that name that has no node yet.
 
     Without a zone, all are searched. Raises NotFoundError; UsageError where several zones have the
-    name; UnavailableError where a zone that may have it did not answer.
+    name; UnavailableError where a zone that may have it did not answer, even if another one has it.
     """
     if not zone:
         return _search(api, name)
@@ -132,23 +132,27 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
 
 def _search(api: TpuApi, name: str) -> Resource:
     seen = take_snapshot(api, ALL_ZONES)
-    nodes = [node for node in seen.nodes if node.name == name]
-    found: list[Node] | list[QueuedResource] = nodes or [q for q in seen.queued if q.name == name]
+    # In one zone, the node comes before the queued resource that made it.
+    everything: tuple[Resource, ...] = (*seen.queued, *seen.nodes)
+    found = {each.zone: each for each in everything if each.name == name}
+    where = ", ".join(sorted(found))
     if len(found) > 1:
-        zones = ", ".join(sorted(item.zone for item in found))
+        queued = [zone for zone in sorted(found) if isinstance(found[zone], QueuedResource)]
+        note = f" (queued in {', '.join(queued)})" if queued else ""
         raise UsageError(
-            f"{len(found)} TPUs are named {name}: in {zones}.",
-            hint=f"Add the zone to the same command: --zone {found[0].zone}",
+            f"{len(found)} TPUs are named {name}: in {where}{note}.",
+            hint=f"Add the zone to the same command: --zone {min(found)}",
         )
-    if found:
-        return found[0]
+    add = f"Try again later, or name the zone: --zone {min(found, default='Z')}"
+    if missed := ", ".join(seen.unreachable_zones):
+        known = f"{name} is in {where}" if found else f"There is no TPU {name} in any other zone"
+        raise UnavailableError(f"{missed} did not answer, and may have {name}. {known}.", hint=add)
     if seen.failures:
-        raise seen.failures[0]
-    if missed := seen.unreachable_zones:
-        raise UnavailableError(
-            f"There is no TPU {name} in any zone that answered; {', '.join(missed)} did not.",
-            hint="Try again later, or name the zone: --zone Z",
-        )
+        error = seen.failures[0]
+        error.hint = f"{add}. {error.hint or ''}".rstrip()
+        raise error
+    if found:
+        return found[min(found)]
     raise NotFoundError(f"There is no TPU {name} in any zone.", hint="tpuctl list --all-zones")
 
 
@@ -164,7 +168,8 @@ def read_optional(get: Callable[..., T], name: str | None, zone: str) -> T | Non
 
 def identity(resource: Resource) -> tuple[str, datetime]:
     """Return what tells a resource from a later one of the same name in the same zone."""
-    return (resource.id if isinstance(resource, Node) else "", resource.created)
+    own = resource.id if isinstance(resource, Node) else resource.labels.get(LABEL_CREATE_ID, "")
+    return (own, resource.created)
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,25 @@ def read_resource(api: TpuApi, entry: JournalEntry) -> Resource | None:
 
 
 def is_of(resource: Resource, entry: JournalEntry) -> bool:
-    """Whether a resource was created by this very request."""
-    return resource.labels.get(LABEL_CREATE_ID) == entry.create_id
+    """Whether a resource was created by this very request.
+
+    A label can be copied to another TPU, so name and zone must match too, and what is known of the
+    id and the create time.
+    """
+    named = (resource.labels.get(LABEL_CREATE_ID), resource.name, resource.zone)
+    if named != (entry.create_id, entry.name, entry.zone):
+        return False
+    if isinstance(resource, Node) and entry.node_id not in (None, resource.id):
+        return False
+    # Once a queued entry knows its node, `created` is that of the node.
+    is_kind = isinstance(resource, Node) == (entry.kind == "node" or entry.node_id is not None)
+    return not is_kind or entry.created in (None, resource.created)
+
+
+def entries_of(journal: Journal, resources: Iterable[Resource]) -> list[JournalEntry]:
+    """Return the entries of the requests that created some resources."""
+    found = ((each, journal.find(each.labels.get(LABEL_CREATE_ID, ""))) for each in resources)
+    return [entry for resource, entry in found if entry and is_of(resource, entry)]
 
 
 def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource) -> JournalEntry:
@@ -129,7 +146,7 @@ def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resourc
 
     A create is interrupted when no process follows it and nobody was told that it is ready.
     """
-    earlier = journal.find(resource.labels.get(LABEL_CREATE_ID, ""))
+    earlier = next(iter(entries_of(journal, [resource])), None)
     if (
         earlier
         and (earlier.phase != "ready" or earlier.outcome == FOUND)
@@ -143,6 +160,7 @@ def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resourc
             outcome=None,
             missing_since=None,
             created=resource.created,
+            node_id=resource.id if isinstance(resource, Node) else None,
             session=entry.session,
             race=entry.race,
         )
@@ -189,6 +207,9 @@ def _cancel(api: TpuApi, journal: Journal, entry: JournalEntry) -> JournalEntry 
             return _missing(api, journal, entry)
         if resource.state == "DELETING":
             return entry
+        if entry.created is None:
+            node_id = resource.id if isinstance(resource, Node) else None
+            entry = journal.update(entry, created=resource.created, node_id=node_id)
         if entry.kind == "queued":
             api.delete_queued_resource(entry.name, zone=entry.zone, force=True)
         else:
@@ -271,7 +292,8 @@ def _winners(
 def _list_existing(api: TpuApi, entries: Iterable[JournalEntry]) -> dict[str, dict[str, Resource]]:
     """List the zones of some entries, by create id; leaves out zones that do not answer."""
     kinds: dict[str, set[str]] = {}
-    for entry in entries:
+    known = {entry.create_id: entry for entry in entries}
+    for entry in known.values():
         kinds.setdefault(entry.zone, set()).add(entry.kind)
     found: dict[str, dict[str, Resource]] = {}
     for zone, wanted in kinds.items():
@@ -287,7 +309,7 @@ def _list_existing(api: TpuApi, entries: Iterable[JournalEntry]) -> dict[str, di
         found[zone] = {
             each.labels[LABEL_CREATE_ID]: each
             for each in resources
-            if LABEL_CREATE_ID in each.labels
+            if (ours := known.get(each.labels.get(LABEL_CREATE_ID, ""))) and is_of(each, ours)
         }
     return found
 
@@ -306,7 +328,7 @@ def _settle(
         return journal.update(entry, missing_since=None) if entry.missing_since else entry
     known = {"missing_since": None, "created": resource.created}
     if not isinstance(resource, Node):
-        return journal.update(entry, phase="accepted", **known)
+        return journal.update(entry, phase="accepted", node_id=None, **known)
     tpu = describe_node(resource, now=now, emulated=api.emulated)
     if tpu.is_usable or resource.state not in {*_STARTING, "READY"}:
         return journal.update(entry, phase="ready", node_id=resource.id, outcome=FOUND, **known)

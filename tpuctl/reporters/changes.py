@@ -133,10 +133,11 @@ _ENDINGS = {
 def delete_question(plan: DeleteResult) -> str:
     """Ask for permission to delete, naming each TPU and what is saved."""
     if len(plan.tpus) == 1:
-        return f"Delete {_described(plan.tpus[0])}?"
+        return f"In project {plan.project}: delete {_described(plan.tpus[0])}?"
     lines = [f"  {_described(removal)}" for removal in plan.tpus]
     saves = f"This saves {format_usd(plan.saved_usd_per_hour)} per hour."
-    return "\n".join([*lines, f"Delete these {len(plan.tpus)} TPUs? {saves}"])
+    head = f"In project {plan.project}:"
+    return "\n".join([head, *lines, f"Delete these {len(plan.tpus)} TPUs? {saves}"])
 
 
 def render_deletion(result: DeleteResult) -> str:

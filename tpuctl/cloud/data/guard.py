@@ -62,6 +62,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--api", default=os.environ.get("TPUCTL_GUARD_API", API))
     parser.add_argument("--metadata", default=os.environ.get("TPUCTL_GUARD_METADATA", METADATA))
     parser.add_argument("--once", action="store_true", help="look once and say what comes next")
+    parser.set_defaults(first_seen=None)
     return parser.parse_args(arguments)
 
 
@@ -73,6 +74,10 @@ def look(options: argparse.Namespace) -> tuple[float, str]:
     labels = (node or {}).get("labels", {})
     if node is None or labels.get(ID_LABEL) != options.create_id:
         return LONGEST_WAIT_S, f"{path} is not this TPU"
+    identity = node.get("id"), node["createTime"]
+    options.first_seen = options.first_seen or identity
+    if identity != options.first_seen:
+        return LONGEST_WAIT_S, f"{path} is another TPU with a copy of its labels"
     ttl = labels.get(TTL_LABEL, "")
     if not ttl.isdigit():
         return LONGEST_WAIT_S, f"{path} has no time to live"
@@ -81,7 +86,12 @@ def look(options: argparse.Namespace) -> tuple[float, str]:
         return min(left_s, LONGEST_WAIT_S), f"{path} has {left_s} s left"
     if node["state"] != "DELETING":
         queued = node.get("queuedResource")
-        call(options, "DELETE", f"{queued}?force=true" if queued else path, token)
+        maker = call(options, "GET", queued, token)[0] if queued else None
+        specs = (maker or {}).get("tpu", {}).get("nodeSpec", [])
+        made_by = [spec.get("node", {}).get("labels", {}).get(ID_LABEL) for spec in specs]
+        if maker and made_by != [options.create_id]:
+            return LONGEST_WAIT_S, f"{queued} holds more than this TPU"
+        call(options, "DELETE", f"{queued}?force=true" if maker else path, token)
     return AFTER_DELETE_S, f"{path} is over its time: deletion asked for"
 
 
