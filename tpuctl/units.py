@@ -3,7 +3,7 @@
 import math
 import re
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidArgumentError
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
@@ -24,18 +24,23 @@ _BYTES = {
     "tib": 1024**4,
 }
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER_AND_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+# Limits against slips of the keyboard; no TPU lives for a year.
+_MAX_BYTES, _MAX_DURATION_S = 1 << 60, 366 * 86400.0
 
 
 def parse_bytes(text: str) -> int:
     """Read a size such as `128MiB`, `1.5 GB` or `4096`.
 
-    Raises InvalidInputError for anything else, negative sizes included.
+    Raises InvalidArgumentError for anything else, and for a negative or an absurd size.
     """
     match = _NUMBER_AND_UNIT.fullmatch(text.strip().lower())
     if not match or match[2] not in _BYTES:
-        raise InvalidInputError(f"{text!r} is not a size.", hint="Examples: 128MiB, 2GB.")
-    return int(float(match[1]) * _BYTES[match[2]])
+        raise InvalidArgumentError(f"{text!r} is not a size.", hint="Examples: 128MiB, 2GB.")
+    size = float(match[1]) * _BYTES[match[2]]
+    if size > _MAX_BYTES:
+        raise InvalidArgumentError(f"{text!r} is more than {_MAX_BYTES // 1024**4:,} TiB.")
+    return int(size)
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -49,14 +54,17 @@ def format_bytes(size_bytes: float) -> str:
 def parse_duration_s(text: str) -> float:
     """Read a duration such as `90s`, `1h30m` or `250ms`, in seconds.
 
-    A number without a unit is refused. Raises InvalidInputError.
+    A number without a unit is refused. Raises InvalidArgumentError, also for more than a year.
     """
     clean = text.strip().lower().replace(" ", "")
     parts = _NUMBER_AND_UNIT.findall(clean)
     complete = "".join(number + unit for number, unit in parts) == clean
     if not parts or not complete or any(unit not in _SECONDS for _, unit in parts):
-        raise InvalidInputError(f"{text!r} is not a duration.", hint="Examples: 30s, 1h30m.")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        raise InvalidArgumentError(f"{text!r} is not a duration.", hint="Examples: 30s, 1h30m.")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > _MAX_DURATION_S:
+        raise InvalidArgumentError(f"{text!r} is longer than {_MAX_DURATION_S / 86400:.0f} days.")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.api.workers import as_words, print_output, python_warning
+from tpuctl.api.workers import as_words, print_output, python_warning, refuse_unused
 from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud, zone_to_delete_in
+from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, silent
@@ -129,6 +130,7 @@ def list(
     """List TPUs and queued resources in the given zone or the one set, or in all zones."""
     from tpuctl.cloud.list import list_tpus
 
+    refuse_unused({"--zone": zone if all_zones and zone != ALL_ZONES else None}, "with --all-zones")
     where = chosen_zone(zone, all_zones=all_zones)
     return list_tpus(_open(project, on_warning).api, zone=where)
 

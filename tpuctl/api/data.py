@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, silent
 
@@ -85,6 +86,15 @@ def _part(hosts: str, dst: str) -> Part | None:
     return Part(topology.worker, topology.hosts)
 
 
+_CACHE_FLAGS = {
+    "variants": "--variants",
+    "shard_bytes": "--shard-size",
+    "elements": "--elements",
+    "seed": "--seed",
+    "dry_run": "--dry-run",
+}
+
+
 def cache(
     target: str,
     dst: str | Path | None = None,
@@ -102,11 +112,17 @@ def cache(
 
     if address := bucket_of(target):
         from tpuctl.datasets.local_copies import copy_data_set
+        from tpuctl.datasets.models import CacheOptions
 
-        overwrite = options is not None and options.overwrite
+        given = options or CacheOptions()
+        flags = {f.name: getattr(given, f.name) != f.default for f in fields(given)}
+        overwrite = flags.pop("overwrite")
+        unused = {_CACHE_FLAGS[name]: is_set for name, is_set in flags.items()}
+        refuse_unused(unused, "on the copy of a data set")
         return copy_data_set(
             address, dst, limit_bytes=limit_bytes, overwrite=overwrite, on_progress=on_progress
         )
+    refuse_unused({"--limit": limit_bytes}, "on the elements of a pipeline")
     if dst is None:
         raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
     from tpuctl.datasets.cache import cache

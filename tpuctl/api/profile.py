@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
 
@@ -31,12 +32,12 @@ class ProfileCommands:
         *,
         steps: int | None = None,
         seconds: float | None = None,
-        batch_size: int = 32,
-        image_size: int = 224,
+        batch_size: int | None = None,
+        image_size: int | None = None,
         device_step_ms: float | None = None,
         train: bool = False,
         fit: str | None = None,
-        model: str = "images",
+        model: str | None = None,
         verify: bool = False,
         deep: bool = False,
         out: Path | None = None,
@@ -65,6 +66,9 @@ class ProfileCommands:
         if is_program(words):
             refuse_for_programs(
                 {
+                    "--batch-size": batch_size,
+                    "--image-size": image_size,
+                    "--model": model,
                     "--device-step-ms": device_step_ms,
                     "--fit": fit,
                     "--train": train or None,
@@ -77,16 +81,17 @@ class ProfileCommands:
             # Loaded here: a training that is watched needs nothing of it.
             from tpuctl.profiling.profile import profile_target
 
+            refuse_unused({"--model": None if fit else model}, "without --fit")
             profile = profile_target(
                 words[0],
                 steps=steps,
                 seconds=seconds,
-                batch_size=batch_size,
-                image_size=image_size,
+                batch_size=32 if batch_size is None else batch_size,
+                image_size=224 if image_size is None else image_size,
                 device_step_ms=device_step_ms,
                 train=train,
                 fit=fit,
-                model=model,
+                model=model or "images",
                 verify=verify,
                 deep=deep,
                 on_progress=on_progress,
@@ -105,16 +110,17 @@ class ProfileCommands:
     ) -> Profile:
         """Profile a training once a second while it runs, and return the last profile.
 
-        `program` is the id of a process that is being profiled, or a command line to start.
+        `program` is the id of a process that is being profiled, or a command line to start. After
+        `seconds` a program is stopped, and a process is left alone.
         """
         from tpuctl.profiling.program.run import follow, last_of, profile_program
 
         _check_places(out)
         words = [str(program)] if isinstance(program, int) else list(program)
         if len(words) == 1 and words[0].isdigit():
-            profile = last_of(follow(int(words[0])), on_profile)
+            profile = last_of(follow(int(words[0]), seconds), on_profile)
         else:
-            profile = profile_program(words, seconds=seconds, on_look=on_profile)
+            profile = profile_program(words, limit_s=seconds, on_look=on_profile)
         _write(profile, on_progress, out=out)
         return profile
 
@@ -151,7 +157,8 @@ class ProfileCommands:
         from tpuctl.profiling.tpuprof import load
 
         _check_places(html, png)
-        profile = check(load(Path(file)), parse_limits(fail_if))
+        limits = parse_limits(fail_if)
+        profile = check(load(Path(file)), limits)
         _write(profile, on_progress, html=html, png=png)
         return profile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpuctl.api.workers import Workers, as_workers, print_output
+from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
 from tpuctl.remote.hosts import LOCAL
@@ -73,7 +73,7 @@ def launch(
     env: Sequence[str] = (),
     detach: bool = False,
     job: str | None = None,
-    check: bool = True,
+    check: bool | None = None,
     include_secrets: bool = False,
     dry_run: bool = False,
     log: int | None = None,
@@ -106,6 +106,8 @@ def launch(
                 "--detach, --code, --env, --job and --include-secrets need workers.",
                 hint="Add --on NAME.",
             )
+        workers.refuse_login("without --on")
+        refuse_unused({"--check": check, "--no-check": check is False}, "without --on")
         options["cpu_devices"] = cpu_devices
         return _train_here(script, options, dry_run=dry_run, log=log, on_progress=on_progress)
     if cpu_devices:
@@ -123,7 +125,7 @@ def launch(
         plan,
         access,
         job=job,
-        check=check,
+        check=check is not False,
         detach=detach,
         include_secrets=include_secrets,
         sink=sink,

@@ -15,6 +15,7 @@ from tpuctl.remote.hosts import (
     Host,
     find_node,
     parse_hosts,
+    parse_workers,
     pick_workers,
     split_user,
     this_machine,
@@ -22,7 +23,7 @@ from tpuctl.remote.hosts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tpuctl.cloud.models import Node
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
 def python_warning(text: str) -> None:
     """Issue a Python warning: the default for `on_warning`."""
     warnings.warn(text, stacklevel=4)
+
+
+def refuse_unused(options: Mapping[str, object], where: str, *, hint: str = "") -> None:
+    """Raise UsageError for options that were given and have no effect."""
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if given:
+        have = "has" if len(given) == 1 else "have"
+        hint = hint or f"Leave {'it' if len(given) == 1 else 'them'} out."
+        raise UsageError(f"{', '.join(given)} {have} no effect {where}.", hint=hint)
 
 
 def print_output(stream: int, data: bytes) -> None:
@@ -75,9 +85,12 @@ class Workers:
         from tpuctl.remote.keys import open_access
 
         jump = parse_hosts(self.jump)[0] if self.jump else None
+        parse_workers(self.worker)
         if self.hosts and self.name:
             raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
         if self.hosts:
+            given = {"--zone": self.zone, "--project": self.project}
+            refuse_unused({**given, "--internal-ip": self.internal_ip}, "with --host")
             found = pick_workers(parse_hosts(self.hosts), self.worker)
             return (
                 self._with_options(found),
@@ -91,8 +104,21 @@ class Workers:
     def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
         """Do the same as `reach`, or return this machine alone, which needs no access."""
         if self.name == LOCAL and not self.hosts:
+            self.refuse_login("on this machine")
             return (this_machine(),), None
         return self.reach()[:2]
+
+    def refuse_login(self, where: str) -> None:
+        """Raise UsageError for options that only workers elsewhere need."""
+        given = {
+            "--worker": None if self.worker == "all" else self.worker,
+            "--key": self.key,
+            "--jump": self.jump,
+            "--zone": self.zone,
+            "--project": self.project,
+            "--internal-ip": self.internal_ip,
+        }
+        refuse_unused(given, where)
 
     def _reach_tpu(
         self, target: str, jump: Host | None
@@ -144,23 +170,28 @@ def run(
     chdir: str | None = None,
     detach: bool = False,
     job: str | None = None,
-    check: bool = True,
-    log_bytes: int = 1 << 30,
+    check: bool | None = None,
+    log_bytes: int | None = None,
     sink: Sink = print_output,
 ) -> RunResults | StartedJob:
     """Run a command on every worker at once; exit codes and failures are in the result.
 
     Variables in `env` are K=V, or K for its value here. With `detach` or a name for the `job`, it
-    keeps running: see `logs` and `stop`; each worker keeps the last `log_bytes` of its log (0: all
-    of it). `sink` receives the output.
+    keeps running: see `logs` and `stop`; unless `check` is False, every worker is checked first, and
+    each keeps the last `log_bytes` of its log (default 1 GiB; 0: all of it). `sink` receives the
+    output.
     """
     from tpuctl.remote.jobs import start_job
     from tpuctl.remote.run import plan_command, run_command
 
+    if not (detach or job):
+        unused = {"--check": check, "--no-check": check is False, "--log-limit": log_bytes}
+        refuse_unused(unused, "without a job", hint="Add --detach.")
     planned = plan_command(as_words(command), env=list(env), folder=chdir)
     hosts, access, _ = as_workers(where).reach()
     if detach or job:
-        return start_job(hosts, planned, access, job=job, check=check, log_bytes=log_bytes)
+        size = 1 << 30 if log_bytes is None else log_bytes
+        return start_job(hosts, planned, access, job=job, check=check is not False, log_bytes=size)
     return run_command(hosts, planned, access, sink=sink)
 
 
@@ -205,8 +236,10 @@ def logs(
     `follow` continues until the job ends, across broken connections; the result then has its exit
     code. `tail` is how many of the last lines to begin with.
     """
+    from tpuctl.remote.jobs import check_job
     from tpuctl.remote.logs import read_logs
 
+    check_job(job)
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
 
@@ -221,8 +254,9 @@ def jobs(where: str | Workers) -> Jobs:
 
 def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0) -> StoppedJob:
     """Stop a job, by default the newest, and all its processes: TERM, then KILL after `grace_s`."""
-    from tpuctl.remote.jobs import stop_job
+    from tpuctl.remote.jobs import check_job, stop_job
 
+    check_job(job)
     hosts, access, _ = as_workers(where).reach()
     return stop_job(hosts, access, job=job, grace_s=grace_s)
 

@@ -12,7 +12,6 @@ from tpuctl.cli.progress import bars, states
 from tpuctl.reporters import changes
 from tpuctl.reporters import tpus as report
 from tpuctl.reporters.types import render_quotas
-from tpuctl.units import parse_duration_s
 
 
 def list_(
@@ -63,7 +62,7 @@ def wait(
             name,
             cast(Any, until),
             zone=zone,
-            timeout_s=parse_duration_s(timeout) if timeout else None,
+            timeout_s=timeout,
             project=project,
             on_progress=on_progress,
             on_warning=output.warn,
@@ -96,7 +95,7 @@ def delete(
             *(names or ()),
             everything=everything,
             zone=zone,
-            timeout_s=parse_duration_s(timeout) if timeout else None,
+            timeout_s=timeout,
             project=project,
             dry_run=dry_run,
             confirm=partial(output.confirm_plan, changes.delete_question, yes=yes),

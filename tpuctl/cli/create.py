@@ -9,7 +9,7 @@ import typer
 
 from tpuctl.api import cloud
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Project, Yes
+from tpuctl.cli.options import DryRun, Project, Yes, positive, positive_seconds, seconds
 from tpuctl.cli.progress import states
 from tpuctl.cloud.create import Choice
 from tpuctl.cloud.follow import ZoneAttempt
@@ -20,7 +20,6 @@ from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.reporters import changes as report
 from tpuctl.storage.local import open_regular
-from tpuctl.units import parse_duration_s
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new TPU.")]
 Type = Annotated[
@@ -44,14 +43,20 @@ Queued = Annotated[
     bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
 ]
 Ttl = Annotated[
-    str | None,
+    float | None,
     typer.Option(
-        metavar="TIME", help="Time to live, such as 4h, then it is deleted. Default: none."
+        parser=positive_seconds,
+        metavar="TIME",
+        help="Time to live, such as 4h, then it is deleted. Default: none.",
     ),
 ]
 MaxUsd = Annotated[
     float | None,
-    typer.Option(metavar="USD", help="Budget in USD; the TPU is deleted when it is spent."),
+    typer.Option(
+        parser=positive,
+        metavar="USD",
+        help="Budget in USD; the TPU is deleted when it is spent.",
+    ),
 ]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
@@ -77,8 +82,12 @@ Bucket = Annotated[
 ]
 Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Maximum wait per zone. Default: 15m; none with --queued."),
+    float | None,
+    typer.Option(
+        parser=seconds,
+        metavar="TIME",
+        help="Maximum wait per zone. Default: 15m; none with --queued.",
+    ),
 ]
 
 
@@ -124,7 +133,7 @@ def create(
             spot=spot,
             reserved=reserved,
             queued=queued,
-            ttl_s=optional_seconds(ttl),
+            ttl_s=ttl,
             max_usd=max_usd,
             runtime_version=runtime_version,
             network=network,
@@ -137,7 +146,7 @@ def create(
             startup_script=_read(startup_script) if startup_script else None,
             bucket=bucket,
             wait=wait,
-            timeout_s=optional_seconds(timeout),
+            timeout_s=timeout,
             project=project,
             dry_run=dry_run,
             check=False,
@@ -148,11 +157,6 @@ def create(
             on_warning=output.warn,
         )
     output.show(result, report.render_create_plan if dry_run else report.render_created)
-
-
-def optional_seconds(text: str | None) -> float | None:
-    """Parse an optional duration."""
-    return parse_duration_s(text) if text else None
 
 
 class _Dialogue:

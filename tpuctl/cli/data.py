@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 import tpuctl
-from tpuctl.api.workers import Workers
+from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import DryRun, Project, Zone, command, examples
 from tpuctl.cli.progress import bars
@@ -225,8 +225,9 @@ def serve(
     host: workers.Host = None,
     worker: workers.Worker = "all",
     python: Annotated[
-        str, Option(metavar="FILE", help="Python with TensorFlow on those machines.")
-    ] = "python3",
+        str | None,
+        Option(metavar="FILE", help="Python with TensorFlow on those machines. Default: python3."),
+    ] = None,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -240,11 +241,14 @@ def serve(
         tpuctl data serve --host me@10.0.0.5,me@10.0.0.6
     """
     where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    if not (name or host):
+        where.refuse_login("on this machine")
+        refuse_unused({"--python": python}, "on this machine")
     tpuctl.data.serve(
         where if name or host else None,
         workers=count,
         port=port,
-        python=python,
+        python=python or "python3",
         on_ready=lambda service: output.show_early(service, report.render_service),
         note=output.note,
     )

@@ -1,12 +1,55 @@
 """Options that every command has, options that several share, and how a command is registered."""
 
 import inspect
+import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
+
+from tpuctl.errors import InvalidArgumentError
+from tpuctl.units import parse_bytes, parse_duration_s
+
+T = TypeVar("T")
+
+
+def parser(parse: Callable[[str], T]) -> Callable[[Any], T]:
+    """Make the parser of an option: what cannot be read is wrong usage, with the option's name."""
+
+    def read(value: Any) -> T:
+        if not isinstance(value, str):
+            # A default.
+            return value  # type: ignore[no-any-return]
+        try:
+            return parse(value)
+        except InvalidArgumentError as error:
+            raise typer.BadParameter(f"{error} {error.hint or ''}".rstrip()) from error
+
+    return read
+
+
+def _parse_positive_duration_s(text: str) -> float:
+    if not (seconds := parse_duration_s(text)):
+        raise InvalidArgumentError(f"{text!r} is not longer than 0 s.")
+    return seconds
+
+
+def _parse_positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise InvalidArgumentError(f"{text!r} is not a finite number greater than 0.")
+    return number
+
+
+seconds = parser(parse_duration_s)
+positive_seconds = parser(_parse_positive_duration_s)
+size_bytes = parser(parse_bytes)
+positive = parser(_parse_positive)
 
 Name = Annotated[str, Argument(metavar="NAME", help="Name of the TPU.")]
 Project = Annotated[str | None, Option(help="Google Cloud project. Default: the project setting.")]
@@ -14,7 +57,10 @@ Zone = Annotated[
     str | None,
     Option(help="Zone such as us-central1-a; - for all zones. Default: the zone setting."),
 ]
-Timeout = Annotated[str | None, Option(metavar="TIME", help="Maximum wait, such as 90s or 1h30m.")]
+Timeout = Annotated[
+    float | None,
+    Option(parser=seconds, metavar="TIME", help="Maximum wait, such as 90s or 1h30m."),
+]
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip confirmation.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done, without doing it.")]
 

@@ -7,8 +7,9 @@ import typer
 from typer import Argument, Option
 
 import tpuctl
+from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import command, examples
+from tpuctl.cli.options import command, examples, positive
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import profile as report
 
@@ -32,7 +33,7 @@ Target = Annotated[
     ),
 ]
 Seconds = Annotated[
-    float | None, Option(metavar="S", min=0.5, help="Seconds to measure. Default: 10.")
+    float | None, Option(parser=positive, metavar="S", help="Seconds to measure. Default: 10.")
 ]
 HtmlPath = Annotated[
     Path | None, Option(metavar="FILE", help="Write the report to this HTML file.")
@@ -54,12 +55,16 @@ def run(
     target: Target,
     steps: Annotated[int | None, Option(metavar="N", min=1, help="Steps to measure.")] = None,
     seconds: Seconds = None,
-    batch_size: Annotated[int, Option(metavar="N", min=1, help="Examples per step.")] = 32,
+    batch_size: Annotated[
+        int | None, Option(metavar="N", min=1, help="Examples per step. Default: 32.")
+    ] = None,
     image_size: Annotated[
-        int, Option(metavar="PIXELS", min=1, help="Size of images after the resize.")
-    ] = 224,
+        int | None,
+        Option(metavar="PIXELS", min=1, help="Size of images after the resize. Default: 224."),
+    ] = None,
     device_step_ms: Annotated[
-        float | None, Option(metavar="MS", help="Device time per step in milliseconds.")
+        float | None,
+        Option(parser=positive, metavar="MS", help="Device time per step in milliseconds."),
     ] = None,
     train: Annotated[
         bool, Option("--train", help="Measure the time of a real training step.")
@@ -67,7 +72,10 @@ def run(
     fit: Annotated[
         str | None, Option(metavar="TYPE", help="Compile the step for a TPU such as v5e-8.")
     ] = None,
-    model: Annotated[str, Option(help="What --fit compiles: a target of tpuctl fit.")] = "images",
+    model: Annotated[
+        str | None,
+        Option(help="What --fit compiles: a target of tpuctl fit. Default: images."),
+    ] = None,
     verify: Annotated[
         bool, Option("--verify", help="Measure with and without each piece of advice.")
     ] = False,
@@ -115,7 +123,12 @@ def watch(
         ),
     ],
     seconds: Annotated[
-        float | None, Option(metavar="S", min=0.5, help="Stop the program after S seconds.")
+        float | None,
+        Option(
+            parser=positive,
+            metavar="S",
+            help="Stop after S seconds, even if no step was found; a program is ended too.",
+        ),
     ] = None,
     out: OutPath = None,
 ) -> None:
@@ -174,6 +187,7 @@ def show(
         tpuctl profile show before.tpuprof
         tpuctl profile show before.tpuprof --html report.html --png report.png
     """
+    refuse_unused({"--csv": csv and output.as_json()}, "with --json")
     result = tpuctl.profile.show(
         file, html=html, png=png, fail_if=fail_if or (), on_progress=output.note_message
     )

@@ -8,9 +8,17 @@ import typer
 from typer import Argument, Option
 
 import tpuctl
-from tpuctl.api.workers import Workers
+from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Zone, command, examples, parsed_by
+from tpuctl.cli.options import (
+    DryRun,
+    Project,
+    Zone,
+    command,
+    examples,
+    parsed_by,
+    positive,
+)
 from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
 from tpuctl.reporters import training as report
@@ -104,7 +112,7 @@ def launch(
     job: Annotated[
         str | None, Option(metavar="JOB", help="Name for the job on the workers.")
     ] = None,
-    check: workers.Check = True,
+    check: workers.Check = None,
     include_secrets: workers.IncludeSecrets = False,
     key: workers.Key = None,
     jump: workers.Jump = None,
@@ -183,7 +191,8 @@ def fit(
         bool, Option("--verify", help="If it does not fit, compile the suggested changes.")
     ] = False,
     timeout: Annotated[
-        float, Option(metavar="S", min=1, help="Time limit for your code, in seconds.")
+        float,
+        Option(parser=positive, metavar="S", help="Time limit for your code, in seconds."),
     ] = 300,
 ) -> None:
     """Compile for a TPU you do not have: does it fit, and how fast?
@@ -226,6 +235,12 @@ def run_bench(
 ) -> None:
     """Measure how fast this machine trains at several batch sizes."""
     if context.invoked_subcommand is not None:
+        given = {name: context.get_parameter_source(name) for name in context.params}
+        unused = [name for name, source in given.items() if source and source.name == "COMMANDLINE"]
+        refuse_unused(
+            {f"--{name.replace('_', '-')}": True for name in unused},
+            f"with {context.invoked_subcommand}",
+        )
         return
     with bars() as on_progress:
         result = tpuctl.bench(

@@ -7,15 +7,13 @@ import typer
 
 from tpuctl.api import cloud
 from tpuctl.cli import output, workers
-from tpuctl.cli.create import optional_seconds
-from tpuctl.cli.options import DryRun, Project, Yes
+from tpuctl.cli.options import DryRun, Project, Yes, positive, positive_seconds
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
 from tpuctl.errors import UsageError
 from tpuctl.reporters import changes as report
 from tpuctl.supervise.plan import WatchPlan
-from tpuctl.units import parse_duration_s
 
 Words = Annotated[
     list[str] | None,
@@ -28,11 +26,21 @@ MaxCrashes = Annotated[
     int, typer.Option(metavar="K", min=1, help="Give up after the job has failed K times.")
 ]
 HangAfter = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Restart if a worker prints nothing for this long: 15m."),
+    float | None,
+    typer.Option(
+        parser=positive_seconds,
+        metavar="TIME",
+        help="Restart if a worker prints nothing for this long: 15m.",
+    ),
 ]
 BadHostAfter = Annotated[
-    str, typer.Option(metavar="TIME", help="Replace the TPU if a worker is lost for this long.")
+    float,
+    typer.Option(
+        parser=positive_seconds,
+        metavar="TIME",
+        show_default=False,
+        help="Replace the TPU if a worker is lost for this long. Default: 10m.",
+    ),
 ]
 Type = Annotated[
     str | None,
@@ -59,10 +67,16 @@ Queued = Annotated[
     typer.Option("--queued/--no-queued", help="Create queued resources. Default: as now."),
 ]
 Ttl = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Time to live of each TPU: 4h. Default: as now.")
+    float | None,
+    typer.Option(
+        parser=positive_seconds,
+        metavar="TIME",
+        help="Time to live of each TPU: 4h. Default: as now.",
+    ),
 ]
 MaxUsd = Annotated[
-    float | None, typer.Option(metavar="USD", help="Total budget in USD for all TPUs.")
+    float | None,
+    typer.Option(parser=positive, metavar="USD", help="Total budget in USD for all TPUs."),
 ]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the runtime version.")
@@ -82,7 +96,7 @@ def watch(
     env: Env = None,
     max_crashes: MaxCrashes = 3,
     hang_after: HangAfter = None,
-    bad_host_after: BadHostAfter = "10m",
+    bad_host_after: BadHostAfter = 600.0,
     accelerator_type: Type = None,
     zone: Zone = None,
     zones: Zones = None,
@@ -118,14 +132,14 @@ def watch(
         folder=chdir,
         env=env or [],
         max_crashes=max_crashes,
-        hang_after_s=optional_seconds(hang_after),
-        bad_host_after_s=parse_duration_s(bad_host_after),
+        hang_after_s=hang_after,
+        bad_host_after_s=bad_host_after,
         include_secrets=include_secrets,
         accelerator_type=accelerator_type,
         zone=join_zone_options(zone, zones),
         spot=spot,
         queued=queued,
-        ttl_s=optional_seconds(ttl),
+        ttl_s=ttl,
         max_usd=max_usd,
         runtime_version=runtime_version,
         delete_at_end=delete,

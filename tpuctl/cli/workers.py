@@ -8,12 +8,19 @@ from typing import Annotated
 from typer import Argument, Option
 
 import tpuctl
-from tpuctl.api.workers import Workers
+from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Project, Yes, Zone
+from tpuctl.cli.options import (
+    DryRun,
+    Project,
+    Yes,
+    Zone,
+    positive_seconds,
+    seconds,
+    size_bytes,
+)
 from tpuctl.cli.progress import bars, screen
 from tpuctl.reporters import workers as report
-from tpuctl.units import parse_bytes, parse_duration_s
 
 Name = Annotated[
     str | None, Argument(metavar="[NAME]", help="Name of a TPU; USER@NAME logs in as USER.")
@@ -48,8 +55,19 @@ IncludeSecrets = Annotated[
     bool, Option("--include-secrets", help="Copy files that may hold keys or passwords, too.")
 ]
 Chdir = Annotated[str | None, Option(metavar="DIR", help="Folder to run the command in.")]
-Check = Annotated[bool, Option(help="Check every worker before starting a job.")]
-Grace = Annotated[str, Option(metavar="TIME", help="Time between TERM and KILL, such as 30s.")]
+Check = Annotated[
+    bool | None,
+    Option("--check/--no-check", help="Check every worker before starting a job. Default: check."),
+]
+Grace = Annotated[
+    float,
+    Option(
+        parser=seconds,
+        metavar="TIME",
+        show_default=False,
+        help="Time between TERM and KILL, such as 30s. Default: 10s.",
+    ),
+]
 
 
 def run(
@@ -62,10 +80,15 @@ def run(
         bool, Option("--detach", help="Start a job that keeps running, and return.")
     ] = False,
     job: NewJob = None,
-    check: Check = True,
+    check: Check = None,
     log_limit: Annotated[
-        str, Option(metavar="SIZE", help="Maximum log size per worker; 0 for no limit.")
-    ] = "1GiB",
+        int | None,
+        Option(
+            parser=size_bytes,
+            metavar="SIZE",
+            help="Maximum log size of a job per worker; 0 for no limit. Default: 1GiB.",
+        ),
+    ] = None,
     key: Key = None,
     jump: Jump = None,
     zone: Zone = None,
@@ -89,7 +112,7 @@ def run(
         detach=detach,
         job=job,
         check=check,
-        log_bytes=parse_bytes(log_limit),
+        log_bytes=log_limit,
         sink=output.worker_sink(),
     )
     output.show(result, report.render_run)
@@ -160,6 +183,8 @@ def logs(
     """
     where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
     if all_jobs:
+        given = {"--job": job, "--follow": follow, "--tail": tail}
+        refuse_unused(given, "with --list, which shows no output")
         output.show(tpuctl.jobs(where), report.render_jobs)
         return
     sink, note = output.worker_sink(), output.note
@@ -172,7 +197,7 @@ def stop(
     host: Host = None,
     worker: Worker = "all",
     job: Job = None,
-    grace: Grace = "10s",
+    grace: Grace = 10.0,
     key: Key = None,
     jump: Jump = None,
     zone: Zone = None,
@@ -186,7 +211,7 @@ def stop(
         tpuctl stop my-tpu --job train --grace 60s
     """
     where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
-    result = tpuctl.stop(where, job=job, grace_s=parse_duration_s(grace))
+    result = tpuctl.stop(where, job=job, grace_s=grace)
     output.show(result, report.render_stopped_job)
 
 
@@ -217,7 +242,10 @@ def top(
     host: Host = None,
     worker: Worker = "all",
     once: Annotated[bool, Option("--once", help="Show it once, as --json and a pipe do.")] = False,
-    interval: Annotated[str, Option(metavar="TIME", help="Time between updates.")] = "2s",
+    interval: Annotated[
+        float | None,
+        Option(parser=positive_seconds, metavar="TIME", help="Time between updates. Default: 2s."),
+    ] = None,
     sudo: Sudo = False,
     key: Key = None,
     jump: Jump = None,
@@ -232,11 +260,13 @@ def top(
         tpuctl top local --once
     """
     where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    if once or output.as_json():
+        refuse_unused({"--interval": interval}, "with --once and --json")
     if once or output.as_json() or not sys.stdout.isatty():
         output.show(tpuctl.top(where, sudo=sudo), report.render_usage)
         return
     with screen(report.render_live_usage) as show:
-        tpuctl.top(where, sudo=sudo, interval_s=parse_duration_s(interval), on_usage=show)
+        tpuctl.top(where, sudo=sudo, interval_s=interval or 2.0, on_usage=show)
 
 
 def free(
@@ -246,7 +276,7 @@ def free(
     yes: Yes = False,
     dry_run: DryRun = False,
     sudo: Sudo = False,
-    grace: Grace = "10s",
+    grace: Grace = 10.0,
     key: Key = None,
     jump: Jump = None,
     zone: Zone = None,
@@ -262,6 +292,5 @@ def free(
     """
     where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
     confirm = partial(output.confirm_plan, report.free_question, yes=yes)
-    grace_s = parse_duration_s(grace)
-    held = tpuctl.free(where, dry_run=dry_run, sudo=sudo, grace_s=grace_s, confirm=confirm)
+    held = tpuctl.free(where, dry_run=dry_run, sudo=sudo, grace_s=grace, confirm=confirm)
     output.show(held, report.render_held)

@@ -23,6 +23,7 @@ from tpuctl.cloud.models import (
     Operation,
     QueuedResource,
     Quota,
+    segment,
 )
 from tpuctl.cloud.retry import RetryPolicy
 from tpuctl.errors import InvalidInputError
@@ -67,7 +68,7 @@ class GoogleTpuApi:
     """The v2 Cloud TPU API through google-cloud-tpu."""
 
     def __init__(self, connection: Connection, *, project: str, policy: RetryPolicy) -> None:
-        self.project = protos.segment("project", project)
+        self.project = segment("project", project)
         self.endpoint = connection.endpoint.address
         self.emulated = connection.endpoint.is_local
         self.clock: Clock = connection.clock
@@ -81,7 +82,7 @@ class GoogleTpuApi:
         """Create a node. Repeating the same request raises AlreadyExistsError."""
         message = tpu_v2.CreateNodeRequest(
             parent=self._zone(request.zone),
-            node_id=protos.segment("TPU", request.name),
+            node_id=segment("TPU", request.name),
             node=protos.node_message(request),
         )
         with self._doing("create TPU", request.name, request.zone):
@@ -140,7 +141,7 @@ class GoogleTpuApi:
         parent = self._zone(request.zone)
         message = tpu_v2.CreateQueuedResourceRequest(
             parent=parent,
-            queued_resource_id=protos.segment("queued resource", request.name),
+            queued_resource_id=segment("queued resource", request.name),
             queued_resource=protos.queued_resource_message(
                 request, parent=parent, valid_for_s=valid_for_s
             ),
@@ -217,7 +218,7 @@ class GoogleTpuApi:
         with quietly():
             from tpuctl.cloud._google_quotas import read_bucket_location
 
-        with self._doing("read the location of bucket", protos.segment("bucket", bucket)):
+        with self._doing("read the location of bucket", segment("bucket", bucket)):
             return read_bucket_location(
                 bucket, self.project, self._connection, deadline_s=self._read_s
             )
@@ -227,14 +228,14 @@ class GoogleTpuApi:
         return {"timeout": self._read_s, "retry": None}
 
     def _zone(self, zone: str) -> str:
-        zone = zone if zone == ALL_ZONES else protos.segment("zone", zone)
+        zone = zone if zone == ALL_ZONES else segment("zone", zone)
         return f"projects/{self.project}/locations/{zone}"
 
     def _node(self, name: str, zone: str) -> str:
-        return f"{self._zone(zone)}/nodes/{protos.segment('TPU', name)}"
+        return f"{self._zone(zone)}/nodes/{segment('TPU', name)}"
 
     def _queued_resource(self, name: str, zone: str) -> str:
-        return f"{self._zone(zone)}/queuedResources/{protos.segment('queued resource', name)}"
+        return f"{self._zone(zone)}/queuedResources/{segment('queued resource', name)}"
 
     def _doing(self, what: str, name: str, zone: str = "") -> AbstractContextManager[None]:
         """Translate the errors of a request, and say in them what was being done."""

@@ -1,6 +1,5 @@
 """Convert between the messages of google-cloud-tpu and our models."""
 
-import re
 import uuid
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -14,7 +13,6 @@ from tpuctl.cloud import models
 from tpuctl.cloud._google_channel import error_of_status
 from tpuctl.cloud.error_table import RequestContext
 from tpuctl.cloud.models import LABEL_CREATE_ID
-from tpuctl.errors import InvalidInputError
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -37,13 +35,6 @@ def last(resource_name: str) -> str:
 def zone_of(resource_name: str) -> str:
     """Return the zone in a resource name."""
     return resource_name.partition("/locations/")[2].partition("/")[0]
-
-
-def segment(kind: str, text: str) -> str:
-    """Check that a project, zone or name is safe as a part of a resource name."""
-    if not re.fullmatch(r"[\w.~%+:-]{1,128}", text, re.ASCII) or not text.strip("."):
-        raise InvalidInputError(f"{text!r} is not a valid {kind} name.")
-    return text
 
 
 def node_of(node: Any) -> models.Node:

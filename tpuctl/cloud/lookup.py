@@ -10,7 +10,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Listing, Node, QueuedResource
+from tpuctl.cloud.models import (
+    ALL_ZONES,
+    LABEL_CREATE_ID,
+    Listing,
+    Node,
+    QueuedResource,
+    segment,
+)
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
@@ -120,6 +127,7 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
     Without a zone, all are searched. Raises NotFoundError; UsageError where several zones have the
     name; UnavailableError where a zone that may have it did not answer, even if another one has it.
     """
+    segment("TPU", name)
     if not zone:
         return _search(api, name)
     found = read_optional(api.get_node, name, zone) or read_optional(

@@ -1,10 +1,11 @@
 """The objects of the Cloud TPU API as we see them, and the labels that we put on TPUs."""
 
+import re
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import InvalidArgumentError, TpuctlError
 
 # The service allows lower-case letters, digits, `-` and `_` in a label value, at most 63 of them.
 LABEL_CREATE_ID = "tpuctl-create"
@@ -35,6 +36,13 @@ def shared(cls: type, source: object) -> dict[str, Any]:
     """Return those attributes of an object that are also fields of a dataclass, by name."""
     names = (field.name for field in fields(cls))
     return {name: getattr(source, name) for name in names if hasattr(source, name)}
+
+
+def segment(kind: str, text: str) -> str:
+    """Check that a project, zone or name is safe as a part of a resource name."""
+    if not re.fullmatch(r"[\w.~%+:-]{1,128}", text, re.ASCII) or not text.strip("."):
+        raise InvalidArgumentError(f"{text!r} is not a valid {kind} name.")
+    return text
 
 
 def region_of(zone: str) -> str:

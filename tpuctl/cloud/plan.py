@@ -16,7 +16,7 @@ from tpuctl.cloud.models import (
     region_of,
     shared,
 )
-from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.errors import InvalidArgumentError, InvalidInputError, UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
 from tpuctl.outcome import Outcome
 from tpuctl.units import format_duration
@@ -182,11 +182,11 @@ def offer_in(zone: str, kind: AcceleratorType, options: CreateOptions) -> Offer:
 
 
 def parse_data_disk(text: str) -> DataDisk:
-    """Parse `source=PATH[,mode=read-only]`, gcloud's syntax; raises InvalidInputError."""
+    """Parse `source=PATH[,mode=read-only]`, gcloud's syntax; raises InvalidArgumentError."""
     words = dict(word.partition("=")[::2] for word in text.split(","))
     source, mode = words.pop("source", ""), words.pop("mode", "read-write")
     if words or mode not in _DISK_MODES or not _DISK.fullmatch(source):
-        raise InvalidInputError(
+        raise InvalidArgumentError(
             f"{text!r} is not a valid data disk.",
             hint="--data-disk source=projects/P/zones/Z/disks/NAME,mode=read-only (or read-write)",
         )
@@ -228,14 +228,14 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
 
 def _check_names(options: CreateOptions) -> None:
     if not _NAME.fullmatch(options.name):
-        raise InvalidInputError(
+        raise InvalidArgumentError(
             f"{options.name!r} is not a valid TPU name.",
             hint="Use at most 63 lower-case letters, digits and '-'; start with a letter, do not "
             "end with '-'.",
         )
     for zone in options.zones:
         if not _NAME.fullmatch(zone):
-            raise InvalidInputError(
+            raise InvalidArgumentError(
                 f"{zone!r} is not a valid zone.", hint="Write a zone like us-central1-a."
             )
     if len(set(options.zones)) < len(options.zones):
@@ -244,12 +244,12 @@ def _check_names(options: CreateOptions) -> None:
 
 def _check_labels(wanted: Mapping[str, str]) -> None:
     if len(wanted) > _MAX_LABELS:
-        raise InvalidInputError(f"Too many labels: {len(wanted)}; the limit is {_MAX_LABELS}.")
+        raise InvalidArgumentError(f"Too many labels: {len(wanted)}; the limit is {_MAX_LABELS}.")
     for key, value in wanted.items():
         if key.startswith("tpuctl-"):
-            raise InvalidInputError(f"The label {key!r} is reserved: tpuctl- labels are ours.")
+            raise InvalidArgumentError(f"The label {key!r} is reserved: tpuctl- labels are ours.")
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise InvalidInputError(
+            raise InvalidArgumentError(
                 f"{key}={value} is not a valid label.",
                 hint="Use at most 63 lower-case letters, digits, '-' and '_' in a key and in a "
                 "value; start a key with a letter.",
@@ -259,18 +259,18 @@ def _check_labels(wanted: Mapping[str, str]) -> None:
 def _check_limits(options: CreateOptions) -> None:
     for name, limit in (("--ttl", options.ttl_s), ("--max-usd", options.max_usd)):
         if limit is not None and not (math.isfinite(limit) and limit > 0):
-            raise InvalidInputError(
+            raise InvalidArgumentError(
                 f"{name} must be a finite number greater than 0.",
                 hint="For example --ttl 4h or --max-usd 20; leave both out for no limit.",
             )
     if options.ttl_s is not None and options.ttl_s < 1:
-        raise InvalidInputError("--ttl must be at least 1s.")
+        raise InvalidArgumentError("--ttl must be at least 1s.")
 
 
 def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
     """Choose the generation's default version, or check the given one."""
     if wanted is None and kind.runtime_version is None:
-        raise InvalidInputError(
+        raise InvalidArgumentError(
             f"The Cloud TPU API does not offer {kind.generation}: "
             f"{kind.note or 'no runtime version is known'}",
             hint="To see the types that it offers: tpuctl types",
@@ -283,7 +283,7 @@ def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
         if family["runtime_version"] == wanted
     ]
     if owners and kind.generation not in owners:
-        raise InvalidInputError(
+        raise InvalidArgumentError(
             f"{wanted} is the runtime version of {', '.join(owners)}, not of {kind.generation}.",
             hint=f"Leave out --runtime-version to use {kind.runtime_version}.",
         )

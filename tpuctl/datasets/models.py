@@ -81,6 +81,10 @@ class PresizeOptions:
             )
         if self.steal and self.engine == "beam":
             raise UsageError("--steal is for --engine processes: Beam deals out shards itself.")
+        if self.beam and self.engine != "beam":
+            raise UsageError("--beam has no effect without --engine beam.", hint="Add it.")
+        if self.quality != 95 and self.encode not in ("jpeg", "webp"):
+            raise UsageError(f"--quality has no effect with --encode {self.encode}.")
         allowed_bad(self.max_bad, 1)
 
 

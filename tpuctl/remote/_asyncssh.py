@@ -14,6 +14,7 @@ from typing import Any
 
 from tpuctl.errors import (
     HostKeyError,
+    InvalidArgumentError,
     InvalidInputError,
     MissingExtraError,
     TpuctlError,
@@ -356,13 +357,16 @@ def _auth_error(host: Host, keys: _Keys, login_hint: str | None) -> WorkerAuthEr
     return WorkerAuthError(f"{host.label} {what} (user {host.user}).", hint=hint)
 
 
-def _unreachable_error(host: Host, error: Exception, connect_s: float) -> WorkerUnreachableError:
+def _unreachable_error(host: Host, error: Exception, connect_s: float) -> TpuctlError:
     hint = "Check that it is READY and that a firewall rule allows SSH, or use --jump user@ip."
     if isinstance(error, ConnectionRefusedError):
         what = "refuses connections"
         hint = "It may still be booting: try again in a minute, or check that sshd is running."
     elif isinstance(error, socket.gaierror):
         what, hint = "has an unknown host name", "Check the spelling of the name."
+        if host.is_own and error.errno != socket.EAI_AGAIN:
+            # A name server said that there is no such name: waiting does not help.
+            return InvalidArgumentError(f"{host.label} {what}.", hint=hint)
     elif isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         what = f"did not answer within {connect_s:g} s"
     else:

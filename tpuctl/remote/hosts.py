@@ -86,19 +86,26 @@ def _parse_host(index: int, word: str, text: str) -> Host:
     return Host(index, address, user, port, target=f"--host {text}", is_own=True)
 
 
+def parse_workers(wanted: str) -> tuple[tuple[int, int], ...] | None:
+    """Read numbers and ranges such as `0,2-3`; None for `all`. Raises UsageError."""
+    if wanted == "all":
+        return None
+    found = [re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part) for part in wanted.split(",")]
+    if not all(found):
+        raise UsageError(
+            f"--worker {wanted!r} is not a list of numbers.",
+            hint="Use all, or a form like 0,2-3.",
+        )
+    return tuple((int(match[1]), int(match[2] or match[1])) for match in found if match)
+
+
 def pick_workers(hosts: tuple[Host, ...], wanted: str) -> tuple[Host, ...]:
     """Select workers by `all`, or by numbers and ranges such as `0,2-3`; raises UsageError."""
-    if wanted == "all":
+    spans = parse_workers(wanted)
+    if spans is None:
         return hosts
     numbers: set[int] = set()
-    for part in wanted.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if not match:
-            raise UsageError(
-                f"--worker {wanted!r} is not a list of numbers.",
-                hint="Use all, or a form like 0,2-3.",
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
+    for first, last in spans:
         if last < first or last >= len(hosts):
             raise UsageError(
                 f"--worker {wanted} is out of range: the workers are 0 to {len(hosts) - 1}.",

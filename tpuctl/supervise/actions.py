@@ -1,7 +1,7 @@
 """What a watch does outside of its own state: observe, create, delete, copy and run."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tpuctl.cloud.delete import delete_all, plan_group_deletion
 from tpuctl.cloud.follow import ZoneAttempt
 from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
-from tpuctl.cloud.models import Node
+from tpuctl.cloud.models import LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import plan_create
 from tpuctl.cloud.tpu import known_type
@@ -36,7 +36,7 @@ from tpuctl.supervise.models import (
     WatchState,
     WorkersObservation,
 )
-from tpuctl.supervise.observe import observe_tpu, observe_workers
+from tpuctl.supervise.observe import observe_tpu, observe_workers, resource_id
 
 ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
 """Variables of the job: the number of the attempt, and from the second on, that it resumes."""
@@ -70,6 +70,7 @@ class Actions:
         self._api, self._journal, self._login = cloud.api, cloud.journal, login
         self._sink, self._note, self._progress = sink, note, progress
         self._resource: Resource | None = None
+        self._queued: QueuedResource | None = None
         self._reached: tuple[str, tuple[Host, ...], Access] | None = None
         self._offsets: dict[str, dict[int, int]] = {}
         self.clock = cloud.api.clock
@@ -81,22 +82,31 @@ class Actions:
             maker = resource.queued_resource if isinstance(resource, Node) else None
             get_queued = self._api.get_queued_resource
             queued = read_optional(get_queued, maker, resource.zone) if resource else None
+            self._queued = queued
             was_deleted = self._was_deleted(state) if resource is None else None
         except TpuctlError as error:
             return TpuObservation("unknown", error=error)
         return observe_tpu(resource, queued, state, now=self.clock.now(), was_deleted=was_deleted)
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the TPU that was observed last and of the queued resource that made it."""
+        return tuple(resource_id(each) for each in (self._resource, self._queued) if each)
+
     def _find(self, state: WatchState) -> Resource | None:
-        """Look in the TPU's zone; during a create, also in every zone of the recipe."""
+        """Look in the TPU's zone; during a create, also in every zone of the recipe.
+
+        A TPU that this watch created comes before a namesake in another zone.
+        """
+        found: list[Resource] = []
         zones: tuple[str | None, ...] = (state.tpu.zone,) if state.tpu else ()
         if not zones or state.creating:
             zones = (*zones, *state.recipe.zones) or (None,)
         for zone in dict.fromkeys(zones):
-            try:
-                return find(self._api, state.name, zone)
-            except NotFoundError:
-                continue
-        return None
+            with suppress(NotFoundError):
+                found.append(find(self._api, state.name, zone))
+        found.sort(key=lambda each: each.labels.get(LABEL_WATCH) != state.watch)
+        return found[0] if found else None
 
     def _was_deleted(self, state: WatchState) -> bool | None:
         """Whether a tpuctl command deleted it while it was alive; None where none deleted it."""

@@ -83,6 +83,8 @@ def decide(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     tpu = seen.tpu
     if tpu.kind == "unknown":
         return Wait(POLL_S, f"The service does not answer: {tpu.error}")
+    if state.end:
+        return EndWatch(state.end.error)
     if state.removing:
         # The deletion was saved before it was requested, so after a crash it may or may not have
         # been sent. Only a TPU with the same id is deleted again; another id is a new TPU.
@@ -99,7 +101,11 @@ def is_temporary(error: TpuctlError) -> bool:
 
 def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     tpu = seen.tpu
-    if tpu.expired or tpu.on_purpose:
+    is_meant = tpu.expired or tpu.on_purpose
+    ended = None if state.open else _finished(state, spec)
+    if ended and not (ended.error and is_meant):
+        return ended
+    if is_meant:
         why = "its time to live was over" if tpu.expired else "a user deleted it"
         if state.open:
             return CloseAttempt("stopped", why)
@@ -135,6 +141,8 @@ def _on_dead(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     reason = f"it was {seen.tpu.state}"
     if state.open:
         return CloseAttempt("preempted", reason)
+    if ended := _finished(state, spec):
+        return ended
     if seen.tpu.expired:
         what = f"{state.name} is {seen.tpu.state}, and its time to live is over."
         return EndWatch(gone_for_good_error(state, what))
@@ -149,6 +157,8 @@ def _on_stopped(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     what = f"a user stopped {state.name}, which is {seen.tpu.state}"
     if state.open:
         return CloseAttempt("stopped", what)
+    if state.last and state.last.cause == "done":
+        return EndWatch()
     error = WrongStateError(
         f"The job cannot run: {what}.",
         hint="Start the TPU in the console, or delete it; then repeat the command.",
@@ -301,17 +311,24 @@ def _prepare(
     """No attempt is open: stop what is left of the last one, then launch the next."""
     if workers.remains and seen.refusals < _MAX_REFUSALS:
         return StopJobs(workers.remains)
-    last = state.last
-    if last and last.cause in ("done", "stopped"):
-        return EndWatch(None if last.cause == "done" else stopped_error(state))
-    if state.crashes >= spec.max_crashes and last and last.cause == "crash":
-        return EndWatch(crashed_error(state))
+    if ended := _finished(state, spec):
+        return ended
     problem = next(iter(workers.unfit.values()), None) or seen.refused
     if problem and workers.remains:
         return _replace(state, f"its previous job cannot be stopped: {problem}", problem)
     if problem:
         return _on_unfit(state, spec, seen, problem)
     return LaunchJob(len(state.attempts) + 1, f"{job_prefix(state.watch)}{state.serial + 1}")
+
+
+def _finished(state: WatchState, spec: JobSpec) -> EndWatch | None:
+    """Return the end of a watch whose job is not to run again."""
+    last = state.last
+    if last and last.cause in ("done", "stopped"):
+        return EndWatch(None if last.cause == "done" else stopped_error(state))
+    if state.crashes >= spec.max_crashes and last and last.cause == "crash":
+        return EndWatch(crashed_error(state))
+    return None
 
 
 def _on_unfit(state: WatchState, spec: JobSpec, seen: Observation, problem: TpuctlError) -> Step:

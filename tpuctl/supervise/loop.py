@@ -22,6 +22,7 @@ from tpuctl.supervise.models import (
     StopJobs,
     TpuObservation,
     Wait,
+    WatchEnd,
     WatchState,
 )
 from tpuctl.supervise.state import StateFile, next_state
@@ -156,15 +157,16 @@ class _Watch:
         self._said = text or self._said
 
     def _end(self, step: EndWatch, delete_at_end: bool) -> WatchResult:
-        state, seen = self._state, self._seen
-        last = state.last
-        exists = seen.tpu.kind not in ("none", "unknown", "leaving")
-        is_crash = seen.tpu.kind == "usable" and last and last.cause == "crash" and step.error
-        tail = self._actions.tail(last) if is_crash and last else ()
-        if exists and delete_at_end and self._delete_at_end():
-            exists = False
-            if tail and step.error:
-                step.error.hint = "The rest of its log was deleted with the TPU (--delete)."
+        end = self._state.end or self._new_end(step.error)
+        self._state = state = replace(self._state, end=end)
+        # From here on, the same command after a crash only repeats the deletion.
+        self._store.save(state, self._spec)
+        last, seen = state.last, self._seen
+        exists = not set(end.tpu_ids).isdisjoint(self._actions.ids)
+        if exists and delete_at_end:
+            exists = not self._delete_at_end()
+        if delete_at_end and not exists and end.tail and step.error:
+            step.error.hint = "The rest of its log was deleted with the TPU (--delete)."
         self._store.save(state, self._spec, is_over=True)
         return WatchResult(
             name=state.name,
@@ -173,9 +175,19 @@ class _Watch:
             attempts=state.attempts,
             crashes=state.crashes,
             usd_per_hour=state.tpu.usd_per_hour if state.tpu and exists else None,
-            tail=tail,
+            tail=end.tail,
             error=step.error,
         )
+
+    def _new_end(self, error: TpuctlError | None) -> WatchEnd:
+        last, kind = self._state.last, self._seen.tpu.kind
+        is_crash = kind == "usable" and last and last.cause == "crash" and error
+        tail = self._actions.tail(last) if is_crash and last else ()
+        # What is being deleted already is left to whoever deletes it.
+        ids = () if kind == "leaving" else self._actions.ids
+        if error is None:
+            return WatchEnd(ids, tail)
+        return WatchEnd(ids, tail, error.code, str(error), error.hint, error.exit_code)
 
     def _delete_at_end(self) -> bool:
         """Delete the TPU; a failure is only a note, so that it does not hide how the job ended."""

@@ -95,12 +95,37 @@ class PendingDeletion:
 
 
 @dataclass(frozen=True)
+class WatchEnd:
+    """How a watch ended; saved before its final deletion, so that nothing is decided twice.
+
+    `tpu_ids` identify what may be deleted. `tail` is the end of the last run's output; `code` and
+    the rest are those of the error, if there is one.
+    """
+
+    tpu_ids: tuple[str, ...] = ()
+    tail: tuple[str, ...] = ()
+    code: str | None = None
+    message: str = ""
+    hint: str | None = None
+    exit_code: int = 1
+
+    @property
+    def error(self) -> TpuctlError | None:
+        """The error as it was."""
+        if self.code is None:
+            return None
+        error = TpuctlError(self.message, hint=self.hint)
+        error.code, error.exit_code = self.code, self.exit_code
+        return error
+
+
+@dataclass(frozen=True)
 class WatchState:
     """Everything that must survive this process; saved before every step.
 
     `recipe` creates another such TPU. `open` is the attempt in progress. `serial` numbers the jobs,
     so that their names are unique. `replaced` counts bad hosts in a row, `spent_usd` is the cost of
-    this watch's earlier TPUs.
+    this watch's earlier TPUs. `end` is set once the watch has ended, except for its last deletion.
     """
 
     watch: str
@@ -115,6 +140,7 @@ class WatchState:
     serial: int = 0
     replaced: int = 0
     spent_usd: float = 0.0
+    end: WatchEnd | None = None
 
     @property
     def crashes(self) -> int:

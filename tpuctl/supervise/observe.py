@@ -54,12 +54,19 @@ def observe_tpu(
         return TpuObservation(
             "leaving" if resource.state == "DELETING" else kind,
             resource.state,
-            f"queued {resource.created.isoformat()}",
+            resource_id(resource),
             resource.zone,
             is_ours=is_ours,
             in_line=True,
         )
     return _observe_node(resource, queued, now, is_ours)
+
+
+def resource_id(resource: Resource) -> str:
+    """Return what tells a resource from a later one of the same name."""
+    if isinstance(resource, Node):
+        return resource.id
+    return f"queued {resource.created.isoformat()}"
 
 
 def _observe_node(

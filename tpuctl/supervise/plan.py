@@ -221,7 +221,7 @@ def _interrupted(name: str, spec: JobSpec, store: StateFile, *, fresh: bool) -> 
         return None
     if fresh:
         # The id stays, because the watch knows by it which jobs on the workers are its own.
-        return replace(saved.memory, open=None, attempts=())
+        return replace(saved.memory, open=None, attempts=(), end=None)
     if saved.order != job_digest(spec):
         raise AlreadyExistsError(
             f"An interrupted watch of {name} ran a different job: {saved.command}",

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -36,13 +37,13 @@ NO_STEPS = (
 )
 
 
-def follow(pid: int) -> Iterator[Profile]:
-    """Yield a profile of a running program every second until it ends.
+def follow(pid: int, limit_s: float | None = None) -> Iterator[Profile]:
+    """Yield a profile of a running program every second until it ends, or for `limit_s`.
 
     Raises NotFoundError for a program that is not being profiled.
     """
-    place = _result_of(pid)
-    while _is_running(pid):
+    place, start_s = _result_of(pid), time.monotonic()
+    while _is_running(pid) and (limit_s is None or time.monotonic() - start_s < limit_s):
         if measured := read_one(place):
             yield conclude(measured, target=measured.program or str(pid))
         time.sleep(EVERY_S)
@@ -103,23 +104,30 @@ def profile_program(
     *,
     steps: int | None = None,
     seconds: float | None = None,
+    limit_s: float | None = None,
     on_look: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Run a program and find out what its training waits for.
 
-    With `steps` or `seconds` it is stopped after that; else it runs to its end. Its output goes to
-    stderr. Raises NotFoundError if there is no such program and TargetError if no training step was
-    found.
+    With `steps` or `seconds` it is stopped after so much of its training, and after `limit_s` in
+    any case; else it runs to its end. Its output goes to stderr. Raises NotFoundError if there is
+    no such program and TargetError if no training step was found.
     """
     name = " ".join(command)
     with (
         scratch_folder("tpuctl-profile-") as scratch,
         _started(command, str(scratch.path)) as process,
     ):
-        measured, last_s = None, 0.0
+        measured, last_s, end_s = None, 0.0, time.monotonic() + (limit_s or math.inf)
         while process.poll() is None and not _is_enough(measured, steps, seconds):
-            time.sleep(LOOK_EVERY_S)
-            measured = read_result(scratch.path) or measured
+            if (left_s := end_s - time.monotonic()) <= 0:
+                break
+            time.sleep(min(LOOK_EVERY_S, left_s))
+            seen = read_result(scratch.path)
+            if seen and measured is None and seconds:
+                # A program that hangs from now on reports no more steps.
+                end_s = min(end_s, time.monotonic() + seconds)
+            measured = seen or measured
             if on_look and measured and time.monotonic() - last_s >= SHOW_EVERY_S:
                 last_s = time.monotonic()
                 on_look(conclude(measured, target=name))
@@ -127,7 +135,8 @@ def profile_program(
         _end(process)
         measured = read_result(scratch.path) or measured
         if measured is None:
-            raise _no_steps(name, process.returncode, scratch.path)
+            how = f"ran for {limit_s:g} s" if stopped else f"exited with code {process.returncode}"
+            raise _no_steps(f"{name} {how}", scratch.path, hint=NO_STEPS)
         profile = conclude(with_copying(measured), target=name)
         if process.returncode and not stopped:
             failed = f"{name} exited with code {process.returncode}."
@@ -135,14 +144,13 @@ def profile_program(
         return profile
 
 
-def _no_steps(name: str, returncode: int, folder: Path) -> TargetError:
-    ended = f"{name} exited with code {returncode}"
+def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
     few = [int(place.read_text()) for place in folder.glob("*.few")]
     if few:
         return TargetError(
             f"{ended} after {max(few)} batches: too few to measure.", hint=FEW_BATCHES
         )
-    return TargetError(f"{ended} and no training step was found.", hint=NO_STEPS)
+    return TargetError(f"{ended} and no training step was found.", hint=hint)
 
 
 def _is_enough(measured: Measurement | None, steps: int | None, seconds: float | None) -> bool:
