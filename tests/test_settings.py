@@ -1,9 +1,16 @@
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Tpuctl
 from tpuctl.errors import InvalidInputError
-from tpuctl.settings import load_settings
+from tpuctl.settings import KEYS, Settings, load_settings, read_settings, state_dir
 
 
 def source_of(name: str, **places: object) -> tuple[str | None, str]:
@@ -50,21 +57,190 @@ def test_a_bad_file_is_one_error_that_names_it(
         load_settings(env={}, cwd=tmp_path)
 
 
-def test_a_file_is_read_once_until_it_changes(
+def test_a_change_is_seen_even_with_the_same_size_and_time(tmp_path: Path) -> None:
+    file = tmp_path / "tpuctl.toml"
+    file.write_text('zone = "first"')
+    assert source_of("zone", env={}, cwd=tmp_path)[0] == "first"
+    before = file.stat()
+    file.write_text('zone = "other"')
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert source_of("zone", env={}, cwd=tmp_path)[0] == "other"
+
+
+HARMFUL = ("project", "cache_dir", "state_dir", "tpu_endpoint")
+
+
+def read(cwd: Path, **env: str) -> Settings:
+    return read_settings(env=env, cwd=cwd)
+
+
+@pytest.mark.parametrize("name", [key.name for key in KEYS])
+def test_a_project_file_sets_only_what_is_harmless(tmp_path: Path, name: str) -> None:
+    """A repository that was cloned plants each key; below it, the user works."""
+    below = tmp_path / "clone" / "src"
+    below.mkdir(parents=True)
+    (tmp_path / "clone" / "tpuctl.toml").write_text(f'{name} = "planted"')
+    settings = read(below, HOME=str(tmp_path))
+    if name in HARMFUL:
+        assert settings[name] != "planted"
+        (ignored,) = settings.ignored
+        assert (ignored.name, ignored.file) == (name, str(tmp_path / "clone" / "tpuctl.toml"))
+        assert f"TPUCTL_{name.upper()}" in ignored.message
+        assert "config.toml" in ignored.message
+    else:
+        assert (settings[name], settings.ignored) == ("planted", ())
+
+
+def test_the_user_file_and_the_environment_set_everything(tmp_path: Path) -> None:
+    config = tmp_path / "tpuctl" / "config.toml"
+    config.parent.mkdir()
+    config.write_text("".join(f'{key.name} = "mine"\n' for key in KEYS))
+    settings = read(tmp_path, XDG_CONFIG_HOME=str(tmp_path))
+    assert {setting.value for setting in settings.settings} == {"mine"}
+    assert settings.ignored == ()
+    env = {key.variable: "set" for key in KEYS}
+    assert {each.value for each in read(tmp_path, **env).settings} == {"set"}
+
+
+def by_mode(file: Path, mode: int) -> None:
+    file.chmod(mode)
+
+
+def by_folder(file: Path, mode: int) -> None:
+    file.parent.chmod(mode)
+
+
+def by_owner(file: Path, uid: int) -> None:
+    os.chown(file, uid, -1)
+
+
+def by_folder_owner(file: Path, uid: int) -> None:
+    os.chown(file.parent, uid, -1)
+
+
+def by_link(file: Path, _: int) -> None:
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to("elsewhere")
+
+
+def by_fifo(file: Path, _: int) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def by_size(file: Path, size: int) -> None:
+    file.write_text('zone = "planted" #' + " " * size)
+
+
+OTHER_USER = 4711
+WRITABLE = [
+    (by_mode, 0o664, "other users may write to .*tpuctl.toml. To use it: chmod go-w"),
+    (by_mode, 0o646, "other users may write"),
+    (by_folder, 0o775, "other users may write"),
+    (by_folder, 0o1777, "other users may write"),
+    (by_owner, OTHER_USER, "belongs to another user"),
+    (by_folder_owner, OTHER_USER, "belongs to another user"),
+    (by_link, 0, "symbolic link"),
+    (by_fifo, 0, "not a regular file"),
+    (by_size, 1 << 20, "larger than"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "how", "reason"), WRITABLE)
+def test_a_project_file_that_another_user_may_have_written_is_ignored(
+    tmp_path: Path, spoil: Callable[[Path, int], None], how: int, reason: str
+) -> None:
+    if how == OTHER_USER and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    above, folder = tmp_path / "tpuctl.toml", tmp_path / "project"
+    folder.mkdir()
+    above.write_text('zone = "above"')
+    file = folder / "tpuctl.toml"
+    file.write_text('zone = "planted"')
+    assert read(folder)["zone"] == "planted"
+    spoil(file, how)
+    settings = read(folder)
+    (ignored,) = settings.ignored
+    assert (ignored.file, ignored.name) == (str(file), None)
+    assert re.search(reason, ignored.reason)
+    assert (settings["zone"], settings.files) == ("above", (str(above),))
+
+
+def test_the_user_file_is_checked_too_but_may_be_a_link(tmp_path: Path) -> None:
+    folder, dotfiles = tmp_path / "tpuctl", tmp_path / "dotfiles"
+    folder.mkdir()
+    dotfiles.mkdir()
+    (dotfiles / "config").write_text('state_dir = "mine"')
+    (folder / "config.toml").symlink_to(dotfiles / "config")
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert read(tmp_path, **env)["state_dir"] == "mine"
+    for path in (dotfiles / "config", dotfiles):
+        path.chmod(0o777)
+        settings = read(tmp_path, **env)
+        assert settings["state_dir"] != "mine"
+        assert "other users may write" in settings.warnings[0]
+        path.chmod(0o700)
+
+
+def test_a_file_exchanged_between_check_and_use_is_not_used(tmp_path: Path) -> None:
+    """Another process swaps a good file and a link to a planted one, as fast as it can."""
+    file, planted = tmp_path / "tpuctl.toml", tmp_path / "planted"
+    planted.write_text('zone = "planted"')
+    planted.chmod(0o666)
+    swap = (
+        "import os, sys\n"
+        "file, planted = sys.argv[1:]\n"
+        "print(flush=True)\n"
+        "while True:\n"
+        "    open(file + '1', 'w').write('zone = \"good\"')\n"
+        "    os.replace(file + '1', file)\n"
+        "    os.symlink(planted, file + '2')\n"
+        "    os.replace(file + '2', file)\n"
+    )
+    words = [sys.executable, "-c", swap, str(file), str(planted)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as swapping:
+        assert swapping.stdout
+        swapping.stdout.readline()
+        seen = [read(tmp_path) for _ in range(2000)]
+        swapping.kill()
+    values = {settings["zone"] for settings in seen}
+    assert "planted" not in values
+    assert {"good", None} <= values, "the swap was never seen, so nothing was tried"
+
+
+def test_config_shows_what_was_ignored_and_each_command_warns_once(
+    tmp_path: Path, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tpuctl.toml").write_text('zone = "here"\nstate_dir = "planted"')
+    shown = tpuctl("config")
+    assert shown.stderr.count("Ignored the setting state_dir in") == 1
+    assert "a project file may set only bucket and zone" in shown.stderr
+    data = tpuctl("config", "--json").data
+    assert [each["name"] for each in data["ignored"]] == ["state_dir"]
+    sources = {setting["name"]: setting["source"] for setting in data["settings"]}
+    assert sources["zone"] == str(tmp_path / "tpuctl.toml")
+    assert sources["state_dir"] == "default"
+    stopped = tpuctl("emulator", "status")
+    assert stopped.stderr.count("Ignored the setting state_dir in") == 1
+    assert not (tmp_path / "planted").exists()
+
+
+def test_python_gets_the_same_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpuctl.settings.on_ignored", warnings.warn)
+    (tmp_path / "tpuctl.toml").write_text('tpu_endpoint = "127.0.0.1:1"')
+    with pytest.warns(UserWarning, match="Ignored the setting tpu_endpoint"):
+        assert load_settings(env={}, cwd=tmp_path)["tpu_endpoint"] is None
+
+
+def test_a_planted_key_does_not_open_the_users_tpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, reads = tmp_path / "tpuctl.toml", []
-    read_text = Path.read_text
-
-    def count(path: Path, **options: str) -> str:
-        reads.append(path)
-        return read_text(path, **options)
-
-    monkeypatch.setattr(Path, "read_text", count)
-    file.write_text('zone = "first"')
-    for _ in range(6):
-        assert source_of("zone", env={}, cwd=tmp_path)[0] == "first"
-    assert reads == [file]
-    file.write_text('zone = "second one"')
-    assert source_of("zone", env={}, cwd=tmp_path)[0] == "second one"
-    assert reads == [file, file]
+    """The attack: a repository brings an SSH key and has tpuctl find it."""
+    (tmp_path / "loot" / "ssh").mkdir(parents=True)
+    (tmp_path / "tpuctl.toml").write_text(f'state_dir = "{tmp_path}/loot"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tpuctl.settings.on_ignored", lambda _: None)
+    assert "loot" not in str(state_dir())
+    monkeypatch.setenv("TPUCTL_STATE_DIR", f"{tmp_path}/loot")
+    assert "loot" in str(state_dir()), "the check above would not notice"

@@ -25,6 +25,7 @@ from tpuctl.cloud.create import create
 from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions, plan_create
+from tpuctl.codec import to_plain
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.settings import state_dir
@@ -285,6 +286,51 @@ def test_killed_before_and_after_every_act_it_goes_on(tmp_path: Path) -> None:
         assert made == ["t1"] * 2
         (job,) = world.home().glob(".tpuctl/jobs/*/log")
         assert job.read_text().splitlines()[1:] == ["done"]
+
+
+@pytest.mark.parametrize(("last_word", "queued"), [("exit 0", False), ("exit 7", True)])
+def test_killed_at_every_moment_of_its_end_it_repeats_only_the_deletion(
+    tmp_path: Path, last_word: str, queued: bool
+) -> None:
+    """The job runs once, and what is reported equals what an undisturbed watch reports."""
+    how: dict[str, Any] = {"delete_at_end": True, "max_crashes": 1}
+    how["options"] = replace(OPTIONS, queued=queued)
+    ended = []
+    for name in ("undisturbed", "killed"):
+        (tmp_path / name).mkdir()
+        with watching(tmp_path / name) as world:
+            world.script(COUNT + last_word)
+            if name == "killed":
+                world.kills_saves = True
+                world.kills = [f"{when} delete" for when in ("before", "after")] * 2
+            ended.append(world.watch_on(**how))
+            assert world.kills == []
+            requests = [method for method, _, _ in world.emulator.requests]
+            made = requests.count("create_node") + requests.count("create_queued_resource")
+            assert (made, world.acts["start"]) == (1, 1)
+            left = world.emulator.advance()
+            assert (left.nodes, left.queued) == ({}, {})
+    assert world.acts["save"] >= 8
+    undisturbed, killed = (to_plain(replace(each, attempts=(), job="")) for each in ended)
+    assert killed == undisturbed
+    assert [(e.exit_code, str(e.error)[:50], world.causes(e)) for e in ended[:1]] == [
+        (e.exit_code, str(e.error)[:50], world.causes(e)) for e in ended[1:]
+    ]
+
+
+def test_after_a_kill_a_namesake_made_since_is_not_deleted(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        world.script(COUNT)
+        world.kills = ["after delete"]
+        with pytest.raises(Killed):
+            world.watch(delete_at_end=True)
+        create(
+            world.api(), plan_create(CreateOptions("t1", "v5e-8", (ZONE,))), journal=world.journal
+        )
+        ended = world.watch(delete_at_end=True)
+        assert (ended.exit_code, world.causes(ended), ended.zone) == (0, ["done"], None)
+        assert [key.name for key in world.emulator.advance().nodes] == ["t1"]
+        assert world.acts["start"] == 1
 
 
 def test_another_job_does_not_take_the_place_of_one_that_was_interrupted(tmp_path: Path) -> None:

@@ -90,6 +90,21 @@ class Killed(BaseException):
     """The watch was killed right here."""
 
 
+class StruckStore(StateFile):
+    """A state file that a kill interrupts, by turns right before and right after it is written."""
+
+    world: "WatchWorld"
+
+    def save(self, state: WatchState, spec: JobSpec, *, is_over: bool = False) -> None:
+        if is_over or not self.world.kills_saves:
+            super().save(state, spec, is_over=is_over)
+            return
+        self.world.acts["save"] += 1
+        if self.world.acts["save"] % 2 == 0:
+            super().save(state, spec)
+        raise Killed(f"save {self.world.acts['save']}")
+
+
 class WatchWorld:
     """An emulator, and watches that are begun, killed and begun again."""
 
@@ -99,6 +114,7 @@ class WatchWorld:
         self.heard = Heard()
         self.strikes: dict[str, float] = {}
         self.kills: list[str] = []
+        self.kills_saves = False
         self.acts: Counter[str] = Counter()
         self.journal = Journal(folder / "creates")
         self.login = Login("me")
@@ -143,7 +159,8 @@ class WatchWorld:
         cloud = Cloud(self.api(), self.journal)
         actions = StruckActions(cloud, self.login, sink=self.heard, note=self.notes.append)
         actions.world = self
-        store = StateFile(cloud.api, "t1", self.folder / "watches")
+        store = StruckStore(cloud.api, "t1", self.folder / "watches")
+        store.world = self
         with store.alone():
             plan = plan_watch(cloud, "t1", options, spec, store=store)
             return watch(

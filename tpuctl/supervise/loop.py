@@ -157,11 +157,13 @@ class _Watch:
         self._said = text or self._said
 
     def _end(self, step: EndWatch, delete_at_end: bool) -> WatchResult:
-        end = self._state.end or self._new_end(step.error)
-        self._state = state = replace(self._state, end=end)
-        # From here on, the same command after a crash only repeats the deletion.
-        self._store.save(state, self._spec)
-        last, seen = state.last, self._seen
+        if self._state.end is None:
+            self._state = replace(self._state, end=self._new_end(step.error))
+            # From here on, the same command after a crash only repeats the deletion.
+            self._store.save(self._state, self._spec)
+        state, seen, end = self._state, self._seen, self._state.end
+        assert end
+        last = state.last
         exists = not set(end.tpu_ids).isdisjoint(self._actions.ids)
         if exists and delete_at_end:
             exists = not self._delete_at_end()
