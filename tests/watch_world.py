@@ -91,18 +91,18 @@ class Killed(BaseException):
 
 
 class StruckStore(StateFile):
-    """A state file that a kill interrupts, by turns right before and right after it is written."""
+    """A state file: the n-th watch is killed around its n-th save, before or after it by turns."""
 
     world: "WatchWorld"
+    saves = 0
 
     def save(self, state: WatchState, spec: JobSpec, *, is_over: bool = False) -> None:
-        if is_over or not self.world.kills_saves:
+        self.saves += 1
+        is_killed = self.world.kills_saves and not is_over and self.saves == self.world.acts["run"]
+        if not is_killed or self.saves % 2:
             super().save(state, spec, is_over=is_over)
-            return
-        self.world.acts["save"] += 1
-        if self.world.acts["save"] % 2 == 0:
-            super().save(state, spec)
-        raise Killed(f"save {self.world.acts['save']}")
+        if is_killed:
+            raise Killed(f"around save {self.saves}")
 
 
 class WatchWorld:
@@ -155,6 +155,7 @@ class WatchWorld:
         **patience: Any,
     ) -> WatchResult:
         """One watch from its beginning to its end; Killed where it was to be killed."""
+        self.acts["run"] += 1
         spec = plan_job(command or ("sh", "train.sh"), code=self.folder / "code", **patience)
         cloud = Cloud(self.api(), self.journal)
         actions = StruckActions(cloud, self.login, sink=self.heard, note=self.notes.append)

@@ -4,7 +4,7 @@
     ├── InvalidInputError       1  a file or a value cannot be used
     │   ├── TargetError         1  the user's own code failed
     │   ├── DamagedError        1  a data set does not match its manifest
-    │   ├── InvalidArgumentError 2 an argument or an option cannot be read
+    │   ├── InvalidArgumentError 2  an argument or an option cannot be read
     │   ├── SourceChangedError  1  an image changed while it was being presized
     │   └── PortTakenError      1  another program is listening on this port
     ├── NotFoundError           1  the named object does not exist

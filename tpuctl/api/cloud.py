@@ -307,12 +307,15 @@ def watch(
     Raises why nothing could be started, and TryAgainError where the TPU is already being watched;
     why a job was given up is in the result.
     """
+    from tpuctl.hardware.types import describe
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.actions import Actions, Login
     from tpuctl.supervise.loop import watch as watch_planned
     from tpuctl.supervise.plan import WatchOptions, plan_job, plan_watch, resolve_watch_zones
     from tpuctl.supervise.state import StateFile
 
+    if accelerator_type:
+        describe(accelerator_type)
     user, plain = split_user(name)
     spec = plan_job(as_words(command), **job)
     look_in, zones = resolve_watch_zones(zone)

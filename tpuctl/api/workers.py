@@ -125,9 +125,11 @@ class Workers:
     ) -> tuple[tuple[Host, ...], Access, Node | None]:
         # Loaded here: machines given by address need no cloud.
         from tpuctl.cloud.connect import chosen_zone, open_cloud
+        from tpuctl.cloud.models import segment
         from tpuctl.remote.keys import login_user, open_access_to
 
         user, name = split_user(target)
+        segment("TPU", name)
         cloud = open_cloud(self.project)
         for warning in cloud.warnings:
             self.on_warning(warning)
@@ -181,12 +183,13 @@ def run(
     each keeps the last `log_bytes` of its log (default 1 GiB; 0: all of it). `sink` receives the
     output.
     """
-    from tpuctl.remote.jobs import start_job
+    from tpuctl.remote.jobs import check_job, start_job
     from tpuctl.remote.run import plan_command, run_command
 
     if not (detach or job):
         unused = {"--check": check, "--no-check": check is False, "--log-limit": log_bytes}
         refuse_unused(unused, "without a job", hint="Add --detach.")
+    check_job(job)
     planned = plan_command(as_words(command), env=list(env), folder=chdir)
     hosts, access, _ = as_workers(where).reach()
     if detach or job:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 from typer import Argument, Option
 
 import tpuctl
-from tpuctl.cli import output
+from tpuctl.cli import options, output
 from tpuctl.cli.options import DryRun, Name, Project, Timeout, Yes, Zone
 from tpuctl.cli.progress import bars, states
 from tpuctl.reporters import changes
@@ -72,7 +72,8 @@ def wait(
 
 def delete(
     names: Annotated[
-        list[str] | None, Argument(metavar="NAME...", help="Names of the TPUs.")
+        list[str] | None,
+        Argument(parser=options.name, metavar="NAME...", help="Names of the TPUs."),
     ] = None,
     everything: Annotated[
         bool, Option("--all", help="Delete all TPUs in the zone; in all zones if none is set.")
@@ -111,7 +112,12 @@ def gc(
     ] = False,
     dry_run: DryRun = False,
     zone: Annotated[
-        str | None, Option(help="Zone to search. Default: all zones, even if one is set.")
+        str | None,
+        Option(
+            parser=options.zones,
+            metavar="ZONE",
+            help="Zone to search. Default: all zones, even if one is set.",
+        ),
     ] = None,
     project: Project = None,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.api import cloud
-from tpuctl.cli import output
+from tpuctl.cli import options, output
 from tpuctl.cli.options import DryRun, Project, Yes, positive, positive_seconds, seconds
 from tpuctl.cli.progress import states
 from tpuctl.cloud.create import Choice
@@ -30,10 +30,15 @@ Type = Annotated[
 ]
 Zone = Annotated[
     str | None,
-    typer.Option(metavar="ZONE", help="Zone; auto tries every zone that has the type."),
+    typer.Option(
+        parser=options.zones,
+        metavar="ZONE",
+        help="Zone; auto tries every zone that has the type.",
+    ),
 ]
 Zones = Annotated[
-    str | None, typer.Option(metavar="ZONE,...", help="Zones to try in this order: A,B.")
+    str | None,
+    typer.Option(parser=options.zones, metavar="ZONE,...", help="Zones to try in this order: A,B."),
 ]
 Spot = Annotated[
     bool, typer.Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")

@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 import tpuctl
+from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
 from tpuctl.cli.options import Yes
 from tpuctl.reporters import machine as report
@@ -47,6 +48,7 @@ def doctor(
         tpuctl doctor --deep
         tpuctl doctor --fix --yes
     """
+    refuse_unused({"--yes": yes and not fix}, "without --fix")
     confirm = partial(output.announce_and_confirm, yes=yes)
     result = tpuctl.doctor(
         deep=deep, numerics=numerics, fix=fix, record=record, replay=replay, confirm=confirm

@@ -46,16 +46,35 @@ def _parse_positive(text: str) -> float:
     return number
 
 
+def _parse_name(text: str) -> str:
+    # Loaded here: help needs nothing of the cloud.
+    from tpuctl.cloud.models import segment
+
+    return segment("TPU", text)
+
+
+def _parse_zones(text: str) -> str:
+    from tpuctl.cloud.models import segment
+
+    return ",".join(zone and segment("zone", zone) for zone in text.split(","))
+
+
 seconds = parser(parse_duration_s)
 positive_seconds = parser(_parse_positive_duration_s)
 size_bytes = parser(parse_bytes)
 positive = parser(_parse_positive)
+name = parser(_parse_name)
+zones = parser(_parse_zones)
 
-Name = Annotated[str, Argument(metavar="NAME", help="Name of the TPU.")]
+Name = Annotated[str, Argument(parser=name, metavar="NAME", help="Name of the TPU.")]
 Project = Annotated[str | None, Option(help="Google Cloud project. Default: the project setting.")]
 Zone = Annotated[
     str | None,
-    Option(help="Zone such as us-central1-a; - for all zones. Default: the zone setting."),
+    Option(
+        parser=zones,
+        metavar="ZONE",
+        help="Zone such as us-central1-a; - for all zones. Default: the zone setting.",
+    ),
 ]
 Timeout = Annotated[
     float | None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.api import cloud
-from tpuctl.cli import output, workers
+from tpuctl.cli import options, output, workers
 from tpuctl.cli.options import DryRun, Project, Yes, positive, positive_seconds
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
@@ -53,10 +53,17 @@ Type = Annotated[
 ]
 Zone = Annotated[
     str | None,
-    typer.Option(metavar="ZONE", help="Zone of the TPU; auto recreates it in any zone."),
+    typer.Option(
+        parser=options.zones,
+        metavar="ZONE",
+        help="Zone of the TPU; auto recreates it in any zone.",
+    ),
 ]
 Zones = Annotated[
-    str | None, typer.Option(metavar="ZONE,...", help="Zones to recreate the TPU in: A,B.")
+    str | None,
+    typer.Option(
+        parser=options.zones, metavar="ZONE,...", help="Zones to recreate the TPU in: A,B."
+    ),
 ]
 Spot = Annotated[
     bool | None,
