@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import shutil
+import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import contract
-from tests.conftest import Result
+from tests.conftest import Result, Tpuctl
 from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
-from tpuctl.profiling.program.run import is_program, profile_program
+from tpuctl.profiling.program.run import follow, is_program, profile_program
 from tpuctl.profiling.program.watch import Watch
 
 Program = Callable[[str], list[str]]
@@ -129,6 +132,32 @@ def test_a_program_that_fails_or_has_no_steps_is_one_clear_error(program: Progra
         profile_program(program(few))
     with pytest.raises(NotFoundError, match="could not be started"):
         profile_program(["/nowhere/python", "train.py"])
+
+
+def test_a_program_that_hangs_is_stopped_at_its_time(
+    program: Program, tmp_path: Path, tpuctl: Tpuctl
+) -> None:
+    """Neither a step nor its end ever comes; the file would show that it was waited for."""
+    words = program(f"""
+        import time
+        time.sleep(60)
+        open({str(tmp_path / "end")!r}, "w")
+    """)
+    with pytest.raises(TargetError, match=r"ran for 0\.5 s and no training step"):
+        profile_program(words, limit_s=0.5)
+    result = tpuctl("profile", "watch", "--seconds", "0.5", "--", *words)
+    assert (result.exit_code, "ran for 0.5 s" in result.stderr) == (1, True)
+    assert not (tmp_path / "end").exists()
+
+
+def test_following_a_process_that_hangs_ends_at_its_time(program: Program, tmp_path: Path) -> None:
+    with subprocess.Popen(program("import time\ntime.sleep(60)")) as hanging:
+        folder = Path(tempfile.mkdtemp(prefix="tpuctl-profile-"))
+        (folder / f"{hanging.pid}.run.json").write_text("{}")
+        assert list(follow(hanging.pid, 0.1)) == []
+        assert hanging.poll() is None, "it ended by itself, so nothing was tried"
+        hanging.kill()
+        shutil.rmtree(folder)
 
 
 def test_a_program_is_told_from_a_target(tmp_path: Path) -> None:

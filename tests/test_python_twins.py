@@ -241,8 +241,8 @@ def _(at: Bench) -> Any:
 def _(at: Bench) -> Any:
     script = str(at.file("training.py", TRAINING))
     return (
-        ["--seconds", "1", "--", sys.executable, script],
-        lambda: library.profile.watch([sys.executable, script], seconds=1),
+        ["--seconds", "300", "--", sys.executable, script],
+        lambda: library.profile.watch([sys.executable, script], seconds=300),
     )
 
 

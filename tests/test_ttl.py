@@ -2,6 +2,7 @@
 
 import ast
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -198,3 +199,40 @@ def test_one_without_a_first_line_is_run_by_a_shell(
 def test_a_script_that_is_too_large_is_refused_before_it_is_sent() -> None:
     with pytest.raises(InvalidInputError, match="too large"):
         startup_script(GuardTarget("p", "z", "n", "i"), b"x" * ttl.MAX_SCRIPT_BYTES)
+
+
+def test_a_guard_that_saw_its_tpu_exchanged_leaves_the_copy_alone(
+    world: Worlds, tmp_path: Path
+) -> None:
+    """The same name, zone and labels, but another id: only what the guard saw first is its own."""
+    here = world(ONE)
+    create_id = made(here, tmp_path, ttl_s=600.0).labels[LABEL_CREATE_ID]
+    guard = runpy.run_path(str(GUARD))
+    words = ["--project", here.api.project, "--zone", A, "--name", "t1", "--create-id", create_id]
+    options = guard["parse"]([*words, "--api", here.emulator.http, "--metadata", metadata_of(here)])
+    assert "s left" in guard["look"](options)[1]
+    for node in here.emulator.advance().nodes.values():
+        node.id = str(int(node.id) + 1)
+    here.clock.sleep(1000)
+    assert "another TPU with a copy of its labels" in guard["look"](options)[1]
+    assert here.requests["delete_node"] == 0
+    options.first_seen = None
+    assert "deletion asked for" in guard["look"](options)[1]
+
+
+def test_the_guard_reads_the_queued_resource_before_it_deletes_it(
+    world: Worlds, tmp_path: Path
+) -> None:
+    here = world(ONE)
+    create_id = made(here, tmp_path, ttl_s=600.0, queued=True).labels[LABEL_CREATE_ID]
+    here.clock.sleep(600)
+    (queued,) = here.emulator.advance().queued.values()
+    ours = queued.document
+    (spec,) = ours["tpu"]["nodeSpec"]
+    theirs = {**spec, "node": {**spec["node"], "labels": {LABEL_CREATE_ID: "another"}}}
+    for specs in ([theirs], [spec, theirs]):
+        queued.document = {**ours, "tpu": {"nodeSpec": specs}}
+        assert "holds more than this TPU" in look_once(here, create_id).stdout
+    assert here.requests["delete_queued_resource"] == 0
+    queued.document = ours
+    assert "deletion asked for" in look_once(here, create_id).stdout

@@ -136,7 +136,8 @@ def profile_program(
         measured = read_result(scratch.path) or measured
         if measured is None:
             how = f"ran for {limit_s:g} s" if stopped else f"exited with code {process.returncode}"
-            raise _no_steps(f"{name} {how}", scratch.path, hint=NO_STEPS)
+            hint = f"Give it longer: --seconds. {NO_STEPS}" if stopped else NO_STEPS
+            raise _no_steps(f"{name} {how}", scratch.path, hint=hint)
         profile = conclude(with_copying(measured), target=name)
         if process.returncode and not stopped:
             failed = f"{name} exited with code {process.returncode}."
