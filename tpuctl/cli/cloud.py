@@ -6,8 +6,8 @@ from typing import Annotated, Any, cast
 from typer import Argument, Option
 
 import tpuctl
-from tpuctl.cli import options, output
-from tpuctl.cli.options import DryRun, Name, Project, Timeout, Yes, Zone
+from tpuctl.cli import output
+from tpuctl.cli.options import DryRun, Name, Names, Project, Timeout, Yes, Zone, zone_option
 from tpuctl.cli.progress import bars, states
 from tpuctl.reporters import changes
 from tpuctl.reporters import tpus as report
@@ -71,10 +71,7 @@ def wait(
 
 
 def delete(
-    names: Annotated[
-        list[str] | None,
-        Argument(parser=options.name, metavar="NAME...", help="Names of the TPUs."),
-    ] = None,
+    names: Names = None,
     everything: Annotated[
         bool, Option("--all", help="Delete all TPUs in the zone; in all zones if none is set.")
     ] = False,
@@ -112,12 +109,7 @@ def gc(
     ] = False,
     dry_run: DryRun = False,
     zone: Annotated[
-        str | None,
-        Option(
-            parser=options.zones,
-            metavar="ZONE",
-            help="Zone to search. Default: all zones, even if one is set.",
-        ),
+        str | None, zone_option("Zone to search. Default: all zones, even if one is set.")
     ] = None,
     project: Project = None,
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tpuctl.api import cloud
-from tpuctl.cli import options, output
-from tpuctl.cli.options import DryRun, Project, Yes, positive, positive_seconds, seconds
+from tpuctl.cli import output
+from tpuctl.cli.options import DryRun, Project, Yes, positive_option, time_option, zone_option
 from tpuctl.cli.progress import states
 from tpuctl.cloud.create import Choice
 from tpuctl.cloud.follow import ZoneAttempt
@@ -28,18 +28,8 @@ Type = Annotated[
         "--accelerator-type", "--type", metavar="TYPE", help="TPU type, such as v5e-8 or v4-32."
     ),
 ]
-Zone = Annotated[
-    str | None,
-    typer.Option(
-        parser=options.zones,
-        metavar="ZONE",
-        help="Zone; auto tries every zone that has the type.",
-    ),
-]
-Zones = Annotated[
-    str | None,
-    typer.Option(parser=options.zones, metavar="ZONE,...", help="Zones to try in this order: A,B."),
-]
+Zone = Annotated[str | None, zone_option("Zone; auto tries every zone that has the type.")]
+Zones = Annotated[str | None, zone_option("Zones to try in this order: A,B.", metavar="ZONE,...")]
 Spot = Annotated[
     bool, typer.Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")
 ]
@@ -48,20 +38,10 @@ Queued = Annotated[
     bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
 ]
 Ttl = Annotated[
-    float | None,
-    typer.Option(
-        parser=positive_seconds,
-        metavar="TIME",
-        help="Time to live, such as 4h, then it is deleted. Default: none.",
-    ),
+    float | None, time_option("Time to live, such as 4h, then it is deleted. Default: none.")
 ]
 MaxUsd = Annotated[
-    float | None,
-    typer.Option(
-        parser=positive,
-        metavar="USD",
-        help="Budget in USD; the TPU is deleted when it is spent.",
-    ),
+    float | None, positive_option("USD", "Budget in USD; the TPU is deleted when it is spent.")
 ]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
@@ -88,11 +68,7 @@ Bucket = Annotated[
 Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(
-        parser=seconds,
-        metavar="TIME",
-        help="Maximum wait per zone. Default: 15m; none with --queued.",
-    ),
+    time_option("Maximum wait per zone. Default: 15m; none with --queued.", may_be_zero=True),
 ]
 
 

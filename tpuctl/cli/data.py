@@ -9,7 +9,7 @@ from typer import Argument, Option
 import tpuctl
 from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Zone, command, examples, zones
+from tpuctl.cli.options import DryRun, Project, Zone, command, examples, zone_option
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.models import parse_size_of, parse_sizes
 from tpuctl.reporters import data as report
@@ -92,10 +92,7 @@ def presize(
         list[str] | None, Option(metavar="K=V", help="Beam option, such as runner=DataflowRunner.")
     ] = None,
     zone: Annotated[
-        str | None,
-        Option(
-            parser=zones, metavar="ZONE", help="Zone of the TPU, to warn about buckets elsewhere."
-        ),
+        str | None, zone_option("Zone of the TPU, to warn about buckets elsewhere.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
 from tpuctl.errors import InvalidArgumentError
-from tpuctl.units import parse_bytes, parse_duration_s
+from tpuctl.units import parse_duration_s
 
 T = TypeVar("T")
 
@@ -59,26 +59,35 @@ def _parse_zones(text: str) -> str:
     return ",".join(zone and segment("zone", zone) for zone in text.split(","))
 
 
-seconds = parser(parse_duration_s)
-positive_seconds = parser(_parse_positive_duration_s)
-size_bytes = parser(parse_bytes)
-positive = parser(_parse_positive)
-name = parser(_parse_name)
-zones = parser(_parse_zones)
+def time_option(help: str, *, may_be_zero: bool = False) -> Any:
+    """An option that is a duration; its default is part of the help."""
+    parse = parse_duration_s if may_be_zero else _parse_positive_duration_s
+    return Option(parser=parser(parse), metavar="TIME", show_default=False, help=help)
 
-Name = Annotated[str, Argument(parser=name, metavar="NAME", help="Name of the TPU.")]
+
+def zone_option(help: str, *, metavar: str = "ZONE") -> Any:
+    """An option that is a zone, or several."""
+    return Option(parser=parser(_parse_zones), metavar=metavar, help=help)
+
+
+def positive_option(metavar: str, help: str) -> Any:
+    """An option that is a finite number greater than 0."""
+    return Option(parser=parser(_parse_positive), metavar=metavar, help=help)
+
+
+_name = parser(_parse_name)
+
+Name = Annotated[str, Argument(parser=_name, metavar="NAME", help="Name of the TPU.")]
+Names = Annotated[
+    list[str] | None, Argument(parser=_name, metavar="NAME...", help="Names of the TPUs.")
+]
 Project = Annotated[str | None, Option(help="Google Cloud project. Default: the project setting.")]
 Zone = Annotated[
     str | None,
-    Option(
-        parser=zones,
-        metavar="ZONE",
-        help="Zone such as us-central1-a; - for all zones. Default: the zone setting.",
-    ),
+    zone_option("Zone such as us-central1-a; - for all zones. Default: the zone setting."),
 ]
 Timeout = Annotated[
-    float | None,
-    Option(parser=seconds, metavar="TIME", help="Maximum wait, such as 90s or 1h30m."),
+    float | None, time_option("Maximum wait, such as 90s or 1h30m.", may_be_zero=True)
 ]
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip confirmation.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done, without doing it.")]

@@ -9,7 +9,7 @@ from typer import Argument, Option
 import tpuctl
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import command, examples, positive
+from tpuctl.cli.options import command, examples, positive_option
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import profile as report
 
@@ -32,9 +32,7 @@ Target = Annotated[
         "module:function; or a program after --.",
     ),
 ]
-Seconds = Annotated[
-    float | None, Option(parser=positive, metavar="S", help="Seconds to measure. Default: 10.")
-]
+Seconds = Annotated[float | None, positive_option("S", "Seconds to measure. Default: 10.")]
 HtmlPath = Annotated[
     Path | None, Option(metavar="FILE", help="Write the report to this HTML file.")
 ]
@@ -63,8 +61,7 @@ def run(
         Option(metavar="PIXELS", min=1, help="Size of images after the resize. Default: 224."),
     ] = None,
     device_step_ms: Annotated[
-        float | None,
-        Option(parser=positive, metavar="MS", help="Device time per step in milliseconds."),
+        float | None, positive_option("MS", "Device time per step in milliseconds.")
     ] = None,
     train: Annotated[
         bool, Option("--train", help="Measure the time of a real training step.")
@@ -124,10 +121,8 @@ def watch(
     ],
     seconds: Annotated[
         float | None,
-        Option(
-            parser=positive,
-            metavar="S",
-            help="Stop after S seconds, even if no step was found; a program is ended too.",
+        positive_option(
+            "S", "Stop after S seconds, even if no step was found; a program is ended too."
         ),
     ] = None,
     out: OutPath = None,

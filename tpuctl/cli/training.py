@@ -17,7 +17,7 @@ from tpuctl.cli.options import (
     command,
     examples,
     parsed_by,
-    positive,
+    positive_option,
 )
 from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
@@ -190,10 +190,7 @@ def fit(
     verify: Annotated[
         bool, Option("--verify", help="If it does not fit, compile the suggested changes.")
     ] = False,
-    timeout: Annotated[
-        float,
-        Option(parser=positive, metavar="S", help="Time limit for your code, in seconds."),
-    ] = 300,
+    timeout: Annotated[float, positive_option("S", "Time limit for your code, in seconds.")] = 300,
 ) -> None:
     """Compile for a TPU you do not have: does it fit, and how fast?
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tpuctl.api import cloud
-from tpuctl.cli import options, output, workers
-from tpuctl.cli.options import DryRun, Project, Yes, positive, positive_seconds
+from tpuctl.cli import output, workers
+from tpuctl.cli.options import DryRun, Project, Yes, positive_option, time_option, zone_option
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
@@ -26,21 +26,10 @@ MaxCrashes = Annotated[
     int, typer.Option(metavar="K", min=1, help="Give up after the job has failed K times.")
 ]
 HangAfter = Annotated[
-    float | None,
-    typer.Option(
-        parser=positive_seconds,
-        metavar="TIME",
-        help="Restart if a worker prints nothing for this long: 15m.",
-    ),
+    float | None, time_option("Restart if a worker prints nothing for this long: 15m.")
 ]
 BadHostAfter = Annotated[
-    float,
-    typer.Option(
-        parser=positive_seconds,
-        metavar="TIME",
-        show_default=False,
-        help="Replace the TPU if a worker is lost for this long. Default: 10m.",
-    ),
+    float, time_option("Replace the TPU if a worker is lost for this long. Default: 10m.")
 ]
 Type = Annotated[
     str | None,
@@ -51,20 +40,8 @@ Type = Annotated[
         help="TPU type to create if there is no TPU yet, such as v5e-8.",
     ),
 ]
-Zone = Annotated[
-    str | None,
-    typer.Option(
-        parser=options.zones,
-        metavar="ZONE",
-        help="Zone of the TPU; auto recreates it in any zone.",
-    ),
-]
-Zones = Annotated[
-    str | None,
-    typer.Option(
-        parser=options.zones, metavar="ZONE,...", help="Zones to recreate the TPU in: A,B."
-    ),
-]
+Zone = Annotated[str | None, zone_option("Zone of the TPU; auto recreates it in any zone.")]
+Zones = Annotated[str | None, zone_option("Zones to recreate the TPU in: A,B.", metavar="ZONE,...")]
 Spot = Annotated[
     bool | None,
     typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the current TPU."),
@@ -73,18 +50,8 @@ Queued = Annotated[
     bool | None,
     typer.Option("--queued/--no-queued", help="Create queued resources. Default: as now."),
 ]
-Ttl = Annotated[
-    float | None,
-    typer.Option(
-        parser=positive_seconds,
-        metavar="TIME",
-        help="Time to live of each TPU: 4h. Default: as now.",
-    ),
-]
-MaxUsd = Annotated[
-    float | None,
-    typer.Option(parser=positive, metavar="USD", help="Total budget in USD for all TPUs."),
-]
+Ttl = Annotated[float | None, time_option("Time to live of each TPU: 4h. Default: as now.")]
+MaxUsd = Annotated[float | None, positive_option("USD", "Total budget in USD for all TPUs.")]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the runtime version.")
 ]

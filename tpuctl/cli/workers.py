@@ -10,17 +10,10 @@ from typer import Argument, Option
 import tpuctl
 from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import (
-    DryRun,
-    Project,
-    Yes,
-    Zone,
-    positive_seconds,
-    seconds,
-    size_bytes,
-)
+from tpuctl.cli.options import DryRun, Project, Yes, Zone, parser, time_option
 from tpuctl.cli.progress import bars, screen
 from tpuctl.reporters import workers as report
+from tpuctl.units import parse_bytes
 
 Name = Annotated[
     str | None, Argument(metavar="[NAME]", help="Name of a TPU; USER@NAME logs in as USER.")
@@ -60,13 +53,7 @@ Check = Annotated[
     Option("--check/--no-check", help="Check every worker before starting a job. Default: check."),
 ]
 Grace = Annotated[
-    float,
-    Option(
-        parser=seconds,
-        metavar="TIME",
-        show_default=False,
-        help="Time between TERM and KILL, such as 30s. Default: 10s.",
-    ),
+    float, time_option("Time between TERM and KILL, such as 30s. Default: 10s.", may_be_zero=True)
 ]
 
 
@@ -84,7 +71,7 @@ def run(
     log_limit: Annotated[
         int | None,
         Option(
-            parser=size_bytes,
+            parser=parser(parse_bytes),
             metavar="SIZE",
             help="Maximum log size of a job per worker; 0 for no limit. Default: 1GiB.",
         ),
@@ -242,10 +229,7 @@ def top(
     host: Host = None,
     worker: Worker = "all",
     once: Annotated[bool, Option("--once", help="Show it once, as --json and a pipe do.")] = False,
-    interval: Annotated[
-        float | None,
-        Option(parser=positive_seconds, metavar="TIME", help="Time between updates. Default: 2s."),
-    ] = None,
+    interval: Annotated[float | None, time_option("Time between updates. Default: 2s.")] = None,
     sudo: Sudo = False,
     key: Key = None,
     jump: Jump = None,
