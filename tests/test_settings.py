@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tpuctl.errors import InvalidInputError
-from tpuctl.settings import KEYS, Settings, load_settings, read_settings, state_dir
+from tpuctl.settings import KEYS, Settings, load_settings, state_dir
 
 
 def source_of(name: str, **places: object) -> tuple[str | None, str]:
@@ -71,7 +71,7 @@ HARMFUL = ("project", "cache_dir", "state_dir", "tpu_endpoint")
 
 
 def read(cwd: Path, **env: str) -> Settings:
-    return read_settings(env=env, cwd=cwd)
+    return load_settings(env=env, cwd=cwd, quiet=True)
 
 
 @pytest.mark.parametrize("name", [key.name for key in KEYS])

@@ -212,7 +212,7 @@ def test_a_guard_that_saw_its_tpu_exchanged_leaves_the_copy_alone(
     options = guard["parse"]([*words, "--api", here.emulator.http, "--metadata", metadata_of(here)])
     assert "s left" in guard["look"](options)[1]
     for node in here.emulator.advance().nodes.values():
-        node.id = str(int(node.id) + 1)
+        node.id += 1
     here.clock.sleep(1000)
     assert "another TPU with a copy of its labels" in guard["look"](options)[1]
     assert here.requests["delete_node"] == 0

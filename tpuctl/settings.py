@@ -148,25 +148,13 @@ def load_settings(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    quiet: bool = False,
 ) -> Settings:
-    """Collect every setting from flags, environment, project file and user file, and warn.
+    """Collect every setting from flags, environment, project file and user file.
 
-    Raises InvalidInputError for a file that is not TOML, an unknown key, or a value that is not
-    text.
+    Warns of what was ignored, unless `quiet`. Raises InvalidInputError for a file that is not TOML,
+    an unknown key, or a value that is not text.
     """
-    settings = read_settings(flags, env=env, cwd=cwd)
-    for warning in settings.warnings:
-        on_ignored(warning)
-    return settings
-
-
-def read_settings(
-    flags: Mapping[str, str | None] | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> Settings:
-    """Collect every setting as `load_settings` does; the warnings are only in the result."""
     env = os.environ if env is None else env
     ignored: list[IgnoredSetting] = []
     user_file = user_config_dir(env) / "config.toml"
@@ -177,12 +165,15 @@ def read_settings(
         "cache_dir": str(default_cache_dir(env)),
         "state_dir": str(default_state_dir(env)),
     }
-    return Settings(
+    settings = Settings(
         tuple(_resolve(key, flags or {}, env, files, defaults) for key in KEYS),
         tuple(str(path) for path, _ in files),
         tuple(ignored),
         None if project[1] is None else str(project[0]),
     )
+    for warning in () if quiet else settings.warnings:
+        on_ignored(warning)
+    return settings
 
 
 def cache_dir() -> Path:

@@ -86,15 +86,6 @@ def _part(hosts: str, dst: str) -> Part | None:
     return Part(topology.worker, topology.hosts)
 
 
-_CACHE_FLAGS = {
-    "variants": "--variants",
-    "shard_bytes": "--shard-size",
-    "elements": "--elements",
-    "seed": "--seed",
-    "dry_run": "--dry-run",
-}
-
-
 def cache(
     target: str,
     dst: str | Path | None = None,
@@ -115,12 +106,18 @@ def cache(
         from tpuctl.datasets.models import CacheOptions
 
         given = options or CacheOptions()
-        flags = {f.name: getattr(given, f.name) != f.default for f in fields(given)}
-        overwrite = flags.pop("overwrite")
-        unused = {_CACHE_FLAGS[name]: is_set for name, is_set in flags.items()}
+        unused = {
+            f"--{option.name.replace('_bytes', '-size').replace('_', '-')}": True
+            for option in fields(given)
+            if option.name != "overwrite" and getattr(given, option.name) != option.default
+        }
         refuse_unused(unused, "on the copy of a data set")
         return copy_data_set(
-            address, dst, limit_bytes=limit_bytes, overwrite=overwrite, on_progress=on_progress
+            address,
+            dst,
+            limit_bytes=limit_bytes,
+            overwrite=given.overwrite,
+            on_progress=on_progress,
         )
     refuse_unused({"--limit": limit_bytes}, "on the elements of a pipeline")
     if dst is None:

@@ -74,6 +74,6 @@ def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:
 
 def config() -> Settings:
     """Return every setting, where its value came from, and what was ignored."""
-    from tpuctl.settings import read_settings
+    from tpuctl.settings import load_settings
 
-    return read_settings()
+    return load_settings(quiet=True)

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -13,6 +14,8 @@ from tpuctl.errors import InvalidArgumentError
 from tpuctl.units import parse_duration_s
 
 T = TypeVar("T")
+
+_MAX_NUMBER = 1e9
 
 
 def parser(parse: Callable[[str], T]) -> Callable[[Any], T]:
@@ -36,13 +39,14 @@ def _parse_positive_duration_s(text: str) -> float:
     return seconds
 
 
-def _parse_positive(text: str) -> float:
+def _parse_number(text: str, least: float) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not (number > 0 and math.isfinite(number)):
-        raise InvalidArgumentError(f"{text!r} is not a finite number greater than 0.")
+    if not (0 < number <= _MAX_NUMBER and number >= least):
+        limits = f"from {least:g}" if least else "greater than 0"
+        raise InvalidArgumentError(f"{text!r} is not a number {limits} up to {_MAX_NUMBER:,.0f}.")
     return number
 
 
@@ -70,9 +74,10 @@ def zone_option(help: str, *, metavar: str = "ZONE") -> Any:
     return Option(parser=parser(_parse_zones), metavar=metavar, help=help)
 
 
-def positive_option(metavar: str, help: str) -> Any:
-    """An option that is a finite number greater than 0."""
-    return Option(parser=parser(_parse_positive), metavar=metavar, help=help)
+def positive_option(metavar: str, help: str, *, least: float = 0) -> Any:
+    """An option that is a finite number greater than 0, or from `least` on."""
+    parse = partial(_parse_number, least=least)
+    return Option(parser=parser(parse), metavar=metavar, help=help)
 
 
 _name = parser(_parse_name)

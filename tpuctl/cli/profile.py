@@ -32,7 +32,9 @@ Target = Annotated[
         "module:function; or a program after --.",
     ),
 ]
-Seconds = Annotated[float | None, positive_option("S", "Seconds to measure. Default: 10.")]
+Seconds = Annotated[
+    float | None, positive_option("S", "Seconds to measure, from 0.5. Default: 10.", least=0.5)
+]
 HtmlPath = Annotated[
     Path | None, Option(metavar="FILE", help="Write the report to this HTML file.")
 ]

@@ -190,7 +190,9 @@ def fit(
     verify: Annotated[
         bool, Option("--verify", help="If it does not fit, compile the suggested changes.")
     ] = False,
-    timeout: Annotated[float, positive_option("S", "Time limit for your code, in seconds.")] = 300,
+    timeout: Annotated[
+        float, positive_option("S", "Time limit for your code, in seconds.", least=1)
+    ] = 300,
 ) -> None:
     """Compile for a TPU you do not have: does it fit, and how fast?
 

@@ -253,9 +253,8 @@ def delete(
     on_progress: OnProgress = silent,
 ) -> DeleteResult:
     """Delete what was planned, provided that it is still the same, and wait until it is gone."""
-    todo = plan.tpus
-    tpus = delete_all(api, todo, journal=journal, timeout_s=timeout_s, on_progress=on_progress)
-    return replace(plan, tpus=tpus, dry_run=False).summed()
+    run = partial(delete_all, journal=journal, timeout_s=timeout_s, on_progress=on_progress)
+    return replace(plan, tpus=run(api, plan.tpus), dry_run=False).summed()
 
 
 def delete_all(

@@ -62,8 +62,8 @@ class GcResult(DeletionSummary):
 def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> GcResult:
     """Find everything that is dead, expired or abandoned; changes nothing."""
     seen = take_snapshot(api, zone or ALL_ZONES)
-    groups, judge = group_resources(seen), _Judge(api, journal)
-    judge.learn(groups)
+    groups = group_resources(seen)
+    judge = _Judge(api, journal, groups)
     orphans = [
         _orphan(plan_group_deletion(group), reason)
         for group in groups
@@ -84,7 +84,7 @@ def delete_orphans(
     on_progress: OnProgress = silent,
 ) -> GcResult:
     """Delete the orphans, each only if it still is one right before; failures are in the result."""
-    judge = _Judge(api, journal)
+    judge = _Judge(api, journal, ())
     ended = delete_all(
         api,
         found.deletions,
@@ -106,13 +106,9 @@ class _Judge:
     name, zone or id, and of TPUs that share a create id, say nothing.
     """
 
-    def __init__(self, api: TpuApi, journal: Journal) -> None:
+    def __init__(self, api: TpuApi, journal: Journal, groups: Sequence[ResourceGroup]) -> None:
         self._clock = api.clock
         self._entries = {entry.create_id: entry for entry in journal.entries(api)}
-        self._copied: frozenset[str] = frozenset()
-
-    def learn(self, groups: Sequence[ResourceGroup]) -> None:
-        """Find out which create ids several TPUs have."""
         places = {
             (each.labels.get(LABEL_CREATE_ID, ""), each.name, each.zone)
             for group in groups
