@@ -134,9 +134,9 @@ def by_size(file: Path, size: int) -> None:
 
 OTHER_USER = 4711
 WRITABLE = [
-    (by_mode, 0o664, "other users may write to .*tpuctl.toml. To use it: chmod go-w"),
+    (by_mode, 0o666, "other users may write to .*tpuctl.toml. To use it: chmod go-w"),
     (by_mode, 0o646, "other users may write"),
-    (by_folder, 0o775, "other users may write"),
+    (by_folder, 0o777, "other users may write"),
     (by_folder, 0o1777, "other users may write"),
     (by_owner, OTHER_USER, "belongs to another user"),
     (by_folder_owner, OTHER_USER, "belongs to another user"),
@@ -244,3 +244,14 @@ def test_a_planted_key_does_not_open_the_users_tpus(
     assert "loot" not in str(state_dir())
     monkeypatch.setenv("TPUCTL_STATE_DIR", f"{tmp_path}/loot")
     assert "loot" in str(state_dir()), "the check above would not notice"
+
+
+def test_the_users_own_group_may_write_but_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "tpuctl.toml"
+    file.write_text('zone = "here"')
+    file.chmod(0o664)
+    assert read(tmp_path)["zone"] == "here"
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another group")
+    os.chown(file, -1, OTHER_USER)
+    assert read(tmp_path)["zone"] is None

@@ -268,7 +268,9 @@ def _why_untrusted(
         return "it is not a regular file."
     if seen.st_uid not in (os.geteuid(), 0):
         return f"{place} belongs to another user (uid {seen.st_uid})."
-    if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    # Where every user has a group of its own, files are often writable for it.
+    others = stat.S_IWOTH if seen.st_gid == os.getegid() else stat.S_IWGRP | stat.S_IWOTH
+    if seen.st_mode & others:
         return f"other users may write to {place}. To use it: chmod go-w {shlex.quote(str(place))}"
     return None
 

@@ -179,9 +179,9 @@ def run(
     """Run a command on every worker at once; exit codes and failures are in the result.
 
     Variables in `env` are K=V, or K for its value here. With `detach` or a name for the `job`, it
-    keeps running: see `logs` and `stop`; unless `check` is False, every worker is checked first, and
-    each keeps the last `log_bytes` of its log (default 1 GiB; 0: all of it). `sink` receives the
-    output.
+    keeps running: see `logs` and `stop`; unless `check` is False, every worker is checked first,
+    and each keeps the last `log_bytes` of its log (default 1 GiB; 0: all of it). `sink` receives
+    the output.
     """
     from tpuctl.remote.jobs import check_job, start_job
     from tpuctl.remote.run import plan_command, run_command
