@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from tests.pictures import encoded
 from tests.pipeline_cases import listed_shard, manifest
 from tpuctl.datasets.inputs import scan
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling.inputs import find_photos, is_shard_folder, read_shards
 from tpuctl.profiling.request import parse_target
 
-JPEG = b"\xff\xd8\xff\xe0" + bytes(50)
+JPEG = b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x10\x00\x10\x01\x01\x11\x00" + bytes(50)
 WHOLE = JPEG + b"\xff\xd9"
 
 
@@ -107,11 +109,26 @@ def test_profile_run_and_data_presize_find_the_same_images(tmp_path: Path) -> No
     names = {photo.path.name for photo in found.photos} | {name for name, _ in found.left_out}
     assert names == {picture.key for picture in scan(tmp_path).pictures}
     assert names == set(HEADS) - {"e_not_a_bmp", "g_not_a_gif", "i_wave", "m.pdf", ".n.jpg"}
-    assert dict(found.left_out) == {"l.png": "no image inside"}
+    # These are heads without images; of AVIF and HEIF nothing is decoded anywhere.
+    assert {name[0]: reason for name, reason in found.left_out} == {
+        **{"c": "damaged TIFF", "d": "damaged BMP", "f": "damaged GIF", "h": "damaged WEBP"},
+        **{"j": "damaged JPEG", "k": "damaged JPEG", "l": "no image inside"},
+    }
     formats = {photo.path.name[0]: photo.format for photo in found.photos}
-    assert formats == {
-        **{"a": "avif", "b": "heif", "c": "tiff", "d": "bmp", "f": "gif", "h": "webp"},
-        **{"j": "jpeg", "k": "jpeg"},
+    assert formats == {"a": "avif", "b": "heif"}
+
+
+def test_a_photograph_that_would_fill_the_memory_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "whole.jpg").write_bytes(WHOLE)
+    (tmp_path / "bomb.jpg").write_bytes(WHOLE.replace(b"\x00\x10\x00\x10", b"\xff" * 4))
+    frames = encoded(Image.new("L", (600, 600)), "GIF")
+    begin, end = frames.index(b"\x2c"), frames.rindex(b"\x3b")
+    (tmp_path / "many.gif").write_bytes(frames[:begin] + frames[begin:end] * 4000 + b"\x3b")
+    found = find_photos(tmp_path)
+    assert [photo.path.name for photo in found.photos] == ["whole.jpg"]
+    assert {name: reason.partition(";")[0] for name, reason in found.left_out} == {
+        "bomb.jpg": "decoding needs about 12 GiB, the limit is 1 GiB",
+        "many.gif": "decoding needs about 1.4 GiB, the limit is 1 GiB",
     }
 
 

@@ -72,6 +72,9 @@ def presize(
     max_bad: Annotated[
         str, Option(help="Unreadable images to accept: 1%, 3, or auto, the larger of the two.")
     ] = "auto",
+    max_image_memory: Annotated[
+        str, Option(metavar="SIZE", help="Leave out images that need more memory to decode.")
+    ] = "1GiB",
     retry_quarantined: Annotated[
         bool, Option("--retry-quarantined", help="Retry images that were left out.")
     ] = False,
@@ -116,6 +119,7 @@ def presize(
         shard_bytes=parse_size_of("--shard-size", shard_size),
         workers=worker_count,
         max_bad=max_bad,
+        max_image_bytes=parse_size_of("--max-image-memory", max_image_memory),
         retry_quarantined=retry_quarantined,
         overwrite=overwrite,
         seed=seed,

@@ -29,7 +29,12 @@ def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
     """Build shards with the chosen runner; raises TpuctlError, UsageError."""
     lead = runs[0]
     targets = [run.target for run in runs]
-    shared = {"source": lead.source, "targets": targets, "options": lead.plan.options}
+    shared = {
+        "source": lead.source,
+        "targets": targets,
+        "options": lead.plan.options,
+        "image_bytes": lead.options.max_image_bytes,
+    }
     jobs = [json.dumps(job.to_json()) for job in missing]
     options = _options(lead.options.beam)
     try:
@@ -69,6 +74,7 @@ def build_shard(text: str, shared: dict[str, Any]) -> str:
             work=str(targets[0].work.folder),
             options=shared["options"],
             budget_bytes=memory_budget_bytes(),
+            image_bytes=shared["image_bytes"],
             workers=1,
         )
         with closing(build_shards([job], setup)) as steps:

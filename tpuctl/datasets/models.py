@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tpuctl.datasets.images.geometry import Fidelity, Mode
+from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.quarantine import Quarantined
 from tpuctl.errors import DamagedError, InvalidInputError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome, Status
@@ -30,7 +31,8 @@ class PresizeOptions:
     or 3 files, whichever is more, but always less than half. `zone` is that of the machine or its
     TPU, to warn about buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`. With `sizes`,
     one pass makes one data set per size, each in its own folder. With `steal`, this machine also
-    builds the shards that other machines have not begun or have abandoned.
+    builds the shards that other machines have not begun or have abandoned. Images that need more
+    than `max_image_bytes` of memory to decode are left out.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -52,6 +54,7 @@ class PresizeOptions:
     beam: tuple[str, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     steal: bool = False
+    max_image_bytes: int = MAX_IMAGE_BYTES
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -73,6 +76,7 @@ class PresizeOptions:
             raise UsageError("--size has the same size twice.")
         _check_range("--quality", self.quality, 100)
         _check_range("--shard-size", self.shard_bytes, 1 << 50)
+        _check_range("--max-image-memory", self.max_image_bytes, 1 << 50)
         _check_range("--workers", 1 if self.workers is None else self.workers, 1024)
         if self.mode == "short" and any(a != b for a, b in (self.size, *self.sizes)):
             raise UsageError(

@@ -245,6 +245,7 @@ def _build(
         work=str(lead.target.work.folder),
         options=lead.run.plan.options,
         budget_bytes=memory_budget_bytes(),
+        image_bytes=lead.run.options.max_image_bytes,
         workers=min(lead.run.workers, len(missing)),
     )
     meter = Meter(lead.run.plan.images, missing, on_progress)

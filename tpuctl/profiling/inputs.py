@@ -1,6 +1,7 @@
 """What a folder for `profile run` holds: images, or shards that `data presize` wrote."""
 
 import json
+import mmap
 import os
 import shlex
 from collections.abc import Iterator
@@ -9,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.datasets.images import file_type
-from tpuctl.datasets.quarantine import printable
+from tpuctl.datasets.images.headers import memory_for_tensorflow
+from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES, memory_budget_bytes
+from tpuctl.datasets.quarantine import BadImageError, printable
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.units import format_bytes
 
 # As in `tpuctl.datasets.manifest`, which images and functions do not need to load.
 MANIFEST, SCHEMA = "manifest.json", "tpuctl.dataset/"
@@ -125,9 +129,11 @@ def find_photos(folder: Path, *, most: int = MAX_PHOTOS) -> FoundPhotos:
     photos: list[Photo] = []
     left_out: list[tuple[str, str]] = []
     files = 0
+    # TensorFlow decodes on every core at once.
+    limit_bytes = min(MAX_IMAGE_BYTES, memory_budget_bytes() // (os.cpu_count() or 1))
     for path in _files(folder):
         files += 1
-        found = _inspect(path)
+        found = _inspect(path, limit_bytes)
         if isinstance(found, Photo):
             photos.append(found)
         elif found:
@@ -160,21 +166,38 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _inspect(path: Path) -> Photo | str | None:
+def _inspect(path: Path, limit_bytes: int) -> Photo | str | None:
     """Return the image, why an image file cannot be used, or None for another file."""
     is_named_like_one = file_type.claims_to_be_an_image(path.name)
     try:
         if not path.is_file():
             return "not a regular file" if is_named_like_one else None
         with path.open("rb") as file:
-            head = file.read(file_type.HEAD_BYTES)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            tail = file.read()
+            size = os.fstat(file.fileno()).st_size
+            if size and (kind := file_type.sniff(file.read(file_type.HEAD_BYTES))):
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+                    if why := _why_refused(data, kind, limit_bytes):
+                        return why
+                    tail = data[-TAIL_BYTES:]
+                return Photo(path, size, kind, kind in ENDINGS and ENDINGS[kind] in tail)
     except OSError as error:
         return (error.strerror or str(error)).lower() if is_named_like_one else None
-    if kind := file_type.sniff(head):
-        return Photo(path, size, kind, kind in ENDINGS and ENDINGS[kind] in tail)
     if not is_named_like_one:
         return None
     return "no image inside" if size else "empty file"
+
+
+def _why_refused(data: Any, kind: str, limit_bytes: int) -> str | None:
+    """Say why a file must not reach a decoder; None for one that may."""
+    if kind not in file_type.DECODABLE:
+        return None
+    try:
+        needed = memory_for_tensorflow(data, kind)
+    except BadImageError:
+        return f"damaged {kind.upper()}"
+    if needed <= limit_bytes:
+        return None
+    return (
+        f"decoding needs about {format_bytes(needed)}, the limit is {format_bytes(limit_bytes)}; "
+        "presize it first"
+    )

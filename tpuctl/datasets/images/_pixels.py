@@ -10,7 +10,10 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from tpuctl.datasets.images.geometry import chroma_sides
+from tpuctl.datasets.images.geometry import MAX_RESULT_PIXELS, chroma_sides
+from tpuctl.datasets.images.headers import read_canvas
+from tpuctl.datasets.images.jpeg import read_header
+from tpuctl.datasets.quarantine import BadImageError
 
 # Always of uint8; OpenCV's own annotations promise less.
 Pixels = npt.NDArray[Any]
@@ -156,10 +159,27 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 
 def decode_picture(image: bytes, encode: str, shape: tuple[int, int, int]) -> Pixels:
     """Decode the image of a record; raises ValueError when it is damaged."""
+    _check_shape(image, encode, shape)
+    if encode not in _DECODERS:
+        raise ValueError(f"{encode!r} is not an encoding of images")
     pixels = _DECODERS[encode](image, shape)
     if pixels.shape != shape:
         raise ValueError(f"it is {pixels.shape}, not {shape}")
     return pixels
+
+
+def _check_shape(image: bytes, encode: str, shape: tuple[int, int, int]) -> None:
+    """Compare the size that an image announces with its record; raises ValueError."""
+    height, width, _ = shape
+    if not (0 < height and 0 < width and height * width <= MAX_RESULT_PIXELS):
+        raise ValueError(f"{height}x{width} is not the size of an image that presize writes")
+    if encode in ("jpeg", "png", "webp"):
+        try:
+            header = read_canvas(image, encode) if encode != "jpeg" else read_header(image)
+        except BadImageError as bad:
+            raise ValueError(bad.detail) from bad
+        if (header.height, header.width) != (height, width):
+            raise ValueError(f"it is {header.height}x{header.width}, not {height}x{width}")
 
 
 def _decode_raw(image: bytes, shape: tuple[int, int, int]) -> Pixels:

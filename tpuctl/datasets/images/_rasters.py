@@ -4,11 +4,11 @@ import io
 import math
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -74,8 +74,8 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | bool |
 
 
 _BITS_PER_SAMPLE = 258
-# RGBA of 8 bits, its flattened copy, and 16 bits per channel while they are reduced.
-_BYTES_PER_PIXEL = 12
+# Pillow copies what it converts: band by band these copies stay small.
+_BAND_PIXELS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,6 @@ class Raster:
     def height(self) -> int:
         """Rows, as stored."""
         return self.image.height
-
-    def memory_bytes(self, denominator: int) -> int:
-        """What decoding takes at most: the image, its flattened copy and 16-bit colour."""
-        return self.width * self.height * _BYTES_PER_PIXEL
 
     @property
     def profile(self) -> bytes | None:
@@ -126,22 +122,50 @@ def open_raster(data: bytes, kind: str) -> Raster:
 def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
     """Decode the first frame to grey, RGB or CMYK of 8 bits; alpha goes over white."""
     image = raster.image
-    flags = Flag.FIRST_OF_SEVERAL if getattr(image, "n_frames", 1) > 1 else Flag(0)
+    flags = Flag.FIRST_OF_SEVERAL if getattr(image, "is_animated", False) else Flag(0)
     with _translated_errors():
-        if _is_deep_colour(raster):
-            image.load()
-            image, more = _read_deep_colour(raster)
-            flags |= more
+        image.load()
+        if _is_deep_colour(raster) and (deep := _decode_deep_colour(raster.data)) is not None:
+            alpha = Flag.ALPHA_ON_WHITE if deep.shape[2:] == (4,) else Flag(0)
+            return _in_bands(deep, 1 if deep.ndim == 2 else 3, _reduce), (
+                flags | alpha | Flag.FROM_16_BIT
+            )
         if image.mode.startswith("I;16") or (image.mode == "I" and raster.kind == "png"):
-            deep = np.asarray(image).astype(np.uint16)
-            return cv2.convertScaleAbs(deep, alpha=255 / 65535), flags | Flag.FROM_16_BIT
+            return _in_bands(image, 1, _reduce_grey), flags | Flag.FROM_16_BIT
         if image.mode in ("I", "F"):
             raise BadImageError("unsupported", f"pixels of 32 bits ({image.mode})")
         if image.has_transparency_data:
-            return _flatten(image), flags | Flag.ALPHA_ON_WHITE
-        if image.mode in ("1", "L"):
-            return np.asarray(image.convert("L")), flags
-        return np.asarray(image if image.mode == "CMYK" else image.convert("RGB")), flags
+            return _in_bands(image, 3, _flatten), flags | Flag.ALPHA_ON_WHITE
+        channels = {"1": 1, "L": 1, "CMYK": 4}.get(image.mode, 3)
+        mode = {1: "L", 3: "RGB", 4: "CMYK"}[channels]
+        return _in_bands(image, channels, lambda band: np.asarray(band.convert(mode))), flags
+
+
+def _in_bands(source: Any, channels: int, convert: Callable[[Any], Pixels]) -> Pixels:
+    """Convert an image or an array to bytes, some rows at a time."""
+    is_array = isinstance(source, np.ndarray)
+    height, width = source.shape[:2] if is_array else (source.height, source.width)
+    pixels = np.empty((height, width, channels)[: 2 if channels == 1 else 3], np.uint8)
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        end = min(top + rows, height)
+        band = source[top:end] if is_array else source.crop((0, top, width, end))
+        pixels[top:end] = convert(band)
+    return pixels
+
+
+def _reduce(deep: Pixels) -> Pixels:
+    """Reduce 16 bits, as OpenCV orders them, to 8."""
+    small = cv2.convertScaleAbs(deep, alpha=255 / 65535)
+    if small.ndim == 2:
+        return small
+    if small.shape[2] == 4:
+        return _flatten(Image.fromarray(cv2.cvtColor(small, cv2.COLOR_BGRA2RGBA)))
+    return cv2.cvtColor(small, cv2.COLOR_BGR2RGB)
+
+
+def _reduce_grey(band: Image.Image) -> Pixels:
+    return cv2.convertScaleAbs(np.asarray(band).astype(np.uint16), alpha=255 / 65535)
 
 
 def _flatten(image: Image.Image) -> Pixels:
@@ -160,15 +184,9 @@ def _is_deep_colour(raster: Raster) -> bool:
     return len(bits) > 1 and set(bits) == {16}
 
 
-def _read_deep_colour(raster: Raster) -> tuple[Image.Image, Flag]:
-    deep = cv2.imdecode(np.frombuffer(raster.data, np.uint8), cv2.IMREAD_UNCHANGED)
-    if deep is None or deep.dtype != np.uint16:
-        return raster.image, Flag(0)
-    small = cv2.convertScaleAbs(deep, alpha=255 / 65535)
-    if small.ndim == 2:
-        return Image.fromarray(small), Flag.FROM_16_BIT
-    to_rgb = cv2.COLOR_BGRA2RGBA if small.shape[2] == 4 else cv2.COLOR_BGR2RGB
-    return Image.fromarray(cv2.cvtColor(small, to_rgb)), Flag.FROM_16_BIT
+def _decode_deep_colour(data: bytes) -> Pixels | None:
+    deep = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    return deep if deep is not None and deep.dtype == np.uint16 else None
 
 
 def _check_png_chunks(data: bytes) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import simplejpeg
+from PIL import Image
 
-from tpuctl.datasets.images import file_type, jpeg
+from tpuctl.datasets.images import file_type, headers, jpeg
 from tpuctl.datasets.images._pixels import Pixels, halve, resample, resample_exactly
 from tpuctl.datasets.images._rasters import Raster, decode_raster, open_raster, to_srgb
 from tpuctl.datasets.images.geometry import (
@@ -23,9 +24,8 @@ from tpuctl.datasets.images.geometry import (
 from tpuctl.datasets.images.memory import Admit
 from tpuctl.datasets.quarantine import BadImageError
 
-# Pillow's own limit for a file that may be a decompression bomb.
-MAX_PIXELS = 178_956_970
-
+# What the samples, the turned and the converted copy of a result take.
+_RESULT_BYTES = 24
 
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
@@ -53,8 +53,12 @@ class Shrunk:
 
 
 def prepare_decoders() -> None:
-    """Keep the libraries to one core each: the processes are what runs in parallel."""
+    """Keep the libraries to one core each: the processes are what runs in parallel.
+
+    Pillow's own limit of pixels is lifted, for the memory decides.
+    """
     cv2.setNumThreads(1)
+    Image.MAX_IMAGE_PIXELS = None
 
 
 def shrink_all(
@@ -67,29 +71,61 @@ def shrink_all(
 ) -> list[Shrunk]:
     """Decode an image once, as finely as the largest size needs, and fit it into each of them.
 
-    Sizes are (height, width). `admit` is asked for the memory that the header announces before
-    anything is decoded. Raises BadImageError.
+    Sizes are (height, width). `admit` is asked for the memory that the header announces before any
+    decoder sees the file. Raises BadImageError.
     """
     kind = _require_kind(data)
+    header = jpeg.read_header(data) if kind == "jpeg" else headers.read_canvas(data, kind)
+    fits, _, denominators = _plan(header, sizes, mode, fidelity)
+    needed = header.memory_bytes(min(denominators)) + 2 * len(data)
+    needed += sum(_RESULT_BYTES * fit.canvas_width * fit.canvas_height for fit in fits)
+    try:
+        room = admit(needed)
+    except BadImageError as bad:
+        size = f"{header.width}x{header.height} pixels"
+        raise BadImageError(bad.reason, f"{size}: {bad.detail}") from None
+    try:
+        with room:
+            return _shrink_admitted(data, kind, sizes, mode, fidelity)
+    except MemoryError as error:
+        raise BadImageError("bomb", "not enough memory to decode it") from error
+
+
+def _shrink_admitted(
+    data: bytes, kind: str, sizes: Sequence[tuple[int, int]], mode: Mode, fidelity: Fidelity
+) -> list[Shrunk]:
     header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
-    width, height, orientation = header.width, header.height, header.orientation
-    if width * height > MAX_PIXELS:
-        raise BadImageError("bomb", f"{width}x{height} pixels")
-    turned = orientation >= 5
-    shown = (height, width) if turned else (width, height)
-    fits = [plan_fit(*shown, size, mode) for size in sizes]
-    stored = [fit.transposed if turned else fit for fit in fits]
-    denominators = [choose_denominator(fit, fidelity) for fit in stored]
-    denominator = min(denominators) if isinstance(header, jpeg.JpegHeader) else 1
-    with admit(header.memory_bytes(denominator) + 2 * len(data)):
-        decoded, decoder_flags = _decode(data, header, denominator, fidelity)
-        smalls = _fit_all(decoded, denominator, stored, denominators, fidelity)
+    fits, stored, denominators = _plan(header, sizes, mode, fidelity)
+    width, height = header.width, header.height
+    orientation, profile = header.orientation, header.profile
+    shown = (height, width) if orientation >= 5 else (width, height)
+    if isinstance(header, Raster):
+        denominator, (decoded, decoder_flags) = 1, decode_raster(header)
+    else:
+        denominator = min(denominators)
+        decoded, decoder_flags = _decode_jpeg(data, header, denominator, fidelity)
+    del header  # Pillow's own copy of the image.
+    smalls = _fit_all(decoded, denominator, stored, denominators, fidelity)
     found = []
     for small, fit in zip(smalls, fits, strict=True):
-        pixels, colour_flags = to_srgb(_turn(small, orientation), header.profile)
+        pixels, colour_flags = to_srgb(_turn(small, orientation), profile)
         flags = decoder_flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
         found.append(Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation)))
     return found
+
+
+def _plan(
+    header: jpeg.JpegHeader | headers.Canvas | Raster,
+    sizes: Sequence[tuple[int, int]],
+    mode: Mode,
+    fidelity: Fidelity,
+) -> tuple[list[Fit], list[Fit], list[int]]:
+    """Fit an image as it is looked at and as it is stored; how much smaller to decode it."""
+    turned = header.orientation >= 5
+    shown = (header.height, header.width) if turned else (header.width, header.height)
+    fits = [plan_fit(*shown, size, mode) for size in sizes]
+    stored = [fit.transposed if turned else fit for fit in fits]
+    return fits, stored, [choose_denominator(fit, fidelity) for fit in stored]
 
 
 def _require_kind(data: bytes) -> str:
@@ -101,17 +137,6 @@ def _require_kind(data: bytes) -> str:
     if kind not in file_type.DECODABLE:
         raise BadImageError("unsupported", f"{kind} files cannot be read here")
     return kind
-
-
-def _decode(
-    data: bytes, header: jpeg.JpegHeader | Raster, denominator: int, fidelity: Fidelity
-) -> tuple[Pixels, Flag]:
-    try:
-        if isinstance(header, Raster):
-            return decode_raster(header)
-        return _decode_jpeg(data, header, denominator, fidelity)
-    except MemoryError as error:
-        raise BadImageError("bomb", "not enough memory to decode it") from error
 
 
 def _decode_jpeg(

@@ -40,7 +40,8 @@ Fidelity = Literal["fast", "balanced", "high", "exact"]
 # How many decoded pixels there must be for one of the result, in each direction.
 OVERSAMPLING: dict[Fidelity, float] = {"fast": 1.0, "balanced": 1.5, "high": 2.0, "exact": 2.0}
 
-MAX_RESULT_PIXELS = 50_000_000
+# The largest `--size`, and a panorama in mode short.
+MAX_RESULT_PIXELS = 8192 * 8192
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class JpegHeader:
     height: int
     sampling: tuple[tuple[int, int, int], ...]
     progressive: bool
+    several_scans: bool
     adobe: bool
     orientation: int
     profile: bytes | None
@@ -41,15 +42,18 @@ class JpegHeader:
     def memory_bytes(self, denominator: int) -> int:
         """What decoding at 1/denominator takes at most."""
         decoded = -(-self.width // denominator) * -(-self.height // denominator)
-        return 2 * decoded * self.components + (self._coefficient_bytes if self.progressive else 0)
+        whole = self._coefficient_bytes if self.progressive or self.several_scans else 0
+        # The pixels, a copy with an even edge or in Pillow's layout, and the first reduction.
+        return 3 * decoded * self.components + whole
 
     @property
     def _coefficient_bytes(self) -> int:
-        """Memory for all coefficients, which a progressive decoder holds at any scale."""
+        """Memory for all coefficients, held at any scale where several scans bring them."""
         widest = max(h for _, h, _ in self.sampling)
         tallest = max(v for _, _, v in self.sampling)
         share = sum(h * v / (widest * tallest) for _, h, v in self.sampling)
-        return int(2 * self.width * self.height * share)
+        # Two bytes each, and an eighth for whole blocks and the rows in work.
+        return int(2.25 * self.width * self.height * share)
 
 
 class Segment(NamedTuple):
@@ -64,7 +68,7 @@ class Segment(NamedTuple):
 def read_header(data: bytes) -> JpegHeader:
     """Read size, sampling, orientation and profile; raises BadImageError."""
     frame: tuple[int, bytes] | None = None
-    adobe, orientation = False, 1
+    adobe, orientation, scanned = False, 1, 0
     chunks: dict[int, bytes] = {}
     for segment in _walk(data, into_scans=False):
         body = data[segment.payload : segment.end]
@@ -76,6 +80,8 @@ def read_header(data: bytes) -> JpegHeader:
             orientation = exif_orientation(body[6:])
         elif segment.marker == 0xE2 and body.startswith(b"ICC_PROFILE\0") and len(body) > 14:
             chunks[body[12]] = body[14:]
+        elif segment.marker == _SOS:
+            scanned = body[0] if body else 0
     if frame is None:
         raise BadImageError("corrupt", "no frame header before the image data")
     width, height, sampling = _read_frame(*frame)
@@ -85,6 +91,7 @@ def read_header(data: bytes) -> JpegHeader:
         height,
         sampling,
         progressive=frame[0] == 0xC2,
+        several_scans=scanned < len(sampling),
         adobe=adobe,
         orientation=orientation,
         profile=profile if 0 < len(profile) <= _MAX_PROFILE_BYTES else None,
@@ -111,7 +118,7 @@ def _read_frame(marker: int, body: bytes) -> tuple[int, int, tuple[tuple[int, in
 
 
 def _walk(data: bytes, *, into_scans: bool = True) -> Iterator[Segment]:
-    """Yield every segment up to the end of the file, or only those before the first scan."""
+    """Yield every segment up to the end of the file, or only up to the head of the first scan."""
     position, count = 2, 0
     while (position := data.find(b"\xff", position)) != -1:
         start = position
@@ -130,6 +137,7 @@ def _walk(data: bytes, *, into_scans: bool = True) -> Iterator[Segment]:
             raise BadImageError("truncated", "a header segment reaches beyond the end of the file")
         payload, position = position + 2, position + length
         if marker == _SOS and not into_scans:
+            yield Segment(marker, start, payload, position)
             return
         if marker == _SOS:
             match = _AFTER_ENTROPY.search(data, position)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,6 +13,10 @@ from tpuctl.units import format_bytes
 
 # The rest is for the processes themselves, the page cache and everything else on the machine.
 _SHARE_OF_RAM = 0.6
+# A photograph of 100 megapixels fits, in every format.
+MAX_IMAGE_BYTES = 1 << 30
+# Read-ahead from buckets, stacks of threads, and what the allocators hold back.
+_SLACK_BYTES = 256 << 20
 
 
 def memory_budget_bytes(root: Path = Path("/")) -> int:
@@ -30,34 +35,62 @@ class Admission:
 
     Two lock files work between processes as a fair read-write lock: `room` is held while decoding,
     shared or alone, and `gate` while waiting for it. Without the gate, a stream of small images
-    could keep a large one waiting forever.
+    could keep a large one waiting forever. The kernel enforces what was admitted, for a header may
+    hide what a decoder will do.
     """
 
-    def __init__(self, folder: Path, *, budget_bytes: int, workers: int) -> None:
+    def __init__(
+        self, folder: Path, *, budget_bytes: int, workers: int, image_bytes: int = MAX_IMAGE_BYTES
+    ) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._gate = os.open(folder / "gate.lock", flags, 0o644)
         self._room = os.open(folder / "room.lock", flags, 0o644)
-        self._budget = budget_bytes
+        self._budget, self._image = budget_bytes, image_bytes
         self._share = budget_bytes // workers
 
     def __call__(self, needed_bytes: int) -> AbstractContextManager[None]:
         """Wait until that much memory may be used; raises BadImageError."""
-        if needed_bytes > self._budget:
-            raise BadImageError(
-                "bomb",
-                f"decoding needs about {format_bytes(needed_bytes)}, "
-                f"the memory budget is {format_bytes(self._budget)}",
-            )
-        return self._hold(fcntl.LOCK_SH if needed_bytes <= self._share else fcntl.LOCK_EX)
+        for limit, name, remedy in (
+            (
+                self._image,
+                "the limit",
+                "; raise it with --max-image-memory and --retry-quarantined",
+            ),
+            (self._budget, "the memory budget", ""),
+        ):
+            if needed_bytes > limit:
+                raise BadImageError(
+                    "bomb",
+                    f"decoding needs about {format_bytes(needed_bytes)}, "
+                    f"{name} is {format_bytes(limit)}{remedy}",
+                )
+        if needed_bytes <= self._share:
+            return self._hold(fcntl.LOCK_SH, min(self._share, self._image))
+        return self._hold(fcntl.LOCK_EX, min(self._budget, self._image))
 
     @contextmanager
-    def _hold(self, how: int) -> Iterator[None]:
+    def _hold(self, how: int, limit_bytes: int) -> Iterator[None]:
         fcntl.flock(self._gate, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._room, how)
         finally:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
         try:
-            yield
+            with limited_memory(limit_bytes):
+                yield
         finally:
             fcntl.flock(self._room, fcntl.LOCK_UN)
+
+
+@contextmanager
+def limited_memory(more_bytes: int) -> Iterator[None]:
+    """Let this process allocate so much more: beyond, its allocations fail."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    limit = pages * resource.getpagesize() + more_bytes + _SLACK_BYTES
+    limits = [limit, *(each for each in (soft, hard) if each != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

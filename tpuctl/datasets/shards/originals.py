@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import PlannedPicture
 from tpuctl.datasets.quarantine import BadImageError, printable
@@ -14,8 +15,7 @@ from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
 from tpuctl.storage import open_storage
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import RetryPolicy, Storage
-
-MAX_FILE_BYTES = 1 << 30
+from tpuctl.units import format_bytes
 
 # What hides the latency of a bucket from one worker; no more is held in memory.
 _AHEAD_BYTES = 64 << 20
@@ -37,18 +37,21 @@ class Originals(Protocol):
         """
 
 
-def open_originals(source: str) -> Originals:
-    """Open a folder or `gs://BUCKET/FOLDER`; raises as `open_storage` does."""
+def open_originals(source: str, *, most_bytes: int = MAX_IMAGE_BYTES // 2) -> Originals:
+    """Open a folder or `gs://BUCKET/FOLDER`; raises as `open_storage` does.
+
+    Files of more than `most_bytes` are refused: two copies of each are held while it is decoded.
+    """
     if address := bucket_of(source):
-        return BucketOriginals(open_storage(address, retry=_RETRY))
-    return FolderOriginals(Path(source))
+        return BucketOriginals(open_storage(address, retry=_RETRY), most_bytes=most_bytes)
+    return FolderOriginals(Path(source), most_bytes=most_bytes)
 
 
 class FolderOriginals:
     """Images in a local folder; the operating system reads ahead by itself."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, most_bytes: int = MAX_IMAGE_BYTES // 2) -> None:
+        self._folder, self._most = folder, most_bytes
 
     def begin(self, entries: Sequence[PlannedPicture]) -> None:
         """Do nothing."""
@@ -56,7 +59,7 @@ class FolderOriginals:
     def read(self, entry: PlannedPicture) -> bytes:
         """Read a file that must still be the one of the plan."""
         path = self._folder / entry.key
-        _check_size(entry)
+        _check_size(entry, self._most)
         try:
             with open_regular(path) as file:
                 state = os.fstat(file.fileno())
@@ -79,8 +82,14 @@ class FolderOriginals:
 class BucketOriginals:
     """Images in a bucket, fetched before they are needed, up to a budget of bytes."""
 
-    def __init__(self, storage: Storage, *, ahead_bytes: int = _AHEAD_BYTES) -> None:
-        self._storage, self._budget = storage, ahead_bytes
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        ahead_bytes: int = _AHEAD_BYTES,
+        most_bytes: int = MAX_IMAGE_BYTES // 2,
+    ) -> None:
+        self._storage, self._budget, self._most = storage, ahead_bytes, most_bytes
         self._threads = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="originals")
         self._coming: deque[PlannedPicture] = deque()
         self._running: OrderedDict[str, tuple[int, Future[bytes]]] = OrderedDict()
@@ -111,7 +120,7 @@ class BucketOriginals:
             held += entry.bytes
 
     def _fetch(self, entry: PlannedPicture) -> bytes:
-        _check_size(entry)
+        _check_size(entry, self._most)
         name = f"{self._storage.address}/{entry.key}"
         try:
             data = self._storage.read(entry.key, version=str(entry.version))
@@ -124,9 +133,13 @@ class BucketOriginals:
         return data
 
 
-def _check_size(entry: PlannedPicture) -> None:
-    if entry.bytes > MAX_FILE_BYTES:
-        raise BadImageError("bomb", f"a file of {entry.bytes} bytes")
+def _check_size(entry: PlannedPicture, most_bytes: int) -> None:
+    if entry.bytes > most_bytes:
+        raise BadImageError(
+            "bomb",
+            f"a file of {format_bytes(entry.bytes)}, the limit is {format_bytes(most_bytes)}, half "
+            "of --max-image-memory",
+        )
 
 
 def _changed(name: str, what: str) -> SourceChangedError:

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import tpuctl
 from tpuctl.codec import from_plain, to_plain
+from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.plan import ShardJob
 from tpuctl.errors import (
@@ -74,6 +75,7 @@ class WorkerSetup:
     options: dict[str, Any]
     budget_bytes: int
     workers: int
+    image_bytes: int = MAX_IMAGE_BYTES
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ def main() -> None:
     from tpuctl.datasets.shards.originals import open_originals
 
     _shrink.prepare_decoders()
-    admit = Admission(
-        Path(setup["work"]), budget_bytes=setup["budget_bytes"], workers=setup["workers"]
-    )
-    serve = _Server(reports, setup, open_originals(setup["source"]), admit)
+    limits = {name: setup[name] for name in ("budget_bytes", "image_bytes", "workers")}
+    admit = Admission(Path(setup["work"]), **limits)
+    originals = open_originals(setup["source"], most_bytes=setup["image_bytes"] // 2)
+    serve = _Server(reports, setup, originals, admit)
     serve.report({"ready": True})
     while True:
         serve.run(jobs.get())
