@@ -66,15 +66,17 @@ for path in sorted(folder.glob("*.image")):
 """
 
 
-def png(colour: int, channels: int, *, interlaced: bool) -> bytes:
+def png(
+    colour: int, channels: int, *, interlaced: bool, width: int = WIDTH, height: int = HEIGHT
+) -> bytes:
     """A PNG of 16 bits per channel; Pillow writes neither these nor interlaced ones."""
     steps = [(8, 8, 0, 0), (8, 8, 4, 0), (4, 8, 0, 4), (4, 4, 2, 0), (2, 4, 0, 2), (2, 2, 1, 0)]
     passes = [*steps, (1, 2, 0, 1)] if interlaced else [(1, 1, 0, 0)]
     rows = b"".join(
-        bytes(1 + 2 * channels * -(-(WIDTH - left) // across)) * -(-(HEIGHT - top) // down)
+        bytes(1 + 2 * channels * -(-(width - left) // across)) * -(-(height - top) // down)
         for across, down, left, top in passes
     )
-    head = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, colour, 0, 0, interlaced)
+    head = struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, interlaced)
     chunks = (b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
@@ -82,12 +84,12 @@ def png(colour: int, channels: int, *, interlaced: bool) -> bytes:
     )
 
 
-def several_scans() -> bytes:
+def several_scans(width: int = WIDTH, height: int = HEIGHT) -> bytes:
     """A baseline JPEG whose components come one after the other: all coefficients are kept."""
-    grey = encoded(Image.new("L", (WIDTH, HEIGHT), 90))
+    grey = encoded(Image.new("L", (width, height), 90))
     frame, scan = grey.index(b"\xff\xc0"), grey.index(b"\xff\xda")
     tables = grey[grey.index(b"\xff\xc4") : scan]
-    size = struct.pack(">BHH", 8, HEIGHT, WIDTH)
+    size = struct.pack(">BHH", 8, height, width)
     components = b"".join(bytes((number, 0x11, 0)) for number in (1, 2, 3))
     entropy = grey[scan + 10 : -2]
     scans = b"".join(
@@ -102,6 +104,11 @@ def tiff(entries: dict[int, tuple[int, int, int]], tail: bytes = b"") -> bytes:
     """A TIFF with one directory at byte 8, entries as (type, count, value), and what follows it."""
     body = b"".join(struct.pack("<HHII", tag, *entry) for tag, entry in sorted(entries.items()))
     return b"II*\0" + struct.pack("<IH", 8, len(entries)) + body + bytes(4) + tail
+
+
+def overlapping() -> bytes:
+    """A TIFF whose tags all hold the same bytes."""
+    return tiff(dict.fromkeys(range(1000, 1200), (1, 60000, 8)), bytes(60_000))
 
 
 def huge_tile() -> bytes:
@@ -208,10 +215,9 @@ def test_what_a_header_hides_is_stopped_by_the_kernel() -> None:
 
 
 def test_overlapping_and_repeated_tags_are_refused_before_pillow_reads_them() -> None:
-    overlapping = tiff(dict.fromkeys(range(1000, 1200), (1, 60000, 8)), bytes(60_000))
     body = b"".join(struct.pack("<HHII", 256, 4, 1, side) for side in (1, 60_000))
     repeated = b"II*\0" + struct.pack("<IH", 8, 2) + body + bytes(4)
-    for data in (overlapping, repeated):
+    for data in (overlapping(), repeated):
         with pytest.raises(BadImageError, match="tag twice or overlapping"):
             headers.read_canvas(data, "tiff")
         with pytest.raises(BadImageError):

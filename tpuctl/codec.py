@@ -2,15 +2,46 @@
 
 import base64
 import dataclasses
+import errno
 import functools
+import json
 import math
 import types
 import typing
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+# A file from anywhere may be as long, nested as deeply, and have numbers as long, as it likes.
+MAX_DOCUMENT_BYTES = 256 << 20
+_DEEPEST = 64
+_LARGEST, _LARGEST_FLOAT = 1 << 64, 1e300
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that is not trusted; whatever is wrong with it is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_limited(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Read a whole file; raises OSError also for one that is longer than it may be."""
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that is not trusted; raises OSError and ValueError."""
+    return parse_json(read_limited(path))
 
 
 def to_plain(value: Any) -> Any:
@@ -46,7 +77,7 @@ def from_plain(cls: type[T], value: Any) -> T:
 def _read(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return value
+        return _check_depth(value, where)
     if origin in (typing.Union, types.UnionType):
         return _read_union(arguments, value, where)
     if origin is typing.Literal:
@@ -60,6 +91,23 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
     return _read_scalar(kind, value, where)
+
+
+def _check_depth(value: Any, where: str) -> Any:
+    """Refuse what could not be written again, or only without end."""
+    inside = [value]
+    for _ in range(_DEEPEST):
+        inside = [
+            item
+            for each in inside
+            if isinstance(each, (dict, list))
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if any(isinstance(item, int) and abs(item) >= _LARGEST for item in inside):
+            raise ValueError(f"{where} has a number that is too large")
+        if not inside:
+            return value
+    raise ValueError(f"{where} is nested too deeply")
 
 
 def _read_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -110,7 +158,8 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
 def _read_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return float(_checked(is_number, value, kind, where))
+        good = is_number and abs(value) < _LARGEST_FLOAT
+        return float(_checked(good, value, kind, where))
     if kind is datetime:
         _checked(isinstance(value, str), value, kind, where)
         # Python 3.10 does not read the Z that other programs write for UTC.
@@ -119,11 +168,17 @@ def _read_scalar(kind: Any, value: Any, where: str) -> Any:
         return base64.b64decode(_checked(isinstance(value, str), value, kind, where), validate=True)
     # To Python a bool is an int; in JSON it is not.
     good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    good = good and not (kind is int and abs(value) >= _LARGEST)
     return _checked(good, value, kind, where)
 
 
 def _checked(good: bool, value: Any, expected: Any, where: str) -> Any:
     if not good:
         name = getattr(expected, "__name__", str(expected))
-        raise ValueError(f"{where} should be {name}, not {str(value)[:60]!r}")
+        raise ValueError(f"{where} should be {name}, not {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    is_long = isinstance(value, int) and abs(value) >= _LARGEST
+    return "a number that is too large" if is_long else repr(str(value)[:60])

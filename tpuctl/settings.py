@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import read_limited
 from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome
 
@@ -289,7 +290,7 @@ def _parse(path: Path, content: bytes) -> dict[str, str]:
 
     try:
         values: dict[str, Any] = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _unreadable(path, error) from error
     known = {key.name for key in KEYS}
     for name, value in values.items():

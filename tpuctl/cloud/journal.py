@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
-from tpuctl.codec import from_plain, to_plain
+from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.errors import TryAgainError, WriteError
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
 
@@ -162,7 +162,7 @@ def _to_json(entry: JournalEntry) -> str:
 def _read(path: Path) -> JournalEntry | None:
     """Read an entry; None when it is missing, damaged or of another schema."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         if document["schema"] != SCHEMA:
             return None
         return from_plain(JournalEntry, document)

@@ -22,9 +22,8 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined]
 from jax.experimental import topologies
 from jaxlib.mlir import ir
 
-from tpuctl.compile.hlo import parse
 from tpuctl.compile.models import Compilation, LoweredProgram, Program, Tensor
-from tpuctl.compile.program import name_layers, read_out_of_memory, read_report, summarise
+from tpuctl.compile.program import name_layers, read_out_of_memory, read_program, read_report
 from tpuctl.compile.slices import Slice, load_facts
 from tpuctl.errors import CompilerError, first_line
 
@@ -126,7 +125,7 @@ def run_compiler(lowered: LoweredProgram, slice_: Slice, *, report: bool) -> Com
 
 def _fits(lowered: LoweredProgram, executable: Any) -> Compilation:
     memory = executable.get_compiled_memory_stats()
-    program = summarise(parse(executable.hlo_modules()[0].to_string()))
+    program = read_program(executable.hlo_modules()[0].to_string())
     counted = float(executable.cost_analysis().get("flops", 0.0))
     needed_bytes = (
         memory.argument_size_in_bytes
@@ -183,7 +182,7 @@ def _inspect(compile_: Callable[[Options], Any]) -> tuple[Program, tuple[Tensor,
         reports = sorted(Path(folder).glob("*after_optimizations-memory-usage-report.txt"))
         programs = sorted(Path(folder).glob("*after_optimizations.txt"))
         tensors = read_report(reports[-1].read_text("utf-8")) if reports else ()
-        program = summarise(parse(programs[-1].read_text("utf-8"))) if programs else _EMPTY
+        program = read_program(programs[-1].read_text("utf-8")) if programs else _EMPTY
         return program, tensors
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from tpuctl.codec import read_limited
 from tpuctl.compile._libtpu import compile_module, module_context
 from tpuctl.compile.models import LoweredProgram, require_even_batch
 from tpuctl.errors import InvalidInputError
@@ -50,10 +51,14 @@ def lower_module(
     return LoweredProgram(framework, compile_, examples, fixed_bytes, notes)
 
 
+# Weights may stand in a program as constants.
+_MOST_BYTES = 2 << 30
+
+
 def read_file(path: Path) -> str | bytes:
     """Read MLIR as text or bytecode; raises InvalidInputError for anything else."""
     try:
-        content = path.read_bytes()
+        content = read_limited(path, _MOST_BYTES)
         return content if content.startswith(BYTECODE_MAGIC) else content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"Could not read {path} as MLIR: {error}") from error

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpuctl.codec import from_plain, to_plain
+from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import cache_dir
@@ -39,7 +39,7 @@ class Cache:
     def load(self, request: CompileRequest) -> Compilation | None:
         """Return the compilation if it is cached and still valid; damaged files are ignored."""
         try:
-            record = json.loads(self._path(request).read_bytes())
+            record = read_json(self._path(request))
             files = record["files"].items()
             if record["schema"] != SCHEMA or any(_digest(path) != known for path, known in files):
                 return None
@@ -68,7 +68,7 @@ class Cache:
         """Yield the last requests for a type in this folder whose compilations are still valid."""
         for path in sorted(self._requests.glob("*.json")):
             try:
-                request = from_plain(CompileRequest, json.loads(path.read_bytes()))
+                request = from_plain(CompileRequest, read_json(path))
             except (OSError, ValueError):
                 continue
             compilation = self.load(request)

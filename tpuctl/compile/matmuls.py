@@ -135,6 +135,10 @@ def layer_of(text: str, place: str | None = None) -> str:
     return f"{operation} at {place}" if place else operation
 
 
+# No dimension of an array in a TPU's memory is longer.
+_LARGEST = 1 << 30
+
+
 @dataclass(frozen=True)
 class _Dimension:
     """One dimension of a window: `size=3 stride=2 pad=1_1 lhs_dilate=1 rhs_dilate=1`."""
@@ -147,6 +151,8 @@ class _Dimension:
 
     def taps(self, inputs: int, outputs: int) -> int:
         """Count the pairs of an output and a window position that read an input, not padding."""
+        if not 0 < self.stride <= _LARGEST >= max(self.size, outputs):
+            raise ValueError(f"a window of {self.size} with stride {self.stride} is not possible")
         length = (inputs - 1) * self.lhs_dilate + 1
         shifts = [position * self.rhs_dilate - self.pad_low for position in range(self.size)]
         if self.lhs_dilate > 1:

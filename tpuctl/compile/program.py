@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from tpuctl.compile.hlo import Array, Computation, Instruction, Module
+from tpuctl.compile.hlo import Array, Computation, Instruction, Module, parse
 from tpuctl.compile.matmuls import read_matmul
 from tpuctl.compile.models import Kernel, Matmul, Program, Tensor
+from tpuctl.errors import CompilerError, first_line
 from tpuctl.units import GIB, KIB, MIB
 
 MOST_TENSORS = 8
@@ -128,6 +129,17 @@ def _is_in_hbm(within: Computation, name: str) -> bool:
     """Whether a value is an array in HBM; the parts of a tuple are counted elsewhere."""
     found = within.by_name.get(name)
     return found is not None and len(found.arrays) == 1 and found.arrays[0].space == 0
+
+
+def read_program(text: str) -> Program:
+    """Summarise a program that the compiler wrote down; raises CompilerError if it is another."""
+    try:
+        return summarise(parse(text))
+    except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
+        raise CompilerError(
+            f"Could not read the program that the TPU compiler wrote: {first_line(error)}.",
+            hint="Compile with a version of libtpu that tpuctl knows: tpuctl fit --help",
+        ) from error
 
 
 def summarise(module: Module) -> Program:

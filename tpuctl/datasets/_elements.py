@@ -50,14 +50,13 @@ def rebuild(features: Mapping[str, Feature], structure: Structure) -> Any:
     if structure["kind"] == "tuple":
         return tuple(rebuild(features, item) for item in structure["items"])
     name, dtype = structure["name"], structure["dtype"]
-    data = features.get(name, b"")
-    assert isinstance(data, bytes)
+    data, shape = features.get(name, b""), features.get(f"{name}#shape", b"")
+    if not isinstance(data, bytes) or not isinstance(shape, bytes):
+        raise ValueError(f"{name} is a number, not an array")
     if dtype == _BYTES:
         return data
     if dtype == _TEXT:
         return data.decode("utf-8", "surrogateescape")
-    shape = features.get(f"{name}#shape", b"")
-    assert isinstance(shape, bytes)
     return np.frombuffer(data, _dtype(dtype)).reshape(np.frombuffer(shape, "<i8"))
 
 
@@ -97,6 +96,8 @@ def _dtype(name: str) -> "np.dtype[Any]":
     if not hasattr(np, name):
         import ml_dtypes  # what jax and TensorFlow have beyond NumPy: bfloat16, float8
 
-        name = getattr(ml_dtypes, name)
+        name = getattr(ml_dtypes, name, name)
     dtype: np.dtype[Any] = np.dtype(name)
+    if dtype.hasobject:
+        raise ValueError(f"{name} is not a type of numbers")
     return dtype

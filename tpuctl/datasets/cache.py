@@ -17,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.codec import read_json
 from tpuctl.datasets.manifest import ELEMENTS, MANIFEST, DataSet, FinishedShard, Shard
 from tpuctl.datasets.models import CacheOptions, CacheResult, Interval, Prediction
 from tpuctl.datasets.places import bucket_of, local_target
@@ -231,7 +232,7 @@ def _check_reserve(run: _Run, at: int) -> None:
 def _kept(run: _Run) -> tuple[FinishedShard, ...]:
     """Return the journalled shards of complete variants whose bytes are still right."""
     try:
-        document = json.loads(run.target.work.structure.read_text())
+        document = read_json(run.target.work.structure)
         if document["plan_id"] != run.plan_id:
             return ()
     except (OSError, ValueError, KeyError):
@@ -261,7 +262,7 @@ def _agree(run: _Run, structure: "Structure") -> None:
 
 
 def _structure(run: _Run) -> Any:
-    return json.loads(run.target.work.structure.read_text())["structure"]
+    return read_json(run.target.work.structure)["structure"]
 
 
 def _show(run: _Run, variant: int, count: int | None, at: int) -> None:

@@ -263,7 +263,7 @@ def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
     with translated_write_errors(path):
         path.unlink()
         for shard in there.data_set.shards if there.data_set else ():
-            if shard.name not in keep:
+            if shard.name not in keep and manifest.is_ours(shard.name):
                 (wanted.folder / shard.name).unlink(missing_ok=True)
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.codec import from_plain
-from tpuctl.datasets.quarantine import Quarantined
+from tpuctl.codec import from_plain, parse_json, read_limited
+from tpuctl.datasets.quarantine import QUARANTINE, Quarantined
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.storage.local import open_regular
 
 if TYPE_CHECKING:
     from tpuctl.datasets.plan import Plan
@@ -23,7 +24,12 @@ WORK = ".presize"
 # The `encode` of a cache, whose records are elements of a pipeline, not images.
 ELEMENTS = "elements"
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+# The names that presize and cache give to shards; nothing else is ever deleted.
+_OUR_NAME = re.compile(
+    r"(train|v\d{3,})-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.(tfrecord|tar|arrayrecord)", re.ASCII
+)
+_ENCODINGS = ("jpeg", "webp", "png", "raw", "yuv420", ELEMENTS)
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,9 @@ class Shard:
     def __post_init__(self) -> None:
         if not is_plain(self.name):
             raise ValueError(f"{self.name!r} is not a valid shard name")
+        for name in ("bytes", "records", "salvaged", "quarantined", "bytes_in"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.name} has {getattr(self, name)} {name}")
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,9 @@ class DataSet:
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
             raise ValueError(f"its schema is {self.schema!r}, not {SCHEMA!r}")
+        if repeated := [name for name, n in Counter(s.name for s in self.shards).items() if n > 1]:
+            raise ValueError(f"it lists {repeated[0]} more than once")
+        _check_options(self.options)
 
     @property
     def encode(self) -> str:
@@ -150,7 +162,8 @@ def load(folder: Path) -> DataSet:
     """Read the manifest of a data set; raises NotFoundError and InvalidInputError."""
     path = folder / MANIFEST
     try:
-        data = path.read_bytes()
+        open_regular(path).close()
+        data = read_limited(path)
     except (FileNotFoundError, NotADirectoryError):
         raise _not_a_data_set(folder) from None
     except OSError as error:
@@ -169,10 +182,36 @@ def load_pictures(folder: Path) -> DataSet:
     return data_set
 
 
+def _check_options(options: dict[str, Any]) -> None:
+    """Check the types of all that is used without asking; raises ValueError."""
+    if options.get("encode", "jpeg") not in _ENCODINGS:
+        raise ValueError(f"its encoding {options['encode']!r} is unknown")
+    size = options.get("size", [1, 1])
+    is_pair = isinstance(size, list) and [type(side) for side in size] == [int, int]
+    if not is_pair or min(size) < 1:
+        raise ValueError(f"its size {size!r} is not a height and a width")
+    if options.get("encode") == ELEMENTS:
+        variants, target = options.get("variants"), options.get("target")
+        if type(variants) is not int or variants < 1 or not isinstance(target, str):
+            raise ValueError("it has no number of variants or no target")
+        _check_structure(options.get("structure"))
+
+
+def _check_structure(structure: Any) -> None:
+    kind = structure.get("kind") if isinstance(structure, dict) else None
+    if kind == "leaf" and all(isinstance(structure.get(key), str) for key in ("name", "dtype")):
+        return
+    items = structure.get("items") if kind in ("dict", "tuple") else None
+    if not isinstance(items, dict if kind == "dict" else list):
+        raise ValueError("its structure of elements is damaged")
+    for item in items.values() if isinstance(items, dict) else items:
+        _check_structure(item)
+
+
 def parse(folder: Path, data: bytes) -> DataSet:
     """Read a manifest from its bytes; raises InvalidInputError."""
     try:
-        document = json.loads(data.decode())
+        document = parse_json(data.decode())
         return from_plain(DataSet, {**document, "folder": folder, "document": document})
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(
@@ -183,7 +222,12 @@ def parse(folder: Path, data: bytes) -> DataSet:
 
 def is_plain(name: str) -> bool:
     """Whether a name can only mean a file right beside the manifest."""
-    return _PLAIN_NAME.fullmatch(name) is not None
+    return _PLAIN_NAME.fullmatch(name) is not None and name not in (MANIFEST, QUARANTINE)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name is one that presize or cache give: what else a manifest lists is kept."""
+    return _OUR_NAME.fullmatch(name) is not None
 
 
 def _not_a_data_set(folder: Path) -> NotFoundError:

@@ -11,19 +11,20 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, parse_json
 from tpuctl.datasets import manifest
 from tpuctl.datasets.manifest import MANIFEST, WORK, DataSet, FinishedShard, Shard
 from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import Plan
 from tpuctl.datasets.quarantine import QUARANTINE, quarantine_text, read_quarantine
 from tpuctl.datasets.shards.work import Work, to_text
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage import open_storage
@@ -32,6 +33,7 @@ from tpuctl.storage.port import Storage, StoredObject
 
 _NOTE = ".presize-"
 LEASE = f"{_NOTE}lease-"
+_OUR_NOTE = re.compile(r"\.presize-[\w.-]+")
 # Notes are small: what counts is the latency of a bucket.
 _CONNECTIONS = 16
 _LOCK_WAIT_S = 10.0
@@ -106,8 +108,16 @@ class Target:
         busy = f"Another tpuctl{where} is working on {self.storage.address}."
         while True:
             self.work.create()
-            with locked(self.work.lock, wait_s=_LOCK_WAIT_S, busy=busy) as lock:
+            with contextlib.ExitStack() as stack:
                 # The run that held it may have finished and deleted the folder with the lock.
+                try:
+                    lock = stack.enter_context(
+                        locked(self.work.lock, wait_s=_LOCK_WAIT_S, busy=busy)
+                    )
+                except WriteError as error:
+                    if not isinstance(error.__cause__, FileNotFoundError):
+                        raise
+                    continue
                 if _is_at(lock, self.work.lock):
                     yield lock
                     return
@@ -203,6 +213,8 @@ class Target:
         """Delete what a published data set no longer needs: notes, work, and replaced shards."""
         self._delete_unlisted(keep)
         for entry in list(self.storage.list(_NOTE)):
+            if not _OUR_NOTE.fullmatch(entry.name):
+                continue
             try:
                 self.storage.delete(entry)
             except AlreadyExistsError:
@@ -258,8 +270,9 @@ class Target:
         """Delete shards of ours that no data set lists any more."""
         names = set() if self.shared else {shard.name for shard in self.work.finished()}
         with contextlib.suppress(NotFoundError, ValueError, TypeError):
-            names |= set(json.loads(self.storage.read(self._replaced)))
-        for name in filter(manifest.is_plain, sorted(names - set(keep))):
+            listed = parse_json(self.storage.read(self._replaced))
+            names |= {name for name in listed if isinstance(name, str)}
+        for name in filter(manifest.is_ours, sorted(names - set(keep))):
             with contextlib.suppress(NotFoundError):
                 self.storage.delete(self.storage.stat(name))
 
@@ -316,7 +329,7 @@ def _read_notes(storage: Storage) -> list[FinishedShard]:
 
     def read(name: str) -> FinishedShard | None:
         with contextlib.suppress(NotFoundError, ValueError):
-            return from_plain(FinishedShard, json.loads(storage.read(name)))
+            return from_plain(FinishedShard, parse_json(storage.read(name)))
         return None
 
     with ThreadPoolExecutor(_CONNECTIONS) as threads:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tpuctl.codec import from_plain, parse_json, read_limited
+
 if TYPE_CHECKING:
     from tpuctl.datasets.manifest import FinishedShard
 
@@ -74,16 +76,16 @@ def read_quarantine(text: bytes) -> dict[str, list[Quarantined]]:
     """Read a list of left-out files, by the job of the shard they are missing from."""
     listed: dict[str, list[Quarantined]] = {}
     for document in parse_lines(text):
-        with contextlib.suppress(KeyError, TypeError):
-            job, key = document.pop("job"), document.pop("key")
-            listed.setdefault(job, []).append(Quarantined(path=key, **document))
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            bad = from_plain(Quarantined, {**document, "path": document["key"]})
+            listed.setdefault(document["job"], []).append(bad)
     return listed
 
 
 def quarantine_of(folder: Path) -> dict[str, list[Quarantined]]:
     """Read the list of left-out files of the data set in a folder."""
     try:
-        return read_quarantine((folder / QUARANTINE).read_bytes())
+        return read_quarantine(read_limited(folder / QUARANTINE))
     except OSError:
         return {}
 
@@ -92,6 +94,6 @@ def parse_lines(text: bytes) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a text, one per line; a torn line is skipped."""
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
-            document = json.loads(line)
+            document = parse_json(line)
             if isinstance(document, dict):
                 yield document

@@ -232,7 +232,14 @@ class Cache:
         for shard, positions in self._order(shards).turns(epoch, skip=skip):
             records = list(read_shard(self.data_set, shards[shard]))
             for position in positions:
-                yield rebuild(decode_example(records[position]), self.data_set.options["structure"])
+                features = decode_example(records[position])
+                try:
+                    yield rebuild(features, self.data_set.options["structure"])
+                except (ValueError, TypeError) as error:
+                    raise InvalidInputError(
+                        f"An element in {self.data_set.path(shards[shard])} is damaged: {error}.",
+                        hint=self.data_set.how_to_verify(deep=True),
+                    ) from error
 
     def __iter__(self) -> Iterator[Any]:
         """Yield epoch after epoch, without end."""

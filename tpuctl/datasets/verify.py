@@ -56,6 +56,8 @@ def verify(
 def _check_totals(data_set: DataSet) -> Iterator[Damage]:
     """Compare the manifest with itself and with the list of left-out files."""
     totals, shards = data_set.totals, data_set.shards
+    if not shards:
+        yield Damage(manifest.MANIFEST, "manifest", "it lists no shards")
     sums = {
         "records": data_set.records,
         "bytes_out": data_set.bytes,
@@ -79,6 +81,8 @@ def _check_shard(data_set: DataSet, shard: Shard, *, deep: bool) -> list[Damage]
 
     path = data_set.path(shard)
     try:
+        if path.is_symlink():
+            return [Damage(shard.name, "unreadable", "a link, not a file of this data set")]
         size = path.stat().st_size
         found = []
         if size != shard.bytes:

@@ -1,11 +1,11 @@
 """The device's step time: estimated by compiling a model for a TPU, or measured by training."""
 
-import json
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import read_json
 from tpuctl.compile.fit import fit
 from tpuctl.errors import InvalidInputError, TargetError
 from tpuctl.hardware.types import describe
@@ -72,7 +72,7 @@ def measure_training_step(template: Path, *, batch_size: int, on_progress: OnPro
 
 def _median_step_ms(place: Path, template: Path) -> float:
     try:
-        result: Any = json.loads(place.read_bytes())
+        result: Any = read_json(place)
         step_ms = float(result["step_ms"]["p50"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TargetError(

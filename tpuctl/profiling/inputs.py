@@ -1,6 +1,5 @@
 """What a folder for `profile run` holds: images, or shards that `data presize` wrote."""
 
-import json
 import mmap
 import os
 import shlex
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import read_json
 from tpuctl.datasets.images import file_type
 from tpuctl.datasets.images.headers import memory_for_tensorflow
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES, memory_budget_bytes
@@ -52,7 +52,7 @@ class ShardSet:
 def is_shard_folder(folder: Path) -> bool:
     """Whether a folder has the manifest of a tpuctl data set."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and str(manifest.get("schema", "")).startswith(SCHEMA)

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tpuctl.codec import from_plain, to_plain
+from tpuctl.codec import from_plain, parse_json, read_limited, to_plain
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling.models import Profile
 from tpuctl.storage.local import translated_write_errors, write_atomically
@@ -55,14 +55,14 @@ def load(path: Path) -> Profile:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        content = path.read_bytes()
+        content = read_limited(path)
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no profile {path}.", hint=_HINT) from error
     except OSError as error:
         raise InvalidInputError(f"Could not read {path}: {error.strerror}.", hint=_HINT) from error
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(content)
+    except ValueError as error:
         is_ours = content.startswith((b'{"schema"', b'{\n "schema": "tpuctl.profile/'))
         what = "is a profile that is damaged or cut off" if is_ours else "is not a profile"
         raise InvalidInputError(f"{path} {what}.", hint=_HINT) from error

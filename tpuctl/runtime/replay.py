@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, read_json
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.runtime.machine import (
     FdScan,
@@ -167,7 +167,7 @@ def open_recorded(path: Path) -> RecordedMachine:
     Raises NotFoundError for a missing file and InvalidInputError for one that is not a recording.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         # JSON can escape lone surrogates, which cannot be printed later.
         document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
     except FileNotFoundError as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.clock import Clock, SteadyClock
 from tpuctl.errors import (
@@ -16,7 +16,7 @@ from tpuctl.errors import (
 )
 from tpuctl.storage._checksum import check_checksum, crc32c_of, from_base64
 from tpuctl.storage._credentials import Login, log_in
-from tpuctl.storage._gcs_reading import Reader, open_pool
+from tpuctl.storage._gcs_reading import Item, Reader, open_pool
 from tpuctl.storage.errors import EMULATOR
 from tpuctl.storage.local import translated_write_errors
 from tpuctl.storage.port import Location, RetryPolicy, StoredObject, check_name
@@ -71,13 +71,13 @@ class GcsStorage:
         query = {"prefix": self._below + prefix, "fields": _FIELDS}
         while True:
             page = self._reader.page(query)
-            for item in page.get("items", ()):
+            for item in page.items:
                 # The Cloud console creates empty objects that stand for folders.
-                if not item["name"].endswith("/"):
+                if not item.name.endswith("/"):
                     yield self._entry(item)
-            if "nextPageToken" not in page:
+            if page.nextPageToken in (None, query.get("pageToken")):
                 return
-            query["pageToken"] = page["nextPageToken"]
+            query["pageToken"] = page.nextPageToken
 
     def stat(self, name: str) -> StoredObject:
         """Return an object's metadata; raises NotFoundError."""
@@ -139,8 +139,8 @@ class GcsStorage:
             document = self._reader.bucket()
         except (PermissionDeniedError, NotFoundError):
             return None
-        placed = document.get("customPlacementConfig") or {}
-        return Location(str(document.get("location", "")), tuple(placed.get("dataLocations", ())))
+        placed = document.customPlacementConfig
+        return Location(document.location, placed.dataLocations if placed else ())
 
     def _write(
         self, name: str, content: bytes | Path, crc32c: str | None, *, generation: int
@@ -153,7 +153,8 @@ class GcsStorage:
         except OSError as error:
             raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error
         try:
-            return self._entry(self._writer().write(full_name, content, crc32c, generation))
+            written = self._writer().write(full_name, content, crc32c, generation)
+            return self._entry(written) if written else self.stat(name)
         except AlreadyExistsError:
             # Our own write whose reply was lost, or somebody else wrote the same bytes.
             existing = self.stat(name)
@@ -161,11 +162,10 @@ class GcsStorage:
                 return existing
             raise
 
-    def _entry(self, item: dict[str, Any]) -> StoredObject:
-        crc32c = item.get("crc32c")
+    def _entry(self, item: Item) -> StoredObject:
         return StoredObject(
-            item["name"].removeprefix(self._below),
-            int(item["size"]),
-            str(item["generation"]),
-            from_base64(crc32c) if crc32c else None,
+            item.name.removeprefix(self._below),
+            item.size_bytes,
+            item.generation,
+            from_base64(item.crc32c) if item.crc32c else None,
         )

@@ -3,11 +3,10 @@
 Uses the JSON API directly, verifies the crc32c of every object read whole, and retries.
 """
 
-import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
 import google_crc32c
@@ -15,6 +14,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from tpuctl.clock import Clock
+from tpuctl.codec import from_plain, parse_json
 from tpuctl.errors import TpuctlError, first_line
 from tpuctl.storage._checksum import crc32c_of, from_base64
 from tpuctl.storage._credentials import Login
@@ -36,6 +36,50 @@ class TransientError(Exception):
     def __init__(self, cause: TpuctlError, *, after_s: float | None = None) -> None:
         super().__init__(str(cause))
         self.cause, self.after_s = cause, after_s
+
+
+@dataclass(frozen=True)
+class Item:
+    """The metadata of an object, under the names of the JSON API."""
+
+    name: str
+    size: str
+    generation: str
+    crc32c: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How long it is."""
+        return int(self.size)
+
+    def __post_init__(self) -> None:
+        if not (self.size.isdecimal() and self.generation.isdecimal() and len(self.size) < 20):
+            raise ValueError(f"{self.size!r} is not a size, or {self.generation!r} no generation")
+        if self.crc32c:
+            from_base64(self.crc32c)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a listing."""
+
+    items: tuple[Item, ...] = ()
+    nextPageToken: str | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the two halves of a bucket are."""
+
+    dataLocations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Where a bucket is."""
+
+    location: str = ""
+    customPlacementConfig: Placement | None = None
 
 
 def open_pool() -> urllib3.PoolManager:
@@ -75,21 +119,21 @@ class Reader:
         self._objects = f"{self._place}/o"
         self._retry, self._clock = retry, clock
 
-    def page(self, query: Mapping[str, str]) -> dict[str, Any]:
+    def page(self, query: Mapping[str, str]) -> Page:
         """Read one page of a listing."""
         asked = Asked(f"Could not list gs://{self._bucket}/{query.get('prefix', '')}", self._bucket)
-        return self._document(f"{self._objects}?{urlencode(query)}", asked)
+        return self._document(Page, f"{self._objects}?{urlencode(query)}", asked)
 
-    def bucket(self) -> dict[str, Any]:
+    def bucket(self) -> Bucket:
         """Read the location of the bucket."""
         fields = urlencode({"fields": "location,customPlacementConfig"})
         asked = Asked(f"Could not read the location of gs://{self._bucket}", self._bucket)
-        return self._document(f"{self._place}?{fields}", asked)
+        return self._document(Bucket, f"{self._place}?{fields}", asked)
 
-    def stat(self, name: str) -> dict[str, Any]:
+    def stat(self, name: str) -> Item:
         """Read the metadata of an object."""
         fields = urlencode({"fields": "name,size,generation,crc32c"})
-        return self._document(f"{self._url(name)}?{fields}", self._asked(name))
+        return self._document(Item, f"{self._url(name)}?{fields}", self._asked(name))
 
     def read(
         self, name: str, start: int, length: int | None, generation: str | None = None
@@ -171,9 +215,13 @@ class Reader:
         try:
             self._check_status(response, asked)
             if arriving.size_bytes is None:
-                arriving.size_bytes = int(response.headers["X-Goog-Stored-Content-Length"])
-                arriving.generation = response.headers["X-Goog-Generation"]
-                arriving.crc32c = _declared(response)
+                try:
+                    arriving.size_bytes = int(response.headers["X-Goog-Stored-Content-Length"])
+                    arriving.generation = response.headers["X-Goog-Generation"]
+                    arriving.crc32c = _declared(response)
+                except (KeyError, ValueError):
+                    reason = "the reply does not say how long the object is"
+                    raise TransientError(unavailable(asked, reason)) from None
             for block in response.stream(_BLOCK_BYTES, decode_content=False):
                 target.write(block)
                 crc32c = google_crc32c.extend(arriving.received_crc32c, block)
@@ -184,12 +232,15 @@ class Reader:
         finally:
             response.close()
 
-    def _document(self, url: str, asked: Asked) -> dict[str, Any]:
-        def ask() -> dict[str, Any]:
+    def _document(self, kind: type[T], url: str, asked: Asked) -> T:
+        def ask() -> T:
             response = self._ask(url, {}, asked)
             self._check_status(response, asked)
-            document: dict[str, Any] = json.loads(response.data)
-            return document
+            try:
+                return from_plain(kind, parse_json(response.data))
+            except ValueError as error:
+                reason = f"the reply is not what it should be: {first_line(error)}"
+                raise TransientError(unavailable(asked, reason)) from None
 
         return self._with_retries(ask)
 
@@ -241,6 +292,6 @@ def _message(response: urllib3.BaseHTTPResponse) -> str:
     """Return the text of an error: JSON for metadata requests, plain text for media."""
     data = response.data[:_LONGEST_ERROR_BYTES]
     try:
-        return str(json.loads(data)["error"]["message"])
+        return str(parse_json(data)["error"]["message"])
     except (ValueError, LookupError, TypeError):
         return data.decode("utf-8", "replace")

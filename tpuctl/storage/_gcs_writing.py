@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import google.auth.exceptions
 import google.cloud.storage as vendor
@@ -20,6 +20,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 from tpuctl.storage._checksum import to_base64
 from tpuctl.storage._credentials import Login
+from tpuctl.storage._gcs_reading import Item
 from tpuctl.storage.errors import LOGIN_COMMAND, Asked, translate, unavailable
 from tpuctl.storage.port import RetryPolicy
 
@@ -41,10 +42,8 @@ class Writer:
             initial=retry.first_s, maximum=retry.longest_s
         ).with_timeout(retry.total_s)
 
-    def write(
-        self, name: str, content: bytes | Path, crc32c: str, generation: int
-    ) -> dict[str, Any]:
-        """Upload an object with its declared checksum and return its metadata."""
+    def write(self, name: str, content: bytes | Path, crc32c: str, generation: int) -> Item | None:
+        """Upload an object with its checksum; returns its metadata, if the reply has it."""
         blob = self._bucket.blob(name, chunk_size=_CHUNK_BYTES)
         with self._translated(f"Could not write gs://{self._name}/{name}"), _open(content) as file:
             blob.upload_from_file(
@@ -57,12 +56,10 @@ class Writer:
                 timeout=_TIMEOUT_S,
                 retry=self._retry,
             )
-        return {
-            "name": name,
-            "size": blob.size,
-            "generation": blob.generation,
-            "crc32c": blob.crc32c,
-        }
+        try:
+            return Item(name, str(blob.size), str(blob.generation), blob.crc32c)
+        except ValueError:
+            return None
 
     def delete(self, name: str, generation: int) -> None:
         """Delete this generation of an object."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import shared
-from tpuctl.codec import from_plain, to_plain
+from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.errors import InvalidInputError, TryAgainError
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
 from tpuctl.supervise.models import (
@@ -135,7 +135,7 @@ class StateFile:
     def load(self) -> SavedWatch | None:
         """Read the file of the last watch; raises InvalidInputError when it is damaged."""
         try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
+            document = read_json(self.path)
             if document["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {document['schema']}")
             return from_plain(SavedWatch, document)

@@ -1,6 +1,5 @@
 """Measure training speed over batch sizes, and compare two machines."""
 
-import json
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from tpuctl.clock import WallClock
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, read_json
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import (
     InvalidInputError,
@@ -132,7 +131,7 @@ def compare(before: Bench, after: Bench) -> Comparison:
 def load(path: Path) -> Bench:
     """Read the output of `tpuctl bench --json`; raises NotFoundError or InvalidInputError."""
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
     except FileNotFoundError as error:
         raise NotFoundError(f"The file {path} does not exist.", hint=_HINT) from error
     except (OSError, ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, read_json
 
 # The file where the runner writes its counts; set for the child by `run_training`.
 COUNTS_VARIABLE = "TPUCTL_COUNTS_FILE"
@@ -47,7 +47,7 @@ def write_counts(path: Path, counts: Sequence[Executed]) -> None:
 def read_counts(path: Path, result: Mapping[str, Any] | None) -> tuple[Executed, ...]:
     """Read the counts of a finished script: its own from `result`, else those in `path`."""
     try:
-        counts = (result or {}).get("executed") or json.loads(path.read_text(encoding="utf-8"))
+        counts = (result or {}).get("executed") or read_json(path)
         return tuple(from_plain(Executed, count) for count in counts)
     except (OSError, ValueError, TypeError):
         return ()

@@ -1,6 +1,5 @@
 """Run a planned training on this machine and collect its result."""
 
-import json
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tpuctl.codec import read_json
 from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
@@ -202,7 +202,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _read_result(path: Path) -> dict[str, Any]:
     try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"Could not read the training result {path}: {error}") from error
     return result

@@ -15,6 +15,7 @@ from typing import Any
 
 import google_crc32c
 
+from tpuctl.codec import parse_json
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
 from tpuctl.datasets.formats.records import (
     NUMBERS,
@@ -104,9 +105,11 @@ def _features(document: dict[str, Any]) -> dict[str, Feature]:
 
 def _description(member: tarfile.TarInfo, data: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(data)
-        whole = isinstance(document["key"], str) and isinstance(document["crc32c"], str)
-        if whole and all(isinstance(document[name], int) for name in NUMBERS):
+        document = parse_json(data)
+        os.fsencode(document["key"])
+        if isinstance(document["crc32c"], str) and all(
+            isinstance(document[name], int) for name in NUMBERS
+        ):
             return dict(document)
     except (ValueError, KeyError, TypeError):
         pass
@@ -124,9 +127,14 @@ def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, Callable[[], bytes]]
     with open_regular(path) as file:
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
+                size, last = os.fstat(file.fileno()).st_size, -1
                 for member in tar:
+                    # A negative size leads back and round for ever; a sparse file is all zeros.
+                    if member.offset <= last or member.issparse() or member.size > size:
+                        raise DamagedRecordError(member.offset, "a damaged tar header")
+                    last = member.offset
                     yield member, partial(_read, tar, member)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
             raise DamagedRecordError(file.tell(), f"no tar ({error})") from error
 
 

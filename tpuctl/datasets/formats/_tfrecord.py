@@ -44,9 +44,9 @@ class TfRecord:
     def glance(self, path: Path) -> Iterator[Glance]:
         """Yield the records, skipping their images."""
         with open_regular(path) as file:
-            position = 0
+            position, size = 0, os.fstat(file.fileno()).st_size
             while header := file.read(HEADER_BYTES):
-                length = record_length(header, position)
+                length = record_length(header, position, size)
                 start = position + HEADER_BYTES
                 head = file.read(min(length, _SMALL_FEATURES_BYTES))
                 yield Glance(length, head, partial(_read_range, path, start, length))
@@ -98,11 +98,11 @@ def frame(record: bytes) -> bytes:
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield each record and the offset of its frame; raises DamagedRecordError."""
     offset = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(offset)
     while header := file.read(HEADER_BYTES):
-        length = record_length(header, offset)
+        length = record_length(header, offset, size)
         body = file.read(length + FOOTER_BYTES)
-        if len(body) != length + FOOTER_BYTES:
-            raise DamagedRecordError(offset, "a record cut short")
         record = body[:length]
         if body[length:] != _masked_crc(record):
             raise DamagedRecordError(offset, "a record with a wrong checksum")
@@ -110,11 +110,14 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         offset += HEADER_BYTES + length + FOOTER_BYTES
 
 
-def record_length(header: bytes, offset: int) -> int:
+def record_length(header: bytes, offset: int, file_bytes: int) -> int:
     """Read the length of the record that follows a header; raises DamagedRecordError."""
     if len(header) != HEADER_BYTES or header[8:] != _masked_crc(header[:8]):
         raise DamagedRecordError(offset, "a damaged record header")
-    return int(_LENGTH.unpack(header[:8])[0])
+    length = int(_LENGTH.unpack(header[:8])[0])
+    if length > file_bytes - offset - HEADER_BYTES - FOOTER_BYTES:
+        raise DamagedRecordError(offset, "a record cut short")
+    return length
 
 
 def _read_range(path: Path, start: int, length: int) -> bytes:

@@ -171,7 +171,7 @@ def decode_picture(image: bytes, encode: str, shape: tuple[int, int, int]) -> Pi
 def _check_shape(image: bytes, encode: str, shape: tuple[int, int, int]) -> None:
     """Compare the size that an image announces with its record; raises ValueError."""
     height, width, _ = shape
-    if not (0 < height and 0 < width and height * width <= MAX_RESULT_PIXELS):
+    if not (height > 0 and width > 0 and height * width <= MAX_RESULT_PIXELS):
         raise ValueError(f"{height}x{width} is not the size of an image that presize writes")
     if encode in ("jpeg", "png", "webp"):
         try:

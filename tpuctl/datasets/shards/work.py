@@ -4,6 +4,7 @@ Whatever lies there is trusted only after its size and crc32c have been compared
 """
 
 import contextlib
+import errno
 import json
 import shutil
 from collections.abc import Collection, Iterable
@@ -52,6 +53,8 @@ class Work:
     def create(self) -> None:
         """Make the folder; raises WriteError."""
         with translated_write_errors(self.folder):
+            if self.folder.is_symlink():
+                raise OSError("it is a link; what it leads to is not ours")
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def record(self, finished: FinishedShard) -> None:
@@ -95,8 +98,13 @@ class Work:
     def remove(self) -> None:
         """Delete the folder once nothing in it is needed any more; raises WriteError."""
         with translated_write_errors(self.folder):
-            if self.folder.is_dir():
-                shutil.rmtree(self.folder)
+            try:
+                if self.folder.is_dir():
+                    shutil.rmtree(self.folder)
+            except OSError as error:
+                # Another run waits for the lock: the folder is its own from here on.
+                if error.errno != errno.ENOTEMPTY:
+                    raise
 
 
 def to_text(finished: FinishedShard) -> str:

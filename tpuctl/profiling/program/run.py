@@ -1,7 +1,6 @@
 """Run a program and profile its training, or follow one that is already being profiled."""
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, read_json
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import IN_TRAINING, Device, Measurement, Profile
@@ -192,7 +191,7 @@ def read_error(folder: Path) -> str:
 def read_one(place: Path) -> Measurement | None:
     """What a profiled process wrote last; None if it cannot be read."""
     try:
-        document: Any = json.loads(place.read_bytes())
+        document: Any = read_json(place)
         return from_plain(Measurement, document["measurement"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

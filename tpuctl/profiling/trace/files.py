@@ -1,7 +1,9 @@
 """Find the trace files of a capture and open them, or say what else a file is."""
 
 import contextlib
+import io
 import re
+import shlex
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ LARGEST_BYTES = 4 * GIB
 HINT = "Take one: jax.profiler.trace(DIR) or tf.profiler.experimental.start(DIR), then give DIR."
 REPLACED = "�".encode()
 _CHUNK = 1 << 20
+# Traces shrink to a tenth or a thirtieth; what a bomb of some megabytes may take.
+_MOST_EXPANSION, _ALWAYS_BYTES = 60, 128 << 20
 _STAMP = re.compile(r"\d{4}(_\d\d){5}")
 # The zlib setting for gzip files.
 ZIPPED = 16 + zlib.MAX_WBITS
@@ -109,7 +113,7 @@ def _content(file: Path) -> bytes:
         with file.open("rb") as stream:
             zipped = stream.read(2) == b"\x1f\x8b"
         if size <= LARGEST_BYTES:
-            return _unzip(file) if zipped else file.read_bytes()
+            return _unzip(file, size) if zipped else file.read_bytes()
     except OSError as error:
         raise InvalidInputError(f"Could not read {file}: {error.strerror or error}.") from error
     except MemoryError as error:
@@ -121,13 +125,20 @@ def _content(file: Path) -> bytes:
     )
 
 
-def _unzip(file: Path) -> bytes:
+def _unzip(file: Path, size: int) -> bytes:
     """Unzip as far as possible; the reader notices if the end is missing."""
-    content, unzip = bytearray(), zlib.decompressobj(wbits=ZIPPED)
+    limit = min(LARGEST_BYTES, max(_ALWAYS_BYTES, _MOST_EXPANSION * size))
+    content, unzip = io.BytesIO(), zlib.decompressobj(wbits=ZIPPED)
     with file.open("rb") as stream, contextlib.suppress(zlib.error):
-        while (chunk := stream.read(_CHUNK)) and len(content) < LARGEST_BYTES:
-            content += unzip.decompress(chunk, LARGEST_BYTES)
-    return bytes(content)
+        while chunk := unzip.unconsumed_tail or stream.read(_CHUNK):
+            content.write(unzip.decompress(chunk, 64 * _CHUNK))
+            if content.tell() > limit:
+                raise InvalidInputError(
+                    f"{file} has {format_bytes(size)}, and more than {format_bytes(limit)} "
+                    "unpacked; such a file is not a trace.",
+                    hint=f"If it is one, unpack it first: gunzip -k {shlex.quote(str(file))}",
+                )
+    return content.getvalue()
 
 
 def _was_text(data: bytes) -> bool:

@@ -1,0 +1,76 @@
+"""Whatever others wrote: an answer or one of our errors, in bounded time and memory."""
+
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fuzzing import JSON_TARGETS, TARGETS, Target, damage_json, damaged_input
+from tpuctl.errors import InvalidInputError
+
+pytestmark = pytest.mark.slow
+
+ALL = {**TARGETS, **JSON_TARGETS}
+INPUTS = 60
+
+
+@pytest.fixture(autouse=True)
+def _little_memory() -> Iterator[None]:
+    """A parser that believes a length in a file fails here."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (1 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_damaged_input_is_answered_or_refused(name: str, tmp_path: Path) -> None:
+    accepted = 0
+    for number in range(INPUTS // ALL[name].cost):
+        accepted += ALL[name].check(damaged_input(name, number), tmp_path)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_seeds_are_understood(name: str, tmp_path: Path) -> None:
+    """Else nothing behind the first check would ever be reached."""
+    assert any(ALL[name].check(seed, tmp_path) for seed in ALL[name].seeds())
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"nan", b""])
+@pytest.mark.parametrize("name", JSON_TARGETS)
+def test_json_without_end_is_answered_or_refused(name: str, text: bytes, tmp_path: Path) -> None:
+    ALL[name].check(text, tmp_path)
+
+
+def stumble(data: bytes, folder: Path) -> object:
+    return json.loads(data)["plan_id"]
+
+
+def swallow(data: bytes, folder: Path) -> object:
+    raise InvalidInputError("This is a bug in tpuctl.")
+
+
+def fill_memory(data: bytes, folder: Path) -> object:
+    return bytearray(1 << 40)
+
+
+@pytest.mark.parametrize("run", [stumble, swallow, fill_memory])
+def test_the_fuzzer_notices_what_is_no_answer(run, tmp_path: Path) -> None:
+    target = Target(run, JSON_TARGETS["manifest"].seeds)
+
+    def fuzz() -> None:
+        for number in range(50):
+            target.check(damaged_input("manifest", number), tmp_path)
+
+    with pytest.raises((KeyError, TypeError, ValueError, AssertionError, MemoryError)):
+        fuzz()
+
+
+def test_the_damage_is_the_same_every_time_and_of_many_kinds() -> None:
+    first = [damaged_input("manifest", number) for number in range(60)]
+    assert first == [damaged_input("manifest", number) for number in range(60)]
+    assert len(set(first)) > 50
+    assert damage_json is not None
