@@ -169,6 +169,8 @@ def _read_scalar(kind: Any, value: Any, where: str) -> Any:
     # To Python a bool is an int; in JSON it is not.
     good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     good = good and not (kind is int and abs(value) >= _LARGEST)
+    if good and kind is str and not value.isascii():
+        value.encode("utf-8", "surrogateescape")  # half a character is not text
     return _checked(good, value, kind, where)
 
 

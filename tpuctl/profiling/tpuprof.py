@@ -48,9 +48,32 @@ def load(path: Path) -> Profile:
             hint="pip install --upgrade tpuctl",
         )
     try:
-        return from_plain(Profile, document.get("profile"))
+        return _checked(from_plain(Profile, document.get("profile")))
     except ValueError as error:
         raise InvalidInputError(f"The profile {path} is damaged: {error}.", hint=_HINT) from error
+
+
+def _checked(profile: Profile) -> Profile:
+    """Refuse figures that no measurement has, or lacks; raises ValueError."""
+    vcpus, is_trace = profile.vcpus, profile.trace is not None
+    figures = {
+        "batch_size": (profile.batch_size, is_trace),
+        "cpu_ms_per_example": (profile.cpu_ms_per_example, is_trace),
+        "pipeline_examples_per_s": (profile.pipeline_examples_per_s, is_trace),
+        "vcpus.available": (vcpus.available, is_trace),
+        "vcpus.used": (vcpus.used, is_trace),
+        "vcpus.low": (vcpus.low, vcpus.needed_to_saturate is None),
+        "vcpus.high": (vcpus.high, vcpus.needed_to_saturate is None),
+        "device.step_ms": (profile.device.step_ms if profile.device else None, True),
+    }
+    for name, (figure, may_lack) in figures.items():
+        if figure is None and not may_lack:
+            raise ValueError(f"its {name} is missing")
+        if figure is not None and not 0 <= figure < 1e12:
+            raise ValueError(f"its {name} is {figure}")
+    if profile.device and not profile.device.step_ms:
+        raise ValueError("its device.step_ms is 0")
+    return profile
 
 
 def _document(path: Path) -> dict[str, Any]:

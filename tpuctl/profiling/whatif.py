@@ -43,6 +43,15 @@ class Scaling:
     batches_ahead: int = 1
     serial_ms: float = 0.0
 
+    def __post_init__(self) -> None:
+        growths = self.growth, self.growth_low, self.growth_high
+        factors = self.busy_vcpus, self.cpu_low, self.cpu_high
+        rest = self.unevenness, self.batches_ahead, self.serial_ms
+        if not (
+            min(factors) > 0 and min(rest) >= 0 and all(-0.9 < each < 0.99 for each in growths)
+        ):
+            raise ValueError("no measurement scales like this")
+
 
 @dataclass(frozen=True)
 class WhatIf:

@@ -141,7 +141,7 @@ def render_bench(result: Bench) -> RenderableType:
     for column in table.columns[:3]:
         column.no_wrap = True
     for row in result.rows:
-        table.add_row(row.device, row.framework, row.strategy, *_figures(row))
+        table.add_row(*map(layout.text, (row.device, row.framework, row.strategy)), *_figures(row))
     title = layout.text(
         f"{result.template} on {result.place}: {result.examples_per_epoch:,} examples per epoch, "
         f"{result.epochs} epochs; the first one compiles and is not in the means.\n"

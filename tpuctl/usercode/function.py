@@ -39,7 +39,7 @@ def parse_function(text: str) -> Function | None:
         return None
     if not place.endswith(".py"):
         return Function(place, name)
-    if not Path(place).is_file():
+    if not os.path.isfile(place):
         raise NotFoundError(
             f"Could not load the function {name}: there is no file {place}.",
             hint=f"Give a path.py:{name} relative to {Path.cwd()}.",

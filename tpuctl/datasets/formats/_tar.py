@@ -134,7 +134,7 @@ def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, Callable[[], bytes]]
                         raise DamagedRecordError(member.offset, "a damaged tar header")
                     last = member.offset
                     yield member, partial(_read, tar, member)
-        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+        except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError) as error:
             raise DamagedRecordError(file.tell(), f"no tar ({error})") from error
 
 

@@ -122,8 +122,8 @@ def open_raster(data: bytes, kind: str) -> Raster:
 def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
     """Decode the first frame to grey, RGB or CMYK of 8 bits; alpha goes over white."""
     image = raster.image
-    flags = Flag.FIRST_OF_SEVERAL if getattr(image, "is_animated", False) else Flag(0)
     with _translated_errors():
+        flags = Flag.FIRST_OF_SEVERAL if getattr(image, "is_animated", False) else Flag(0)
         image.load()
         if _is_deep_colour(raster) and (deep := _decode_deep_colour(raster.data)) is not None:
             alpha = Flag.ALPHA_ON_WHITE if deep.shape[2:] == (4,) else Flag(0)
