@@ -101,8 +101,9 @@ def _check_depth(value: Any, where: str) -> Any:
             item
             for each in inside
             if isinstance(each, (dict, list))
-            for item in (each.values() if isinstance(each, dict) else each)
+            for item in ((*each, *each.values()) if isinstance(each, dict) else each)
         ]
+        "".join(item for item in inside if isinstance(item, str)).encode(errors="surrogateescape")
         if any(isinstance(item, int) and abs(item) >= _LARGEST for item in inside):
             raise ValueError(f"{where} has a number that is too large")
         if not inside:
@@ -126,7 +127,9 @@ def _read_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
 def _read_items(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     _checked(isinstance(value, list), value, list, where)
     if origin is list or kinds[1:] == (Ellipsis,):
-        if all(type(item) is kinds[0] for item in value):
+        if kinds[0] in (int, float) and all(type(item) is kinds[0] for item in value):
+            limit = _LARGEST if kinds[0] is int else _LARGEST_FLOAT
+            _checked(all(-limit < item < limit for item in value), value, kinds[0], where)
             return origin(value)
         return origin(_read(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     _checked(len(kinds) == len(value), value, f"{len(kinds)} items", where)
