@@ -9,7 +9,7 @@ READY_XLA := $(VENV_XLA)/.ready
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden fuzz clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -67,6 +67,10 @@ bench: $(READY)  ## Print every figure we promise, as ratios within one run.
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)
+
+fuzz: $(READY)  ## Every parser for SECONDS (20) each, guided by coverage (Python 3.11 to 3.13).
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
+	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
 	rm -rf $(VENV) $(VENV_XLA) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -62,7 +62,7 @@ class Target:
 
         try:
             self.run(data, folder)
-        except (TpuctlError, *self.refusals) as error:
+        except self.refusals + (TpuctlError,) as error:  # noqa: RUF005 (mypy)
             if "this is a bug" in str(error).lower():
                 raise AssertionError(str(error)) from error
             return False
@@ -544,7 +544,7 @@ def lines(*texts: str) -> Callable[[], list[bytes]]:
     return lambda: [text.encode() for text in texts]
 
 
-BAD = (ValueError, *damaged())
+BAD: tuple[type[BaseException], ...] = (ValueError, *damaged())
 TARGETS: dict[str, Target] = {
     "wire": Target(read_wire, trace, BAD),
     "trace": Target(read_trace, trace),

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
+import PIL
 from PIL import Image, ImageCms, ImageDraw, ImageFont, UnidentifiedImageError
 
 from tpuctl.datasets.images._pixels import Pixels
 from tpuctl.datasets.images.geometry import Flag
+from tpuctl.datasets.images.headers import is_tiled
 from tpuctl.datasets.images.jpeg import exif_orientation
 from tpuctl.datasets.quarantine import BadImageError, printable
 
@@ -73,6 +75,7 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | bool |
         return None
 
 
+_READS_PAST_TILES = int(PIL.__version__.partition(".")[0]) < 13
 _BITS_PER_SAMPLE = 258
 # Pillow copies what it converts: band by band these copies stay small.
 _BAND_PIXELS = 1 << 20
@@ -115,6 +118,8 @@ def open_raster(data: bytes, kind: str) -> Raster:
     """Read the header; raises BadImageError."""
     if kind == "png":
         _check_png_chunks(data)
+    if kind == "tiff" and _READS_PAST_TILES and is_tiled(data):
+        raise BadImageError("unsupported", "a TIFF of tiles needs Pillow 13 (CVE-2026-112395)")
     with _translated_errors():
         return Raster(Image.open(io.BytesIO(data), formats=(kind.upper(),)), data, kind)
 

@@ -106,6 +106,11 @@ def _webp(data: bytes) -> _Size:
     return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF, _WEBP_BYTES, 0
 
 
+def is_tiled(data: bytes) -> bool:
+    """Whether a TIFF is made of tiles."""
+    return _TILE_WIDTH in _tiff_tags(data)
+
+
 _TIFF_UNITS = {
     **{1: 1, 2: 1, 6: 1, 7: 1, 3: 2, 8: 2, 4: 4, 9: 4, 11: 4, 13: 4},
     **{5: 8, 10: 8, 12: 8, 16: 8, 17: 8, 18: 8},
