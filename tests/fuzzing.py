@@ -537,7 +537,7 @@ def read_words(data: bytes, folder: Path) -> object:
 def words() -> list[bytes]:
     known = ["128MiB", "1.5 GB", "1h30m", "v5litepod-16", "v4-8", "2x4", "224,256x192", "0/4", "1%"]
     more = ["p:f", "a/b.py:make", "64,128", "idle_fraction>0.2", "localhost:8080", "https://x/y"]
-    return [word.encode() for word in (*known, *more, "9" * 400, "1e999", "²", "source=d,mode=ro")]
+    return [word.encode() for word in (*known, *more, "²", "source=d,mode=ro")]
 
 
 def lines(*texts: str) -> Callable[[], list[bytes]]:

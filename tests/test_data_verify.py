@@ -135,7 +135,7 @@ def test_a_deep_look_names_the_record_and_its_place(data_set: Path) -> None:
     [
         (lambda record: {**record, "label": 3}, "label 3 with 3 classes"),
         (lambda record: {**record, "label": -1}, "label -1 with 3 classes"),
-        (lambda record: {**record, "height": 50}, "not (50, 64, 3)"),
+        (lambda record: {**record, "height": 50}, "it is 48x64, not 50x64"),
         (lambda record: {**record, "image": b"\xff\xd8\xff"}, "Could not decode"),
         (lambda record: {**record, "image": record["image"][:-50]}, "Could not decode"),
         (lambda record: {k: v for k, v in record.items() if k != "label"}, "no number 'label'"),

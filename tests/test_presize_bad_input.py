@@ -180,7 +180,8 @@ def test_memory_is_asked_for_by_what_the_decoder_will_hold(
         asked.append(needed_bytes)
         raise BadImageError("bomb", "no")
 
-    for data in (_claims(photo, 12000, 8000), _claims_progressive(progressive, 12000, 8000)):
+    long = photo + bytes(400_000)
+    for data in (_claims(long, 12000, 8000), _claims_progressive(progressive, 12000, 8000)):
         with pytest.raises(BadImageError, match="12000x8000 pixels: no"):
             shrink(data, (224, 224), admit=admit)
     baseline, coefficients = asked

@@ -215,6 +215,7 @@ def test_what_is_no_limit_of_ours_is_none() -> None:
 
 TIMES = st.datetimes(timezones=st.just(timezone.utc))
 TEXTS = st.text(max_size=8)
+NUMBERS = st.integers(-(2**63), 2**63)
 STATES = st.builds(
     WatchState,
     watch=st.just("ab" * 16),
@@ -232,10 +233,10 @@ STATES = st.builds(
         watch=st.none(),
     ),
     tpu=st.none() | st.builds(KnownTpu, TEXTS, TEXTS, TIMES, TIMES, expires=st.none() | TIMES),
-    open=st.none() | st.builds(RunningAttempt, st.integers(), TEXTS, TEXTS, TEXTS, TIMES),
+    open=st.none() | st.builds(RunningAttempt, NUMBERS, TEXTS, TEXTS, TEXTS, TIMES),
     removing=st.none() | st.builds(PendingDeletion, TEXTS, TEXTS),
     attempts=st.lists(
-        st.builds(JobAttempt, st.integers(), st.just("crash"), *[TEXTS] * 4, TIMES, TIMES),
+        st.builds(JobAttempt, NUMBERS, st.just("crash"), *[TEXTS] * 4, TIMES, TIMES),
         max_size=2,
     ).map(tuple),
     serial=st.integers(0, 99),

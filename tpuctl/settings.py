@@ -21,7 +21,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tpuctl.codec import read_limited
 from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome
 

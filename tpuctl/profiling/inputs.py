@@ -193,8 +193,8 @@ def _why_refused(data: Any, kind: str, limit_bytes: int) -> str | None:
         return None
     try:
         needed = memory_for_tensorflow(data, kind)
-    except BadImageError:
-        return f"damaged {kind.upper()}"
+    except BadImageError as bad:
+        return bad.detail if bad.reason == "bomb" else f"damaged {kind.upper()}"
     if needed <= limit_bytes:
         return None
     return (

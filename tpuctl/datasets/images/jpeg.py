@@ -19,6 +19,8 @@ _HUFFMAN_DCT_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _AFTER_ENTROPY = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _MAX_PROFILE_BYTES = 4 << 20
 _MAX_SEGMENTS = 100_000
+# A block of 64 takes two bits at least; only progressive files say less of what is empty.
+_MOST_PIXELS_PER_BYTE = 256
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def read_header(data: bytes) -> JpegHeader:
     if frame is None:
         raise BadImageError("corrupt", "no frame header before the image data")
     width, height, sampling = _read_frame(*frame)
+    if frame[0] != 0xC2 and width * height > _MOST_PIXELS_PER_BYTE * len(data):
+        raise BadImageError("bomb", f"{width}x{height} pixels in {len(data)} bytes")
     profile = b"".join(chunks[number] for number in sorted(chunks))
     return JpegHeader(
         width,
