@@ -283,10 +283,12 @@ def test_ctrl_c_ends_every_remote_process(own: Slice) -> None:
     assert child.stdout.readline()
     wait_until(lambda: len(alive(marker)) >= 3)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=120)
     assert child.returncode == 130
     assert alive(marker) == []
-    assert said.decode().strip() == "Error: Interrupted."
+    warning, said = errors.decode().strip().split("\n")
+    assert warning.startswith("Warning: First connection")
+    assert said == "Error: Interrupted."
 
 
 def test_a_reader_that_goes_away_ends_the_remote_command(own: Slice) -> None:
