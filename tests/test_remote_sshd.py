@@ -59,33 +59,41 @@ def sshd(tmp_path: Path) -> Iterator[Server]:
 
 @contextmanager
 def running_sshd(
-    tmp_path: Path, kind: str = "ssh-ed25519", env: dict[str, str] | None = None
+    tmp_path: Path,
+    kind: str = "ssh-ed25519",
+    env: dict[str, str] | None = None,
+    *,
+    key: Path | None = None,
+    start: tuple[str, ...] = (),
 ) -> Iterator[Server]:
     if SSHD is None:
         pytest.skip("OpenSSH's sshd is not installed (apt-get install openssh-server)")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    new_key(tmp_path / "key")
+    key = key or tmp_path / "key"
+    if not key.exists():
+        new_key(key)
     new_key(tmp_path / "host", kind)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     config = tmp_path / "config"
     config.write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nStrictModes no\n"
-        f"AuthorizedKeysFile {tmp_path}/key.pub\nPidFile none\nUsePAM no\n"
+        f"AuthorizedKeysFile {key}.pub\nPidFile none\nUsePAM no\n"
         + (f"SetEnv {' '.join(f'{name}={value}' for name, value in env.items())}\n" if env else "")
     )
     user = subprocess.check_output(["id", "-un"], text=True).strip()
     option = f"{user}@127.0.0.1:{port}"
-    with subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=subprocess.PIPE) as server:
+    command = [*start, SSHD, "-D", "-e", "-f", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as server:
         try:
             assert server.stderr
             while b"listening" not in (line := server.stderr.readline()):
                 if not line:
                     pytest.skip("sshd does not start on this machine")
             keys = HostKeys(tmp_path / "known_hosts")
-            access = Access((tmp_path / "key",), keys, timeouts=IMPATIENT)
-            yield Server(parse_hosts(option), access, option, tmp_path / "key", server.pid)
+            access = Access((key,), keys, timeouts=IMPATIENT)
+            yield Server(parse_hosts(option), access, option, key, server.pid)
         finally:
             server.kill()
 

@@ -141,19 +141,27 @@ def serve(
     workers: int | None = None,
     port: int | None = None,
     python: str = "python3",
+    allow_unauthenticated: bool = False,
     on_ready: Callable[[Service], None] = lambda service: None,
     note: Callable[[str], None] = lambda text: None,
 ) -> NoReturn:
     """Run a tf.data service, here or on the machines `where`, until Ctrl-C.
 
-    By default one worker per machine, each using all vCPUs. `port` is that of the dispatcher;
-    workers use the following ones. `on_ready` is called when the service runs, `note` receives a
-    line for each event.
+    By default one worker per machine, each using all vCPUs. Only you can use it, here and on those
+    machines, by socket files. With `allow_unauthenticated`, its servers listen on all interfaces
+    from `port` on, and everybody who reaches them can read and write your files. `on_ready` is
+    called when the service runs, `note` receives a line for each event.
     """
     from tpuctl.datasets.serve import serve_here, serve_on_hosts
 
     if where is None:
-        serve_here(workers=workers, port=port, on_ready=on_ready, on_note=note)
+        serve_here(
+            workers=workers,
+            port=port,
+            allow_unauthenticated=allow_unauthenticated,
+            on_ready=on_ready,
+            on_note=note,
+        )
     hosts, access, _ = where.reach()
     serve_on_hosts(
         hosts,
@@ -161,6 +169,7 @@ def serve(
         workers=workers,
         port=port,
         python=python,
+        allow_unauthenticated=allow_unauthenticated,
         on_ready=on_ready,
         on_note=note,
     )

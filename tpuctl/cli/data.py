@@ -224,8 +224,20 @@ def serve(
     ] = None,
     port: Annotated[
         int | None,
-        Option(min=1, max=65535, help="Port of the dispatcher; workers use the following ones."),
+        Option(
+            min=1,
+            max=65535,
+            help="With --allow-unauthenticated: the dispatcher's port; workers use the next ones.",
+        ),
     ] = None,
+    allow_unauthenticated: Annotated[
+        bool,
+        Option(
+            "--allow-unauthenticated",
+            help="Listen on all interfaces: everybody on these machines and their network can "
+            "then read and write your files.",
+        ),
+    ] = False,
     host: workers.Host = None,
     worker: workers.Worker = "all",
     python: Annotated[
@@ -238,7 +250,7 @@ def serve(
     project: Project = None,
     internal_ip: workers.InternalIp = False,
 ) -> None:
-    """Run a tf.data service for trainings elsewhere, until Ctrl-C.
+    """Run a tf.data service that only you can use, here and on its machines, until Ctrl-C.
 
     Examples:
         tpuctl data serve
@@ -253,6 +265,7 @@ def serve(
         workers=count,
         port=port,
         python=python or "python3",
+        allow_unauthenticated=allow_unauthenticated,
         on_ready=lambda service: output.show_early(service, report.render_service),
         note=output.note,
     )

@@ -1,13 +1,14 @@
 """A tf.data service, here or on other machines: started, supervised, ended with this process."""
 
+import asyncio
 import contextlib
 import json
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,15 +20,21 @@ from typing import Any, NoReturn
 
 from tpuctl.codec import from_plain
 from tpuctl.datasets import serve_agent
-from tpuctl.errors import ServiceFailedError, UsageError
+from tpuctl.errors import ServiceFailedError, TpuctlError, UsageError
 from tpuctl.lazy import need_modules
 from tpuctl.outcome import Outcome
 from tpuctl.remote.access import Access
+from tpuctl.remote.connection import Connection
 from tpuctl.remote.hosts import Host
-from tpuctl.remote.run import STDOUT, Command, run_each
+from tpuctl.remote.run import STDOUT, Command, Stopped, run_each
 
 PORT = 5050
 
+_LAST_PORT = 65535
+_RISK = (
+    "The service listens on all interfaces without authentication: everybody who reaches its "
+    "ports, over the network or on the machine, can read and write files as you."
+)
 _AGENT = Path(serve_agent.__file__)
 _STOP_S = 15.0
 
@@ -49,6 +56,12 @@ class Service(Outcome):
     servers: tuple[Server, ...]
     line: str
     seconds: float
+    is_open: bool = False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `--allow-unauthenticated` means."""
+        return (_RISK,) if self.is_open else ()
 
 
 OnService = Callable[[Service], None]
@@ -64,32 +77,30 @@ def line_of(target: str) -> str:
 
 
 def plan_servers(
-    addresses: list[str], *, workers: int, port: int, work_dir: str
+    hosts: list[str], *, workers: int, port: int, folder: str, is_open: bool = False
 ) -> list[list[dict[str, Any]]]:
-    """Plan the servers of each machine: the dispatcher on the first, workers on all in turn."""
-    dispatcher = f"{addresses[0]}:{port}"
-    plans: list[list[dict[str, Any]]] = [[] for _ in addresses]
-    plans[0].append(
-        {
-            "name": "dispatcher",
-            "role": "dispatcher",
-            "port": port,
-            "work_dir": work_dir,
-            "address": addresses[0],
-        }
-    )
-    for number in range(workers):
-        machine = number % len(addresses)
-        plans[machine].append(
-            {
-                "name": f"worker-{number}",
-                "role": "worker",
-                "dispatcher": dispatcher,
-                "address": addresses[machine],
-                # A different port on each machine too: two addresses may be the same machine.
-                "port": port + 1 + number,
-            }
-        )
+    """Plan the servers of each machine: the dispatcher on the first, workers on all in turn.
+
+    Clients reach them by socket files in `folder`, or with `is_open` at ports of their hosts.
+    Raises UsageError for ports that do not exist.
+    """
+    if not (port >= 1 and port + workers <= _LAST_PORT):
+        last = _LAST_PORT - workers
+        raise UsageError(f"--port has to be from 1 to {last} with that many workers, not {port}.")
+    names = ["dispatcher", *(f"worker-{number}" for number in range(workers))]
+    plans: list[list[dict[str, Any]]] = [[] for _ in hosts]
+    for place, name in enumerate(names):
+        machine = max(0, place - 1) % len(hosts)
+        # A different port on each machine too: two addresses may be the same machine.
+        own = {"name": name, "role": name.partition("-")[0], "port": port + place}
+        address = f"{hosts[machine]}:{port + place}" if is_open else f"unix:{folder}/{name}"
+        plans[machine].append({**own, "address": address})
+    dispatcher = plans[0][0]
+    for spec in (spec for plan in plans for spec in plan):
+        if spec is dispatcher:
+            spec["work_dir"] = folder if is_open else f"{folder}/journal"
+        else:
+            spec["dispatcher"] = dispatcher["address"]
     return plans
 
 
@@ -110,11 +121,14 @@ class Watch:
     plans: list[list[dict[str, Any]]]
     on_ready: OnService
     on_note: OnNote
+    is_open: bool = False
     started_s: float = field(default_factory=time.monotonic)
     restarts: Counter[str] = field(default_factory=Counter)
     ready: set[str] = field(default_factory=set)
-    error: ServiceFailedError | None = None
+    error: TpuctlError | None = None
     is_announced: bool = False
+    is_connected: bool = True
+    machines: dict[int, str] = field(default_factory=dict)
 
     def take(self, line: str) -> None:
         """Handle one line of an agent; a line that is not an event is passed on as a note."""
@@ -132,22 +146,29 @@ class Watch:
             self.ready.discard(name)
             self.restarts[name] += 1
             self.on_note(f"{name} ended ({event.how}) and is restarted.")
+        elif kind == "machine" and name in map(str, range(len(self.plans))):
+            self.machines[int(name)] = event.said
         else:
             self.error = _failed(name, event)
-        if not self.is_announced and self.ready >= {spec["name"] for spec in self._specs}:
+        self.announce()
+
+    def announce(self) -> None:
+        """Call `on_ready` once, when all servers are ready and can be reached."""
+        are_ready = self.ready >= {spec["name"] for spec in self._specs}
+        if are_ready and self.is_connected and not self.is_announced:
             self.is_announced = True
             self.on_ready(self.service())
 
     def service(self) -> Service:
         """The service as it is now."""
         dispatcher = self.plans[0][0]
-        target = f"grpc://{dispatcher['address']}:{dispatcher['port']}"
+        target = f"grpc://{dispatcher['address']}"
         servers = (
-            Server(spec["name"], f"{spec['address']}:{spec['port']}", self.restarts[spec["name"]])
+            Server(spec["name"], spec["address"], self.restarts[spec["name"]])
             for spec in self._specs
         )
         seconds = time.monotonic() - self.started_s
-        return Service(target, tuple(servers), line_of(target), seconds)
+        return Service(target, tuple(servers), line_of(target), seconds, self.is_open)
 
     @property
     def _specs(self) -> list[dict[str, Any]]:
@@ -156,6 +177,13 @@ class Watch:
 
 def _failed(name: str, event: _Event) -> ServiceFailedError:
     said = f": {event.said}" if event.said else ""
+    if event.how == "no private network":
+        return ServiceFailedError(
+            f"Could not start the {name} where only you can reach it: its machine does not allow "
+            f"a private network{said}.",
+            hint="If you trust everybody on that machine and its network with your files: "
+            "--allow-unauthenticated",
+        )
     hint = "If the port is in use, choose another --port."
     if "No module named" in event.said:
         hint = "Install it on the machine of the service: pip install tensorflow"
@@ -163,24 +191,64 @@ def _failed(name: str, event: _Event) -> ServiceFailedError:
 
 
 def serve_here(
-    *, workers: int | None = None, port: int | None = None, on_ready: OnService, on_note: OnNote
+    *,
+    workers: int | None = None,
+    port: int | None = None,
+    allow_unauthenticated: bool = False,
+    on_ready: OnService,
+    on_note: OnNote,
 ) -> NoReturn:
     """Run a dispatcher and workers until one of them keeps failing (ServiceFailedError).
 
     Ctrl-C and TERM end all of them, then KeyboardInterrupt is raised; the death of this process
     ends them too, however it comes. Raises UsageError, MissingExtraError.
     """
-    workers = check_workers(1 if workers is None else workers)
+    workers, is_open = check_workers(1 if workers is None else workers), allow_unauthenticated
+    _check_port(port, is_open=is_open)
     need_modules("A tf.data service", "tensorflow", extra="tf")
-    with tempfile.TemporaryDirectory(prefix="tpuctl-serve-") as work_dir:
-        first = port or _free_ports(1 + workers)
-        plans = plan_servers(["localhost"], workers=workers, port=first, work_dir=work_dir)
-        watch = Watch(plans, on_ready, on_note)
-        with _agent(plans[0]) as agent, _terminated_by_signal():
-            assert agent.stdout is not None
-            for line in agent.stdout:
-                watch.take(line.rstrip("\n"))
-        raise watch.error or ServiceFailedError("The tf.data service ended without an error.")
+    folder = _new_folder()
+    if port is None:
+        port = _free_ports(1 + workers) if is_open else PORT
+    plans = plan_servers(
+        [_own_address()], workers=workers, port=port, folder=folder, is_open=is_open
+    )
+    watch = Watch(plans, on_ready, on_note, is_open)
+    with _agent(_request(plans[0], folder, is_open=is_open)) as agent, _terminated_by_signal():
+        assert agent.stdout is not None
+        for line in agent.stdout:
+            watch.take(line.rstrip("\n"))
+    raise watch.error or ServiceFailedError("The tf.data service ended without an error.")
+
+
+def _request(
+    plan: list[dict[str, Any]], folder: str, *, is_open: bool, machine: int = 0
+) -> dict[str, Any]:
+    return {"servers": plan, "folder": None if is_open else folder, "machine": machine}
+
+
+def _new_folder() -> str:
+    # Short, because the path of a socket has at most 107 bytes; the same on all machines.
+    return f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"
+
+
+def _own_address() -> str:
+    """Return the address of this machine that others see, for a service that is open to them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: this only asks for the route to an address of a documentation net.
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _check_port(port: int | None, *, is_open: bool) -> None:
+    if port is not None and not is_open:
+        raise UsageError(
+            "--port needs --allow-unauthenticated: without that, the service has no port but a "
+            "socket file that only you can open.",
+            hint="Leave --port out, and use the line that tpuctl data serve prints.",
+        )
 
 
 def check_workers(workers: int) -> int:
@@ -191,11 +259,10 @@ def check_workers(workers: int) -> int:
 
 
 @contextmanager
-def _agent(plan: list[dict[str, Any]]) -> "Iterator[subprocess.Popen[str]]":
+def _agent(request: dict[str, Any]) -> "Iterator[subprocess.Popen[str]]":
     """Run the agent; it and its servers end with this block, or with this process."""
-    request = json.dumps({"servers": plan, "stdin": True})
     agent = subprocess.Popen(
-        [sys.executable, str(_AGENT), request],
+        [sys.executable, str(_AGENT), json.dumps({**request, "stdin": True})],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -248,8 +315,49 @@ def _free_ports(count: int) -> int:
             return port
 
 
-# Only for this service: a dispatcher would restore the workers of an older one.
-_WORK_DIR = "/tmp/tpuctl-serve-{}"
+class _Tunnels:
+    """SSH tunnels that put the socket file of every server on every machine, and on this one.
+
+    Those from one machine of the service to another lead through this one.
+    """
+
+    def __init__(self, folder: str, hosts: tuple[Host, ...], watch: Watch) -> None:
+        self._folder, self._watch = folder, watch
+        self._places = {host.index: place for place, host in enumerate(hosts)}
+        self._own = [{spec["name"] for spec in plan} for plan in watch.plans]
+        self._have_all_reported = asyncio.Event()
+        self._left = set(self._places.values())
+        watch.is_connected = False
+
+    def check(self) -> None:
+        """Start when the folder is there on all machines."""
+        if self._left <= self._watch.machines.keys():
+            self._have_all_reported.set()
+
+    async def open(self, connection: Connection) -> None:
+        """Open the tunnels of one machine; raises Stopped with the error in `watch`."""
+        await self._have_all_reported.wait()
+        place, machines = self._places[connection.host.index], self._watch.machines
+        try:
+            serve_agent.claim_folder(self._folder)
+            here = serve_agent.machine_token(self._folder)
+            # Two addresses may be the same machine, and that may be this one.
+            same = [other for other in machines if machines[other] == machines[place]]
+            there = set().union(*(self._own[other] for other in same))
+            if machines[place] != here:
+                for name in sorted(self._own[place]):
+                    await connection.forward_socket(f"{self._folder}/{name}", from_worker=True)
+                for name in sorted(set().union(*self._own) - there if place == same[0] else ()):
+                    await connection.forward_socket(f"{self._folder}/{name}", from_worker=False)
+        except TpuctlError as error:
+            self._watch.error = error
+            raise Stopped from error
+        except OSError as error:
+            self._watch.error = ServiceFailedError(f"Could not use {self._folder}: {error}.")
+            raise Stopped from error
+        self._left.discard(place)
+        self._watch.is_connected = not self._left
+        self._watch.announce()
 
 
 def serve_on_hosts(
@@ -259,6 +367,7 @@ def serve_on_hosts(
     workers: int | None = None,
     port: int | None = None,
     python: str = "python3",
+    allow_unauthenticated: bool = False,
     on_ready: OnService,
     on_note: OnNote,
 ) -> NoReturn:
@@ -268,23 +377,34 @@ def serve_on_hosts(
     the connection breaks. Raises ServiceFailedError, what kept a machine from being reached, and
     KeyboardInterrupt when all was stopped.
     """
-    port, workers = port or PORT, check_workers(len(hosts) if workers is None else workers)
+    workers, is_open = (
+        check_workers(len(hosts) if workers is None else workers),
+        allow_unauthenticated,
+    )
+    _check_port(port, is_open=is_open)
+    folder, port = _new_folder(), PORT if port is None else port
     addresses = [f"[{host.address}]" if ":" in host.address else host.address for host in hosts]
-    work_dir = _WORK_DIR.format(secrets.token_hex(6))
-    plans = plan_servers(addresses, workers=workers, port=port, work_dir=work_dir)
-    watch = Watch(plans, on_ready, on_note)
+    plans = plan_servers(addresses, workers=workers, port=port, folder=folder, is_open=is_open)
+    watch = Watch(plans, on_ready, on_note, is_open)
+    tunnels = None if is_open else _Tunnels(folder, hosts, watch)
 
     def on_line(worker: int, stream: int, line: str) -> bool:
         if stream == STDOUT:
             watch.take(line)
+            if tunnels:
+                tunnels.check()
         else:
             on_note(f"[{worker}] {line}")
         return watch.error is None
 
-    commands = {
-        host.index: Command((python, "-c", _AGENT.read_text(), json.dumps({"servers": plan})), {})
-        for host, plan in zip(hosts, plans, strict=True)
-    }
-    ends = run_each(hosts, commands, access, on_line=on_line)
+    commands = {}
+    for place, host in enumerate(hosts):
+        request = json.dumps(_request(plans[place], folder, is_open=is_open, machine=place))
+        commands[host.index] = Command((python, "-c", _AGENT.read_text(), request), {})
+    try:
+        beside = tunnels.open if tunnels else None
+        ends = run_each(hosts, commands, access, on_line=on_line, beside=beside)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     failed = next((end.failure for end in ends if end.failure), None)
     raise watch.error or failed or ServiceFailedError("The tf.data service ended without an error.")

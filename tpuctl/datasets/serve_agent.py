@@ -1,25 +1,39 @@
 """Keep the servers of a tf.data service alive on one machine: this process watches, others serve.
 
 It runs wherever Python 3.8 and TensorFlow are; tpuctl does not have to be there. Its only argument
-is JSON: `{"servers": [...], "stdin": true}`, each server with a `name`, a `role` and what that
-needs. What happens goes to stdout, a JSON object per line. With `stdin`, it ends when stdin does.
+is JSON: `{"servers": [...], "stdin": true, "folder": ..., "machine": ...}`, each server with a
+`name`, a `role` and what that needs. What happens goes to stdout, a JSON object per line. With
+`stdin`, it ends when stdin does.
+
+TensorFlow's servers listen on all interfaces and let everybody in who reaches them. With `folder`,
+they run in a network namespace that has no interface but its own loopback, and each is reached by
+a socket file of its name in that folder, which only its owner can open. Their HTTP requests, such
+as those to Cloud Storage, leave the namespace through a proxy.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import fcntl
+import functools
 import json
 import os
 import queue
 import shutil
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
+from urllib.parse import urlsplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # A server that dies within 20 seconds, five times in a row, is not restarted again. The waits
@@ -27,6 +41,11 @@ if TYPE_CHECKING:
 QUICK_S = 20.0
 MOST_QUICK_DEATHS = 5
 FIRST_WAIT_S = 0.5
+
+# From Linux's sched.h, sockios.h and if.h.
+NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
+SET_INTERFACE_FLAGS, UP_AND_RUNNING = 0x8914, 0x41
+PIECE_BYTES, LONGEST_HEAD = 1 << 18, 1 << 16
 
 CHILD = """
 import json, os, sys, threading
@@ -42,7 +61,7 @@ server = json.loads(sys.argv[1])
 import tensorflow as tf
 service = tf.data.experimental.service
 if server["role"] == "dispatcher":
-    os.makedirs(server["work_dir"], exist_ok=True)
+    os.makedirs(server["work_dir"], 0o700, exist_ok=True)
     config = service.DispatcherConfig(
         port=server["port"], work_dir=server["work_dir"], fault_tolerant_mode=True
     )
@@ -50,7 +69,7 @@ if server["role"] == "dispatcher":
 else:
     made = service.WorkerServer(service.WorkerConfig(
         dispatcher_address=server["dispatcher"],
-        worker_address=server["address"] + ":" + str(server["port"]),
+        worker_address=server["address"],
         port=server["port"],
         heartbeat_interval_ms=1000,
     ))
@@ -72,6 +91,7 @@ class Server:
         self.spec, self.events, self.closing = spec, events, closing
         self.process: subprocess.Popen[bytes] | None = None
         self.was_ever_ready = False
+        self.env = dict(os.environ)
         self.lock = threading.Lock()
 
     def keep(self) -> None:
@@ -100,6 +120,7 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                env=self.env,
                 start_new_session=True,
             )
         words: list[str] = []
@@ -137,14 +158,19 @@ class Server:
 def main() -> None:
     """Keep all servers until one gives up, a signal comes, or stdin ends."""
     request = json.loads(sys.argv[1])
+    folder = request.get("folder")
     events: queue.Queue[dict[str, Any] | None] = queue.Queue()
     closing = threading.Event()
     servers = [Server(spec, events, closing) for spec in request["servers"]]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: events.put(None))
+    threads: list[threading.Thread] = []
+    try:
+        threads += isolated(request, servers) if folder else start(servers)
+    except OSError as error:
+        servers[0].tell("failed", how="no private network", said=error.strerror or str(error))
     if request.get("stdin"):
         threading.Thread(target=wait_for_end, args=(events,), daemon=True).start()
-    threads = start(servers)
     failed = False
     while not failed:
         event = take(events)
@@ -161,8 +187,8 @@ def main() -> None:
         server.end()
     for thread in threads:
         thread.join(5.0)
-    for spec in request["servers"]:
-        shutil.rmtree(spec.get("work_dir", ""), ignore_errors=True)
+    for place in [folder, *(spec.get("work_dir") for spec in request["servers"])]:
+        shutil.rmtree(place or "", ignore_errors=True)
     os._exit(1 if failed else 0)
 
 
@@ -179,13 +205,171 @@ def start(servers: list[Server]) -> list[threading.Thread]:
     return threads
 
 
+def isolated(request: dict[str, Any], servers: list[Server]) -> list[threading.Thread]:
+    """Start all servers in a network of their own; raises OSError where that is not possible."""
+    folder = request["folder"]
+    claim_folder(folder)
+    # Before any thread is started: the kernel allows it to a process with a single one only.
+    enter_user_namespace()
+    threads: list[threading.Thread] = []
+    problems: list[OSError] = []
+    proxies: list[socket.socket] = []
+
+    def enter() -> None:
+        # A namespace belongs to a thread: what is started here is inside, all else outside.
+        try:
+            unshare(NEW_NETWORK)
+            with socket.socket() as any_socket:
+                loopback = struct.pack("16sh22x", b"lo", UP_AND_RUNNING)
+                fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, loopback)
+            proxies.append(listening(("127.0.0.1", 0)))
+            url = f"http://127.0.0.1:{proxies[0].getsockname()[1]}"
+            for server in servers:
+                for name in ("no_proxy", "NO_PROXY"):
+                    server.env.pop(name, None)
+                server.env.update(http_proxy=url, https_proxy=url)
+                address = ("127.0.0.1", server.spec["port"])
+                entrance = listening(os.path.join(folder, server.spec["name"]))
+                serve_each(entrance, functools.partial(relay, address))
+            threads.extend(start(servers))
+        except OSError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    for error in problems:
+        raise error
+    serve_each(proxies[0], serve_proxy)
+    token = machine_token(folder)
+    event = {"event": "machine", "name": str(request.get("machine", 0)), "said": token}
+    servers[0].events.put(event)
+    return threads
+
+
+def claim_folder(folder: str) -> None:
+    """Make a folder that only we can enter, or check that it is one; raises OSError."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        found = os.lstat(folder)
+        if found.st_uid != os.geteuid() or found.st_mode != stat.S_IFDIR | 0o700:
+            raise PermissionError(folder + " is not a folder that only we can enter") from None
+
+
+def machine_token(folder: str) -> str:
+    """Return a text that differs between folders of one path on different machines."""
+    link = os.path.join(folder, "machine")
+    with contextlib.suppress(FileExistsError):
+        os.symlink(os.urandom(16).hex(), link)
+    return os.readlink(link)
+
+
+def unshare(flags: int) -> None:
+    """Leave a namespace of the thread for a new one; raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags):
+        code = ctypes.get_errno()
+        raise OSError(code, "unshare: " + os.strerror(code))
+
+
+def enter_user_namespace() -> None:
+    """Get the right to make network namespaces, if we lack it; we stay the user that we are."""
+    child = os.fork()
+    if child == 0:
+        try:
+            unshare(NEW_NETWORK)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        return
+    maps = {"setgroups": "deny"}
+    for name, number in ("uid_map", os.geteuid()), ("gid_map", os.getegid()):
+        maps[name] = f"{number} {number} 1"
+    unshare(NEW_USER)
+    for name, text in maps.items():
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text)
+
+
+def listening(address: str | tuple[str, int]) -> socket.socket:
+    """Listen on a port, or at a path, which is as open as its folder."""
+    found = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+    found.bind(address)
+    found.listen(128)
+    return found
+
+
+def serve_each(listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    """Serve each connection in a thread, which is in the namespace of the caller."""
+
+    def run(near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError, ValueError):
+            serve(near)
+
+    def accept() -> None:
+        while True:
+            near = listener.accept()[0]
+            threading.Thread(target=run, args=(near,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+def relay(address: tuple[str, int], near: socket.socket, first: bytes = b"") -> None:
+    """Connect to an address, send it the first bytes, and pass on all that follows."""
+    with socket.create_connection(address) as far:
+        far.sendall(first)
+        back = threading.Thread(target=pump, args=(far, near), daemon=True)
+        back.start()
+        pump(near, far)
+        back.join()
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Copy bytes until either end closes, then close the other one's input."""
+    try:
+        while True:
+            piece = source.recv(PIECE_BYTES)
+            if not piece:
+                break
+            target.sendall(piece)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def serve_proxy(near: socket.socket) -> None:
+    """Answer one client as an HTTP proxy does: a tunnel, or one request to an http:// address."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        piece = near.recv(PIECE_BYTES)
+        head += piece
+        if not piece or len(head) > LONGEST_HEAD:
+            return
+    line, _, rest = head.partition(b"\r\n")
+    verb, target, version = line.decode("latin-1").split()
+    if verb == "CONNECT":
+        host, _, port = target.rpartition(":")
+        near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        relay((host.strip("[]"), int(port)), near, rest.partition(b"\r\n\r\n")[2])
+        return
+    url = urlsplit(target)
+    path = (url.path or "/") + ("?" + url.query if url.query else "")
+    # The next request on this connection could be for another host.
+    line = f"{verb} {path} {version}\r\nConnection: close\r\n".encode("latin-1")
+    relay((url.hostname or "", url.port or 80), near, line + rest)
+
+
 def is_free(port: int) -> bool:
     """Whether a port is free; gRPC would share it with another gRPC server."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
-        except (OSError, OverflowError):  # a port above 65535 overflows
+        except OSError:
             return False
     return True
 
@@ -193,10 +377,8 @@ def is_free(port: int) -> bool:
 def take(events: queue.Queue[dict[str, Any] | None]) -> dict[str, Any] | None:
     """Wait for an event, so that signals are heard at once."""
     while True:
-        try:
+        with contextlib.suppress(queue.Empty):
             return events.get(timeout=0.2)
-        except queue.Empty:
-            pass
 
 
 def wait_for_end(events: queue.Queue[dict[str, Any] | None]) -> None:

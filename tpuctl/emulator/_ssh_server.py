@@ -156,6 +156,13 @@ class _Server(asyncssh.SSHServer):
         """Allow its use as a jump host."""
         return True
 
+    def unix_connection_requested(self, dest_path: str) -> bool:
+        """Allow the forwarding of socket files, as sshd does."""
+        return True
+
+    def unix_server_requested(self, listen_path: str) -> bool:
+        return True
+
 
 async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str, str]) -> None:
     """Run a command or a shell and report its exit status."""

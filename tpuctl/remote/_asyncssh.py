@@ -220,6 +220,22 @@ class _Connection:
             )
         return _Channel(self.host, process)
 
+    async def forward_socket(self, path: str, *, from_worker: bool) -> None:
+        try:
+            if from_worker:
+                # A server that does not allow it would only show when somebody connects.
+                (await self._connection.open_unix_connection(path))[1].close()
+                await self._connection.forward_local_path(path, path)
+            else:
+                await self._connection.forward_remote_path(path, path)
+        except (asyncssh.ChannelOpenError, asyncssh.ChannelListenError) as error:
+            raise WorkerError(
+                f"{self.host.label} does not forward socket files: {_reason(error)}.",
+                hint="Set AllowStreamLocalForwarding yes in its sshd_config.",
+            ) from error
+        except (OSError, asyncssh.Error) as error:
+            raise connection_lost(self.host, _reason(error)) from error
+
     async def close(self) -> None:
         self._connection.close()
         # A worker that is gone would never confirm.

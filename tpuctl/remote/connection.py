@@ -85,6 +85,13 @@ class Connection(Protocol):
     async def open(self, command: str) -> Channel:
         """Start a command."""
 
+    async def forward_socket(self, path: str, *, from_worker: bool) -> None:
+        """Make a socket file reachable at the same path on the other machine.
+
+        It is the worker's if `from_worker`, else ours. Raises WorkerError where the SSH server
+        does not allow it.
+        """
+
     async def close(self) -> None:
         """Close the connection."""
 
@@ -310,6 +317,9 @@ class _LocalConnection:
         )
         self._channels.append(_LocalChannel(process))
         return self._channels[-1]
+
+    async def forward_socket(self, path: str, *, from_worker: bool) -> None:
+        """Do nothing: it is the same machine."""
 
     async def close(self) -> None:
         for channel in self._channels:

@@ -65,7 +65,7 @@ class Fleet:
             except _NONSENSE as error:
                 return _unexpected(connection.host, error)
 
-        return await _all(map(on_one, self._connections))
+        return await await_all(map(on_one, self._connections))
 
     def connection(self, host: Host) -> Connection | TpuctlError:
         """Return the connection to a worker, or why there is none."""
@@ -80,7 +80,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Close all connections."""
-        await _all(map(_close, self._connections))
+        await await_all(map(_close, self._connections))
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def open_fleet(
             except _NONSENSE as error:
                 return _unexpected(host, error)
 
-        fleet = Fleet(connect, hosts, await _all(map(try_to_connect, hosts)))
+        fleet = Fleet(connect, hosts, await await_all(map(try_to_connect, hosts)))
         if together and (unreached := dict(fleet.unreached)):
             await fleet.close()
             why = f"because {name_workers(host.index for host in unreached)} cannot be reached"
@@ -137,7 +137,7 @@ def _unexpected(host: Host, error: Exception) -> WorkerError:
     return WorkerError(f"{host.label} sent something unexpected: {what}.")
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def await_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all at once; if one raises or we are cancelled, the others are cancelled first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -4,14 +4,15 @@ import asyncio
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
 from tpuctl.remote.connection import LEASE_S, AgentCall, Connection, call_agent, connection_lost
-from tpuctl.remote.fleet import on_every_worker, run_async
+from tpuctl.remote.fleet import await_all, on_every_worker, run_async
 from tpuctl.remote.hosts import Host, name_workers
 from tpuctl.remote.output import LineSplitter, Output, Sink
 from tpuctl.remote.results import (
@@ -25,6 +26,9 @@ from tpuctl.remote.results import (
 STDOUT = 1
 OnLine = Callable[[int, int, str], bool]
 """Takes worker, stream and line; False stops the commands on all workers."""
+
+Beside = Callable[[Connection], Coroutine[Any, Any, None]]
+"""Uses a worker's connection beside the command there; `Stopped` stops it on all workers."""
 
 _STOP_S = 20.0
 _KEPT_BYTES = 1 << 16
@@ -118,16 +122,17 @@ def run_each(
     access: Access,
     *,
     on_line: OnLine,
+    beside: Beside | None = None,
 ) -> tuple[RunResult, ...]:
     """Run a different command on each worker, by its number; on none if one is unreachable.
 
-    Returns nothing if `on_line` stopped them. Ctrl-C stops the commands on the workers, then
-    KeyboardInterrupt is raised.
+    `beside` runs for each connection at the same time. Returns nothing if a callback stopped them.
+    Ctrl-C stops the commands on the workers, then KeyboardInterrupt is raised.
     """
     by_host = {host: commands[host.index] for host in hosts}
     try:
-        return run_async(_run_on_all(hosts, by_host, access, _LineReader(on_line)))
-    except _Stopped:
+        return run_async(_run_on_all(hosts, by_host, access, _LineReader(on_line), beside))
+    except Stopped:
         return ()
 
 
@@ -136,9 +141,15 @@ async def _run_on_all(
     commands: Mapping[Host, Command],
     access: Access,
     output: "Output | _LineReader",
+    beside: "Beside | None" = None,
 ) -> tuple[RunResult, ...]:
     async def run(connection: Connection) -> RunResult:
-        return await _run_on(connection, commands[connection.host], output)
+        running = _run_on(connection, commands[connection.host], output)
+        if beside is None:
+            return await running
+        works: list[Coroutine[Any, Any, Any]] = [running, beside(connection)]
+        result: RunResult = (await await_all(works))[0]
+        return result
 
     answers = await on_every_worker(hosts, access, run, together=True)
     return with_failures(RunResult, hosts, answers)
@@ -216,8 +227,8 @@ class _Tail:
         del self._data[:-_KEPT_BYTES]
 
 
-class _Stopped(Exception):
-    """The reader of the output has asked to stop."""
+class Stopped(Exception):
+    """A callback has asked to stop the commands on all workers."""
 
 
 class _LineReader:
@@ -230,7 +241,7 @@ class _LineReader:
     async def take(self, worker: int, stream: int, data: bytes) -> None:
         for line in self._splitters[worker, stream].feed(data):
             if not self._on_line(worker, stream, line.decode("utf-8", "replace")):
-                raise _Stopped
+                raise Stopped
 
     async def end(self, worker: int) -> None:
         pass

@@ -130,9 +130,10 @@ def _copied(result: CopyResult) -> RenderableType:
 def render_service(service: Service) -> str:
     """Say that a tf.data service runs, and the line of code that uses it."""
     workers = format_count(len(service.servers) - 1, "worker")
+    clients = "" if service.is_open else " Only you can use it, on this machine and on its own."
     return (
-        f"A tf.data service with {workers} runs at {service.target}. In the training, before the "
-        f"model:\n\n    {service.line}\n\nCtrl-C stops it."
+        f"A tf.data service with {workers} runs at {service.target}.{clients} In the training, "
+        f"before the model:\n\n    {service.line}\n\nCtrl-C stops it."
     )
 
 
