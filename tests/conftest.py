@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")
 
+EMULATOR_TOKEN = "only-the-tests-know-this"
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -43,6 +44,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "XDG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    # The secret of every emulator in this process, and of its clients.
+    token = tmp_path_factory.mktemp("token") / "token"
+    token.write_text(EMULATOR_TOKEN)
+    monkeypatch.setenv("TPUCTL_TPU_TOKEN_FILE", str(token))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -127,9 +132,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Worlds]":
 def practice() -> Iterator[Callable[..., Any]]:
     """Start emulators with a manual clock: `practice({"zones": ...})`; without, a small one."""
     pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
-    import grpc
 
-    from tests.emulator_world import SMALL, START, Practice
+    from tests.emulator_world import SMALL, START, Practice, open_channel
     from tpuctl.clock import ManualClock
     from tpuctl.emulator.server import serve
 
@@ -138,7 +142,7 @@ def practice() -> Iterator[Callable[..., Any]]:
         def start(scenario: dict[str, Any] | None = None, **options: Any) -> Practice:
             clock = ManualClock(options.pop("start", START))
             emulator = stack.enter_context(serve(scenario or SMALL, clock=clock, **options))
-            channel = stack.enter_context(grpc.insecure_channel(emulator.endpoint))
+            channel = stack.enter_context(open_channel(emulator.endpoint))
             return Practice(emulator, clock, channel)
 
         yield start

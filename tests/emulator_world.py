@@ -4,11 +4,13 @@ import http.client
 import json
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 from google.cloud import tpu_v2
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
+from tests.conftest import EMULATOR_TOKEN
 from tpuctl.clock import ManualClock
 from tpuctl.emulator.server import Emulator
 
@@ -25,6 +27,13 @@ SMALL = {
         }
     }
 }
+
+
+def open_channel(endpoint: str, token: str = EMULATOR_TOKEN) -> grpc.Channel:
+    """A channel on which Google's clients send the secret of an emulator."""
+    secret = grpc.access_token_call_credentials(token)
+    local = grpc.local_channel_credentials()
+    return grpc.secure_channel(endpoint, grpc.composite_channel_credentials(local, secret))
 
 
 class Practice:
@@ -66,11 +75,12 @@ class Practice:
         self, verb: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, Any, dict[str, str]]:
         """One raw HTTP request; the answer's body is read as JSON where it is."""
-        connection = http.client.HTTPConnection(self.emulator.http.removeprefix("http://"))
+        place = urlsplit(self.emulator.http)
+        connection = http.client.HTTPConnection(place.netloc)
         try:
             data = body if body is None or isinstance(body, str) else json.dumps(body)
             names = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(verb, path, data, names)
+            connection.request(verb, f"{place.path}{path}", data, names)
             reply = connection.getresponse()
             text, answered = reply.read().decode(), dict(reply.headers)
         finally:

@@ -150,7 +150,8 @@ def test_a_server_is_reached_by_the_socket_of_its_owner_only(is_root: bool, page
     words = [sys.executable, "-c", *words] if is_root else as_nobody(*words)
     pipes: Any = {"stdin": -1, "stdout": -1, "stderr": -1, "text": True}
     with subprocess.Popen(words, **pipes) as process:
-        assert process.stdout and process.stderr
+        assert process.stdout
+        assert process.stderr
         first = process.stdout.readline()
         if not first and "unshare" in (problem := process.stderr.read()):
             pytest.skip(f"this machine allows no namespaces: {problem[-100:]}")

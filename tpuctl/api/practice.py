@@ -21,20 +21,34 @@ def start(
     port: int = 0,
     fresh: bool = False,
     detach: bool = True,
+    allow_unauthenticated: bool = False,
     on_started: Callable[[Started], None] = lambda started: None,
 ) -> Started:
     """Start an emulator of the Cloud TPU API, or resume the last one unless `fresh`.
 
-    `scenario` is a JSON file with zones, capacity and faults. `on_started` is called when the
+    `scenario` is a JSON file with zones, capacity and faults. With `allow_unauthenticated`, every
+    user of this machine can use it, and run commands as you. `on_started` is called when the
     emulator answers; without `detach`, it then runs until this process is interrupted.
     """
     from tpuctl.emulator import process
 
     if detach:
-        started = process.detach(_folder(), scenario, port=port, fresh=fresh)
+        started = process.detach(
+            _folder(),
+            scenario,
+            port=port,
+            fresh=fresh,
+            allow_unauthenticated=allow_unauthenticated,
+        )
         on_started(started)
         return started
-    run = process.run(_folder(), scenario, port=port, fresh=fresh)
+    run = process.run(
+        _folder(),
+        scenario,
+        port=port,
+        fresh=fresh,
+        allow_unauthenticated=allow_unauthenticated,
+    )
     with process.stop_requested() as end, run as started:
         on_started(started)
         end.wait()

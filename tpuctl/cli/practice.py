@@ -54,6 +54,13 @@ def start(
     fresh: Annotated[
         bool, Option("--fresh", help="Discard the state of the last emulator.")
     ] = False,
+    allow_unauthenticated: Annotated[
+        bool,
+        Option(
+            "--allow-unauthenticated",
+            help="Ask for no secret: every user of this machine can then run commands as you.",
+        ),
+    ] = False,
 ) -> None:
     """Start an emulator, or resume the last one; prints the variables to export.
 
@@ -67,6 +74,7 @@ def start(
         port=port,
         fresh=fresh,
         detach=detach,
+        allow_unauthenticated=allow_unauthenticated,
         on_started=lambda started: output.show(started, report.render_emulator_started),
     )
 

@@ -146,7 +146,12 @@ class Connection:
         """
         interceptors: list[Any] = [TimeReader(self.clock, is_paced=self.is_paced)]
         if self.endpoint.is_local:
-            channel = grpc.insecure_channel(self.endpoint.address, _LOCAL_OPTIONS)
+            credentials = grpc.local_channel_credentials()
+            if token := self.endpoint.emulator_token():
+                credentials = grpc.composite_channel_credentials(
+                    credentials, grpc.access_token_call_credentials(token)
+                )
+            channel = grpc.secure_channel(self.endpoint.address, credentials, _LOCAL_OPTIONS)
             interceptors.append(Reconnector(channel, self.endpoint))
         else:
             channel = google.auth.transport.grpc.secure_authorized_channel(

@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.settings import state_dir
 
 GOOGLE = "tpu.googleapis.com"
 PRACTICE_PROJECT = "practice"
 REACHABLE_TIMEOUT_S = 2.0
+_TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,14 @@ class Endpoint:
 
     address: str
     is_local: bool
+
+    def emulator_token(self) -> str | None:
+        """Read the secret of the emulator, by default of the one of the state folder."""
+        path = os.environ.get(_TOKEN_FILE) or state_dir() / "emulator" / "token"
+        try:
+            return Path(path).read_text(encoding="ascii").strip() if self.is_local else None
+        except (OSError, ValueError):
+            return None
 
     def check_reachable(self) -> str | None:
         """Check whether anything listens there; return the reason if nothing does."""

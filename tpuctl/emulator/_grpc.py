@@ -152,8 +152,14 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def service(self, handler_call_details: Any) -> Any:
         path: str = handler_call_details.method
         types = self._types.get(path)
-        if types is None:
+        headers = dict(handler_call_details.invocation_metadata)
+        known = self._emulator.secret is None or self._emulator.scopes(
+            headers.get("authorization", "")
+        )
+        if types is None or not known:
             error = api_error("unimplemented", what=f"a method {path}")
+            if not known:
+                error = api_error("no_secret")
             return grpc.unary_unary_rpc_method_handler(
                 lambda _, context: self._abort(context, error)
             )
@@ -185,7 +191,9 @@ def serve_grpc(emulator: Emulator, *, port: int) -> tuple[grpc.Server, int]:
     )
     server.add_generic_rpc_handlers((_Service(emulator),))
     try:
-        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+        # No handshake, so that clients without credentials connect as well. A client with these
+        # sends a token, which Google's library does not do over an insecure channel.
+        bound = server.add_secure_port(f"127.0.0.1:{port}", grpc.local_server_credentials())
     except RuntimeError:
         return server, 0
     if bound:

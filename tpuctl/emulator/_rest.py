@@ -36,9 +36,8 @@ def _answer(emulator: Emulator, method: Method, request: Request) -> Reply:
 
 
 def _check_token(emulator: Emulator, authorization: str) -> None:
-    """Raise ApiError without a token of a metadata server, or without the scope it needs."""
-    scheme, _, token = authorization.partition(" ")
-    scopes = emulator.tokens.get(token) if scheme.lower() == "bearer" else None
+    """Raise ApiError without a valid token, or without the scope it needs."""
+    scopes = emulator.scopes(authorization)
     if scopes is None:
         raise api_error("unauthenticated")
     if CLOUD_SCOPE not in scopes:

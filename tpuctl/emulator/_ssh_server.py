@@ -20,6 +20,8 @@ from tpuctl.emulator.worker_processes import MARK, kill_everything
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 16
+# As on a TPU VM, whatever that of the emulator is.
+_UMASK = 0o022
 
 
 @dataclass
@@ -90,8 +92,8 @@ def _host_key(path: Path) -> Any:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(key.export_private_key())
-        path.chmod(0o600)
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(key.export_private_key())
     return asyncssh.read_private_key(str(path))
 
 
@@ -191,6 +193,7 @@ async def _run_on_pipes(process: Any, folder: Path, env: Mapping[str, str]) -> i
         stdout=out_write,
         stderr=err_write,
         start_new_session=True,
+        umask=_UMASK,
     )
     for descriptor in (in_read, out_write, err_write):
         os.close(descriptor)
@@ -212,6 +215,7 @@ async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -
         stderr=slave,
         # Ctrl-C needs a controlling terminal, which only the leader of a session can have.
         start_new_session=True,
+        umask=_UMASK,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)

@@ -13,6 +13,7 @@ from tpuctl.emulator.http import Body, ConnectionCut, Content, HttpApi, Reply, e
 from tpuctl.emulator.service import Emulator
 
 _HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")
+_SENT_BY_BROWSERS = ("Origin", "Sec-Fetch-Site")
 _NO_BODY = (204, 304)
 
 
@@ -38,12 +39,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         path, _, query = self.path.partition("?")
+        first, _, rest = path.removeprefix("/").partition("/")
+        if has_secret := self._emulator.is_secret(first):
+            path = f"/{rest}"
         known = (api for api in self._apis if path.startswith(api.prefixes))
         api = next(known, HttpApi((), ()))
         try:
             # A web page could reach this server through a name that was rebound to loopback.
-            if self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
+            is_page = any(name in self.headers for name in _SENT_BY_BROWSERS)
+            if is_page or self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
                 raise api_error("permission", permission="loopback", resource="this emulator")
+            if has_secret:
+                # For the addresses in replies, where the client sends its next requests.
+                self.headers.replace_header("Host", f"{self.headers['Host']}/{first}")
+            elif self._emulator.secret is not None and not self._emulator.scopes(
+                self.headers.get("Authorization", "")
+            ):
+                raise api.error("unauthenticated")
             body = Body(self.rfile, self.headers, api.error)
         except ServiceError as error:
             # Its body was not read, so nobody knows where the next request begins.

@@ -3,9 +3,11 @@
 import http.client
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -14,11 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tpuctl.clock import WallClock
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
-from tpuctl.emulator.server import Emulator, serve_world
+from tpuctl.emulator.server import TOKEN_FILE, Emulator, serve_world
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.emulator.state import advance
 from tpuctl.emulator.store import Store
@@ -31,12 +34,21 @@ from tpuctl.errors import (
     UnavailableError,
 )
 from tpuctl.outcome import Outcome
-from tpuctl.storage.local import ensure_folder, locked, write_atomically
+from tpuctl.storage.local import (
+    ensure_folder,
+    locked,
+    translated_write_errors,
+    write_atomically,
+)
 
 START_S = 30.0
 STOP_S = 10.0
 _POLL_S = 0.05
 _ANSWER_S = 5.0
+_RISK = (
+    "The emulator asks nobody for its secret: every user of this machine can use it, and through "
+    "its workers run commands as you."
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,12 @@ class Started(Outcome):
     scenario: str | None
     resumed: bool
     exports: dict[str, str]
+    is_open: bool = False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `--allow-unauthenticated` means."""
+        return (_RISK,) if self.is_open else ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,23 @@ class EmulatorFolder:
         self.running = folder / "running.json"
         self.log = folder / "log.txt"
         self.machines = folder / "machines"
+        self.token = folder / "token"
+
+    def claim(self) -> None:
+        """Make the folder, and let nobody else into it; raises WriteError."""
+        ensure_folder(self.folder)
+        with translated_write_errors(self.folder):
+            self.folder.chmod(0o700)
+
+    def secret(self, *, fresh: bool) -> str:
+        """Return what clients have to send: that of the last run unless `fresh`."""
+        with translated_write_errors(self.token):
+            if fresh or not _is_private(self.token):
+                self.token.unlink(missing_ok=True)
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+                with os.fdopen(os.open(self.token, flags, 0o600), "w") as file:
+                    file.write(secrets.token_hex(32))
+            return self.token.read_text(encoding="ascii")
 
     def last_run(self) -> dict[str, Any]:
         """Read what the emulator that runs, or ran last, wrote about itself."""
@@ -103,8 +138,8 @@ class EmulatorFolder:
 
     def last_port(self, name: str) -> int:
         """Return the port of the last `endpoint` or `http`, 0 where it is unknown."""
-        port = str(self.last_run().get(name, "")).rpartition(":")[2]
-        return int(port) if port.isdecimal() else 0
+        found = re.search(r":(\d+)(/|$)", str(self.last_run().get(name, "")))
+        return int(found[1]) if found else 0
 
     def holder(self) -> int | None:
         """Return the process that runs an emulator here; the lock is released when it ends."""
@@ -117,9 +152,22 @@ class EmulatorFolder:
             return int(self.lock.read_text(encoding="ascii") or 0)
 
 
+def _is_private(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return found.st_mode == stat.S_IFREG | 0o600 and found.st_uid == os.geteuid()
+
+
 @contextmanager
 def run(
-    folder: Path, scenario_file: Path | None = None, *, port: int = 0, fresh: bool = False
+    folder: Path,
+    scenario_file: Path | None = None,
+    *,
+    port: int = 0,
+    fresh: bool = False,
+    allow_unauthenticated: bool = False,
 ) -> Iterator[Started]:
     """Run an emulator in this process while the block runs.
 
@@ -129,8 +177,9 @@ def run(
     """
     scenario = load_scenario(scenario_file) if scenario_file else None
     here = EmulatorFolder(folder)
-    ensure_folder(folder)
     with ExitStack() as stack:
+        stack.callback(os.umask, os.umask(0o077))
+        here.claim()
         try:
             lock = stack.enter_context(locked(here.lock, wait_s=1, busy="busy"))
         except TryAgainError as error:
@@ -145,18 +194,24 @@ def run(
                 world,
                 clock=clock,
                 store=Store(here.state),
+                secret=None if allow_unauthenticated else here.secret(fresh=fresh),
                 ports=ports,
                 machines=here.machines,
             )
         )
         file = scenario_file or (here.last_run().get("scenario") if resumed else None)
-        started = _started(emulator, file, resumed)
+        started = _started(here, emulator, file, resumed)
         write_atomically(here.running, json.dumps(asdict(started)))
         yield started
 
 
 def detach(
-    folder: Path, scenario_file: Path | None = None, *, port: int = 0, fresh: bool = False
+    folder: Path,
+    scenario_file: Path | None = None,
+    *,
+    port: int = 0,
+    fresh: bool = False,
+    allow_unauthenticated: bool = False,
 ) -> Started:
     """Start an emulator as a background process, and wait until it answers."""
     here = EmulatorFolder(folder)
@@ -164,11 +219,22 @@ def detach(
         load_scenario(scenario_file)
     if here.holder() is not None:
         raise _runs_already(here)
-    ensure_folder(folder)
+    here.claim()
     arguments = ["emulator", "start", "--json", "--port", str(port)]
     arguments += ["--scenario", str(scenario_file.absolute())] if scenario_file else []
     arguments += ["--fresh"] if fresh else []
-    pid = _spawn(here, arguments)
+    arguments += ["--allow-unauthenticated"] if allow_unauthenticated else []
+    # What it prints contains its secret, so that must not go to its log.
+    output, its_output = os.pipe()
+    try:
+        pid = _spawn(here, arguments, its_output)
+        os.close(its_output)
+        return _wait_until_it_answers(here, pid, output)
+    finally:
+        os.close(output)
+
+
+def _wait_until_it_answers(here: EmulatorFolder, pid: int, output: int) -> Started:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         known = here.last_run()
@@ -176,13 +242,13 @@ def detach(
             return Started(**known)
         ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:
-            raise _did_not_start(here, os.waitstatus_to_exitcode(code))
+            raise _did_not_start(here, os.waitstatus_to_exitcode(code), output)
         time.sleep(_POLL_S)
     os.kill(pid, signal.SIGKILL)
-    raise _did_not_start(here, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    raise _did_not_start(here, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), output)
 
 
-def _spawn(here: EmulatorFolder, arguments: list[str]) -> int:
+def _spawn(here: EmulatorFolder, arguments: list[str], output: int) -> int:
     """Start tpuctl in a new session, so that closing this terminal does not end it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
@@ -191,8 +257,8 @@ def _spawn(here: EmulatorFolder, arguments: list[str]) -> int:
         {**os.environ, "TPUCTL_STATE_DIR": str(here.folder.parent.absolute())},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(here.log), flags, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_OPEN, 2, str(here.log), flags, 0o600),
         ],
         setsid=True,
     )
@@ -265,7 +331,10 @@ def _open(
     return world, ScaledClock(now, world.scenario.time_scale), False
 
 
-def _started(emulator: Emulator, scenario: Path | str | None, resumed: bool) -> Started:
+def _started(
+    here: EmulatorFolder, emulator: Emulator, scenario: Path | str | None, resumed: bool
+) -> Started:
+    token = {TOKEN_FILE: str(here.token.absolute())} if emulator.secret else {}
     return Started(
         endpoint=emulator.endpoint,
         http=emulator.http,
@@ -276,17 +345,20 @@ def _started(emulator: Emulator, scenario: Path | str | None, resumed: bool) -> 
         resumed=resumed,
         exports={
             "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
+            **token,
             "TPUCTL_PROJECT": emulator.scenario.project or "practice",
             "STORAGE_EMULATOR_HOST": emulator.http,
         },
+        is_open=emulator.secret is None,
     )
 
 
 def _ask(here: EmulatorFolder) -> dict[str, Any]:
     """Ask the running emulator for its status."""
     connection = http.client.HTTPConnection("127.0.0.1", here.last_port("http"), timeout=_ANSWER_S)
+    path = urlsplit(str(here.last_run().get("http", ""))).path
     try:
-        connection.request("GET", "/emulator/status")
+        connection.request("GET", f"{path}/emulator/status")
         answer: dict[str, Any] = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise UnavailableError(
@@ -306,14 +378,14 @@ def _runs_already(here: EmulatorFolder) -> AlreadyExistsError:
     )
 
 
-def _did_not_start(here: EmulatorFolder, code: int) -> TpuctlError:
+def _did_not_start(here: EmulatorFolder, code: int, output: int) -> TpuctlError:
     """Make an error of what the process that failed to start wrote."""
-    text = here.log.read_text(encoding="utf-8", errors="replace").strip()
     try:
-        problem = json.loads(text)["errors"][0]
+        problem = json.loads(os.read(output, 1 << 16))["errors"][0]
         error = TpuctlError(problem["message"], hint=problem["hint"])
         error.code, error.exit_code = problem["code"], code
         return error
     except (ValueError, LookupError, TypeError):
+        text = here.log.read_text(encoding="utf-8", errors="replace").strip()
         last = text.splitlines()[-1] if text else "no output"
         return UnavailableError(f"The emulator did not start (exit code {code}): {last}")

@@ -1,5 +1,6 @@
 """The emulator in this process: one world behind a gRPC and an HTTP port on loopback."""
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,8 @@ from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
+TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"
+
 
 @contextmanager
 def serve(
@@ -26,12 +29,18 @@ def serve(
     folder: Path | None = None,
     machines: Path | None = None,
     port: int = 0,
+    secret: str | None = None,
 ) -> Iterator[Emulator]:
     """Run an emulator on loopback, in threads of this process, while the block runs.
 
     With a `folder` it resumes the last emulator there. With a folder for `machines` every worker
-    is one that SSH reaches. Raises MissingExtraError, InvalidInputError where the port is in use.
+    is one that SSH reaches. Clients have to send the secret: by default that in the file that
+    TPUCTL_TPU_TOKEN_FILE names, or else a new one. Raises MissingExtraError, InvalidInputError
+    where the port is in use.
     """
+    if secret is None:
+        named = os.environ.get(TOKEN_FILE)
+        secret = Path(named).read_text(encoding="ascii") if named else secrets.token_hex(32)
     plan = scenario if isinstance(scenario, Scenario) else parse_scenario(dict(scenario or {}))
     store, seed = Store(folder) if folder else None, secrets.token_hex(8)
     if store is None:
@@ -41,7 +50,7 @@ def serve(
     else:
         world = store.create(plan, seed=seed, now=clock.now())
     with serve_world(
-        world, clock=clock, store=store, ports=[(port, 0)], machines=machines
+        world, clock=clock, store=store, secret=secret, ports=[(port, 0)], machines=machines
     ) as emulator:
         yield emulator
 
@@ -52,11 +61,15 @@ def serve_world(
     *,
     clock: Clock,
     store: Store | None,
+    secret: str | None,
     ports: Sequence[tuple[int, int]],
     machines: Path | None = None,
 ) -> Iterator[Emulator]:
-    """Serve a world on the first pair of ports (gRPC, HTTP) that is free; 0 is any port."""
-    emulator = Emulator(world, clock, store)
+    """Serve a world on the first pair of ports (gRPC, HTTP) that is free; 0 is any port.
+
+    Without a secret, everybody on this machine can use it, and run commands as its user.
+    """
+    emulator = Emulator(world, clock, store, secret)
     with ExitStack() as stack:
         folder = store.storage if store else Path(stack.enter_context(TemporaryDirectory()))
         for index, pair in enumerate(ports):
@@ -115,7 +128,8 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         stack.callback(web.server_close)
         stack.callback(web.shutdown)
         emulator.endpoint = f"127.0.0.1:{bound}"
-        emulator.http = f"http://127.0.0.1:{web.server_address[1]}"
+        path = f"/{emulator.secret}" if emulator.secret else ""
+        emulator.http = f"http://127.0.0.1:{web.server_address[1]}{path}"
         yield
 
 

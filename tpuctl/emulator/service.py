@@ -1,5 +1,6 @@
 """A running emulator: one world that many threads ask, its clock and its rate limits."""
 
+import hmac
 import math
 import os
 import threading
@@ -10,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from tpuctl.clock import Clock
+from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import ApiError, api_error, project_number
 from tpuctl.emulator.machines import Machines
 from tpuctl.emulator.methods import METHODS, Call, Document
@@ -68,15 +70,20 @@ class RateLimits:
         calls.append(now)
 
 
+def _are_equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
 class Emulator:
     """A running emulator.
 
     `requests` are all that came: method, zone and name of each. `tokens` are the scopes of every
-    access token that was issued; they are valid until it ends.
+    access token that was issued; they are valid until it ends. Whoever has its `secret` may do
+    everything; with None, so may everybody on this machine.
     """
 
-    def __init__(self, world: World, clock: Clock, store: Store | None) -> None:
-        self.world, self.clock = world, clock
+    def __init__(self, world: World, clock: Clock, store: Store | None, secret: str | None) -> None:
+        self.world, self.clock, self.secret = world, clock, secret
         self.requests: list[tuple[str, str, str]] = []
         self.tokens: dict[str, list[str]] = {}
         self.endpoint = ""
@@ -95,6 +102,20 @@ class Emulator:
     def now(self) -> datetime:
         """Return the emulated time, which never goes back."""
         return max(self.clock.now(), self.world.now)
+
+    def is_secret(self, text: str) -> bool:
+        """Whether a text is the secret, in a time that does not depend on how much is right."""
+        return self.secret is not None and _are_equal(text, self.secret)
+
+    def scopes(self, authorization: str) -> list[str] | None:
+        """Return what the sender of an Authorization header may do; None without a valid token."""
+        scheme, _, shown = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        if self.is_secret(shown):
+            return [CLOUD_SCOPE]
+        issued = dict(self.tokens).items()
+        return next((scopes for token, scopes in issued if _are_equal(shown, token)), None)
 
     def answer(self, call: Call) -> Document:
         """Answer one request; raises ApiError, also for one that could not be stored."""

@@ -59,9 +59,12 @@ class MetadataServer:
     def _fetch(self, path: str, box: list[bytes]) -> None:
         import socket
 
-        host, _, port = self._address.partition(":")
+        # An emulator's address ends with a path, which has its secret.
+        address, slash, prefix = self._address.partition("/")
+        host, _, port = address.partition(":")
         request = (
-            f"GET /computeMetadata/v1/{path} HTTP/1.0\r\nHost: metadata.google.internal\r\n"
+            f"GET {slash}{prefix}/computeMetadata/v1/{path} HTTP/1.0\r\n"
+            "Host: metadata.google.internal\r\n"
             "Metadata-Flavor: Google\r\n\r\n"
         )
         try:
