@@ -13,12 +13,11 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
-import grpc
 from google.cloud import tpu_v2
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
 from tests.conftest import Tpuctl
-from tests.emulator_world import RUNTIME
+from tests.emulator_world import RUNTIME, open_channel
 from tests.waiting import wait_until
 from tpuctl.emulator.process import EmulatorFolder
 
@@ -50,7 +49,8 @@ def kill(folder: Path) -> None:
 
 def asked(endpoint: str, ask: Callable[[tpu_v2.TpuClient], Any]) -> tuple[Any, str]:
     """What Google's client got, and the emulated time then."""
-    with grpc.insecure_channel(endpoint) as channel:
+    token = Path(os.environ["TPUCTL_STATE_DIR"], "emulator", "token").read_text()
+    with open_channel(endpoint, token) as channel:
         answer = ask(tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel)))
         call: Any = channel.unary_unary("/google.cloud.location.Locations/ListLocations", *RAW)
         _, reply = call.with_call(b"\n\x11projects/practice")
