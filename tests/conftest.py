@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -26,7 +27,13 @@ EMULATOR_TOKEN = "only-the-tests-know-this"
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # The secret of every emulator in this process, and of its clients.
+    folder = TemporaryDirectory()
+    config.add_cleanup(folder.cleanup)
+    token = Path(folder.name, "token")
+    token.write_text(EMULATOR_TOKEN)
+    os.environ["TPUCTL_TPU_TOKEN_FILE"] = str(token)
     # A shell's background jobs are deaf to Ctrl-C, nohup's to SIGHUP, and so is all they start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,12 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the developer's own settings, home and cache out of every test."""
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "XDG_"))]:
-        monkeypatch.delenv(name)
+        if name != "TPUCTL_TPU_TOKEN_FILE":
+            monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-    # The secret of every emulator in this process, and of its clients.
-    token = tmp_path_factory.mktemp("token") / "token"
-    token.write_text(EMULATOR_TOKEN)
-    monkeypatch.setenv("TPUCTL_TPU_TOKEN_FILE", str(token))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
