@@ -213,17 +213,12 @@ def serve_here(
         [_own_address()], workers=workers, port=port, folder=folder, is_open=is_open
     )
     watch = Watch(plans, on_ready, on_note, is_open)
-    with _agent(_request(plans[0], folder, is_open=is_open)) as agent, _terminated_by_signal():
+    request = {"servers": plans[0], "folder": None if is_open else folder}
+    with _agent(request) as agent, _terminated_by_signal():
         assert agent.stdout is not None
         for line in agent.stdout:
             watch.take(line.rstrip("\n"))
     raise watch.error or ServiceFailedError("The tf.data service ended without an error.")
-
-
-def _request(
-    plan: list[dict[str, Any]], folder: str, *, is_open: bool, machine: int = 0
-) -> dict[str, Any]:
-    return {"servers": plan, "folder": None if is_open else folder, "machine": machine}
 
 
 def _new_folder() -> str:
@@ -325,18 +320,14 @@ class _Tunnels:
         self._folder, self._watch = folder, watch
         self._places = {host.index: place for place, host in enumerate(hosts)}
         self._own = [{spec["name"] for spec in plan} for plan in watch.plans]
-        self._have_all_reported = asyncio.Event()
-        self._left = set(self._places.values())
+        self.have_all_reported = asyncio.Event()
+        self.expected = set(self._places.values())
+        self._left = set(self.expected)
         watch.is_connected = False
-
-    def check(self) -> None:
-        """Start when the folder is there on all machines."""
-        if self._left <= self._watch.machines.keys():
-            self._have_all_reported.set()
 
     async def open(self, connection: Connection) -> None:
         """Open the tunnels of one machine; raises Stopped with the error in `watch`."""
-        await self._have_all_reported.wait()
+        await self.have_all_reported.wait()
         place, machines = self._places[connection.host.index], self._watch.machines
         try:
             serve_agent.claim_folder(self._folder)
@@ -349,11 +340,9 @@ class _Tunnels:
                     await connection.forward_socket(f"{self._folder}/{name}", from_worker=True)
                 for name in sorted(set().union(*self._own) - there if place == same[0] else ()):
                     await connection.forward_socket(f"{self._folder}/{name}", from_worker=False)
-        except TpuctlError as error:
-            self._watch.error = error
-            raise Stopped from error
-        except OSError as error:
-            self._watch.error = ServiceFailedError(f"Could not use {self._folder}: {error}.")
+        except (TpuctlError, OSError) as error:
+            broken = ServiceFailedError(f"Could not use {self._folder}: {error}.")
+            self._watch.error = error if isinstance(error, TpuctlError) else broken
             raise Stopped from error
         self._left.discard(place)
         self._watch.is_connected = not self._left
@@ -391,16 +380,17 @@ def serve_on_hosts(
     def on_line(worker: int, stream: int, line: str) -> bool:
         if stream == STDOUT:
             watch.take(line)
-            if tunnels:
-                tunnels.check()
+            if tunnels and tunnels.expected <= watch.machines.keys():
+                tunnels.have_all_reported.set()
         else:
             on_note(f"[{worker}] {line}")
         return watch.error is None
 
     commands = {}
     for place, host in enumerate(hosts):
-        request = json.dumps(_request(plans[place], folder, is_open=is_open, machine=place))
-        commands[host.index] = Command((python, "-c", _AGENT.read_text(), request), {})
+        request = {"servers": plans[place], "folder": tunnels and folder, "machine": place}
+        words = (python, "-c", _AGENT.read_text(), json.dumps(request))
+        commands[host.index] = Command(words, {})
     try:
         beside = tunnels.open if tunnels else None
         ends = run_each(hosts, commands, access, on_line=on_line, beside=beside)
