@@ -29,6 +29,7 @@ FOUNDATION = {
     "clock",
     "codec",
     "protobuf_wire",
+    "start_python",
 }
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
@@ -43,6 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "clock": set(),
     "codec": set(),
     "protobuf_wire": set(),
+    "start_python": set(),
     "units": set(),
     "settings": set(),
     "storage": set(),

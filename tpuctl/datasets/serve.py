@@ -27,6 +27,7 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connection
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.run import STDOUT, Command, Stopped, run_each
+from tpuctl.start_python import child_environment
 
 PORT = 5050
 
@@ -262,6 +263,7 @@ def _agent(request: dict[str, Any]) -> "Iterator[subprocess.Popen[str]]":
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=child_environment(),
     )
     try:
         yield agent

@@ -49,6 +49,8 @@ PIECE_BYTES, LONGEST_HEAD = 1 << 18, 1 << 16
 
 CHILD = """
 import json, os, sys, threading
+sys.path[:] = filter(None, sys.path)
+os.chdir(sys.argv[2])
 def end_with_parent():
     while os.read(0, 4096):
         pass
@@ -116,11 +118,13 @@ class Server:
             if self.closing.is_set():
                 return "ended", ""
             process = self.process = subprocess.Popen(
-                [sys.executable, "-c", CHILD, json.dumps(self.spec)],
+                [sys.executable, "-c", CHILD, json.dumps(self.spec), os.getcwd()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self.env,
+                # With -c, Python looks for modules in the current folder first.
+                cwd="/",
                 start_new_session=True,
             )
         words: list[str] = []

@@ -1,4 +1,4 @@
-"""Try out the accelerator: `python -m tpuctl.diagnosis._trial FRAMEWORK devices|numerics [local]`.
+"""Try out the accelerator; the arguments are `FRAMEWORK devices|numerics [local]`.
 
 Runs in a child process of `trials`, and prints its answer as JSON on one marked line.
 """
@@ -184,12 +184,13 @@ def numerics(framework: Framework) -> dict[str, Any]:
     return {"device": framework.name(device), "results": results}
 
 
-def main(framework: str, trial: str, *options: str) -> None:
+def main() -> None:
     """Run one trial and print its answer."""
+    framework, trial, *options = sys.argv[1:]
     run = {"devices": devices, "numerics": numerics}[trial]
     answer = run(FRAMEWORKS[framework](local="local" in options))
     sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tpuctl.diagnosis.explain import Match, explain
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.runtime.machine import LOCKFILE
 from tpuctl.runtime.redact import redact
+from tpuctl.start_python import child_environment, python_command
 
 DEADLINE_S = 180.0
 GRACE_S = 5.0
@@ -134,7 +134,7 @@ def run_trial(
     *,
     deadline_s: float = DEADLINE_S,
     grace_s: float = GRACE_S,
-    program: Sequence[str] = (sys.executable, "-m", "tpuctl.diagnosis._trial"),
+    program: Sequence[str] = python_command("tpuctl.diagnosis._trial"),
 ) -> Trial:
     """Run a trial in a child process, which is gone with all its children afterwards."""
     # Not usercode.child, which kills at once and judges by heartbeats: chips stay busy for up to
@@ -150,6 +150,7 @@ def run_trial(
         text=True,
         errors="replace",
         start_new_session=True,
+        env=child_environment(),
     )
     error = None
     try:

@@ -1,10 +1,8 @@
 """The workers of emulated nodes: while a node runs, each of its workers has an SSH server."""
 
-import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +13,7 @@ from tpuctl.emulator.resources import Node
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.emulator.world import World
 from tpuctl.errors import UnavailableError
+from tpuctl.start_python import child_environment, python_command
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import GIB
 
@@ -108,13 +107,13 @@ class Machines:
         """
         place, command = self._folder_of(machine), ["sleep", "infinity"]
         if duty_cycle_percent is not None:
-            command = [sys.executable, "-m", "tpuctl.emulator.worker_processes"]
+            command = python_command("tpuctl.emulator.worker_processes")
             command += ["--duty-cycle-percent", str(duty_cycle_percent)]
         with (place / "dev" / "vfio" / "0").open("rb") as chip:
             self._busy[machine] = subprocess.Popen(
                 command,
                 stdin=chip,
-                env={**os.environ, **self._metrics[machine], MARK: str(place / "home")},
+                env=child_environment({**self._metrics[machine], MARK: str(place / "home")}),
                 start_new_session=True,
             )
 

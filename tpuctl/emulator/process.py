@@ -34,6 +34,7 @@ from tpuctl.errors import (
     UnavailableError,
 )
 from tpuctl.outcome import Outcome
+from tpuctl.start_python import child_environment, python_command
 from tpuctl.storage.local import (
     ensure_folder,
     locked,
@@ -253,8 +254,8 @@ def _spawn(here: EmulatorFolder, arguments: list[str], output: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "tpuctl", *arguments],
-        {**os.environ, "TPUCTL_STATE_DIR": str(here.folder.parent.absolute())},
+        python_command("tpuctl.__main__", *arguments),
+        child_environment({"TPUCTL_STATE_DIR": str(here.folder.parent.absolute())}),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_DUP2, output, 1),

@@ -5,7 +5,6 @@ A shared machine drifts by a quarter within minutes, so only measurements side b
 
 import contextlib
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from tpuctl.profiling.models import Advice, Measurement, Profile
 from tpuctl.profiling.request import Request, Target
 from tpuctl.profiling.whatif import Change
 from tpuctl.progress import OnProgress, Progress
+from tpuctl.start_python import python_command
 from tpuctl.usercode.scratch import scratch_folder
 
 # Two processes per round and change: three rounds of three take about a minute.
@@ -153,7 +153,7 @@ def presized_sample(
         for number, photo in enumerate(_sample(Path(request.target.place), cpu_ms_per_example)):
             (photos / f"{number:05}{photo.suffix}").symlink_to(photo)
         words = ["data", "presize", str(photos), str(records), "--size", str(size)]
-        command = [sys.executable, "-m", "tpuctl", *words, "--labels", "none"]
+        command = python_command("tpuctl.__main__", *words, "--labels", "none")
         scratch.run(command, limit_s=PRESIZE_LIMIT_S)
         yield (
             replace(request, target=Target("photos", str(photos))),

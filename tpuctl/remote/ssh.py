@@ -10,6 +10,7 @@ from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS, Access
 from tpuctl.remote.hosts import SSH_PORT, Host
+from tpuctl.start_python import absolute_entries
 from tpuctl.storage.local import ensure_folder
 
 
@@ -29,7 +30,7 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
     """
     if len(hosts) != 1:
         raise UsageError("A shell needs exactly one worker.", hint="Choose one: --worker 0")
-    program = shutil.which("ssh")
+    program = shutil.which("ssh", path=absolute_entries(os.environ.get("PATH", os.defpath)))
     if program is None:
         raise NotFoundError(
             "The ssh program is not installed on this machine.",

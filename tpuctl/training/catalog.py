@@ -131,6 +131,11 @@ def write_template(name: str, folder: Path) -> Written:
     return Written(str(target), f"python {target} --data fake --steps 2")
 
 
+def is_template(script: str) -> bool:
+    """Whether a script is one of the templates, not a file of the user's."""
+    return Path(script).parent == _folder()
+
+
 def _folder() -> Path:
     """Return the templates folder: inside the package in a wheel, beside it in a checkout."""
     package = Path(tpuctl.__file__).parent

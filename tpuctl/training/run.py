@@ -18,7 +18,9 @@ from tpuctl.codec import read_json
 from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
+from tpuctl.start_python import child_environment, python_command
 from tpuctl.storage.local import translated_write_errors
+from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
 
@@ -139,10 +141,11 @@ def run_training(
     before = _stamp(result_path)
     with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
         counts = Path(folder) / "counts.json"
-        env = {name: value for name, value in os.environ.items() if name not in plan.unset}
+        env = child_environment() if is_template(plan.script) else dict(os.environ)
+        env = {name: value for name, value in env.items() if name not in plan.unset}
         env |= {**plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
         env |= extra_env or {}
-        child = subprocess.Popen(plan.argv, env=env, stdout=log, stderr=stderr, stdin=stdin)
+        child = subprocess.Popen(_command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin)
         with _stopped_on_interrupt(child):
             returncode = child.wait()
         fresh = _stamp(result_path) != before
@@ -156,6 +159,14 @@ def run_training(
         executed=executed,
         last_words=_last_lines(errors) if errors and returncode else (),
     )
+
+
+def _command(plan: LaunchPlan) -> list[str]:
+    """Return the plan's command, with `python -m MODULE` of ours started as all our processes."""
+    python, *words = plan.argv
+    if words[:1] == ["-m"]:
+        return python_command(*words[1:], python=python)
+    return [python, *words]
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
             with devices.scope(), counting_steps(devices, counts):
                 # As `python SCRIPT ARGS` does: with the script's folder first on the path.
                 sys.argv = [args.script, *args.arguments]
-                sys.path[0] = str(Path(args.script).resolve().parent)
+                sys.path.insert(0, str(Path(args.script).resolve().parent))
                 runpy.run_path(args.script, run_name="__main__")
         finally:
             if file := os.environ.get(COUNTS_VARIABLE):

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import IO, Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
+from tpuctl.start_python import child_environment, python_command
 from tpuctl.units import format_bytes
 from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
 
@@ -105,7 +106,7 @@ ERRORS = {kind.code: kind for kind in (InvalidInputError, NotFoundError, TargetE
 
 
 class Child:
-    """A running `python -m MODULE DESCRIPTOR` that answers requests through a `Channel`."""
+    """A running module that answers requests through a `Channel`."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", messages: IO[bytes], log: IO[bytes]
@@ -201,18 +202,18 @@ class Child:
 def start_child(
     module: str, *, env: Mapping[str, str] | None = None, python: str = sys.executable
 ) -> Iterator[Child]:
-    """Run `python -m MODULE` as a child that is killed when the block ends."""
+    """Run a module as a child that is killed when the block ends."""
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
         try:
             process = subprocess.Popen(
-                [python, "-m", module, str(send)],
+                python_command(module, str(send), python=python),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(send,),
                 start_new_session=True,
-                env={**os.environ, **QUIET, **(env or {}), "PYTHONPATH": python_path()},
+                env=child_environment({**QUIET, **(env or {})}),
             )
         finally:
             os.close(send)
@@ -221,9 +222,3 @@ def start_child(
             yield child
         finally:
             child.end()
-
-
-def python_path() -> str:
-    """Return a PYTHONPATH with which the child imports the tpuctl that is running."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,7 +110,9 @@ def users_errors(doing: str, function: Function) -> Iterator[None]:
 
 def _load_module(place: str) -> ModuleType:
     if not place.endswith(".py"):
-        sys.path.insert(0, os.getcwd())
+        # Only code that the user has named is loaded from the current folder.
+        if PathFinder.find_spec(place.partition(".")[0], [os.getcwd()]):
+            sys.path.insert(0, os.getcwd())
         try:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl.errors import TargetError
+from tpuctl.start_python import child_environment
 from tpuctl.usercode.error_summary import last_words
 
 CLEANUP = Path(__file__).with_name("scratch_cleanup.py")
@@ -31,6 +32,7 @@ class Scratch:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=child_environment(),
         )
         self._send(process.pid)
         try:

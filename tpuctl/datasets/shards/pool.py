@@ -3,20 +3,16 @@
 import contextlib
 import json
 import math
-import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
-import tpuctl
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.manifest import FinishedShard
@@ -33,9 +29,10 @@ from tpuctl.errors import (
     WriteError,
 )
 from tpuctl.progress import OnProgress, Progress
+from tpuctl.start_python import child_environment, python_command
 from tpuctl.units import format_bytes
 
-WORKER = (sys.executable, "-m", "tpuctl.datasets.shards.worker")
+WORKER = python_command("tpuctl.datasets.shards.worker")
 
 # No image within the pixel limit takes a hundredth of this.
 SILENCE_S = 300.0
@@ -277,17 +274,9 @@ def _send(process: "subprocess.Popen[bytes]", message: dict[str, Any]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Let the worker import the same tpuctl as this process, and keep libraries to one thread."""
-    home = str(Path(tpuctl.__file__).resolve().parents[1])
-    paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """Keep the worker's libraries to one thread."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {
-        **os.environ,
-        **single,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    return child_environment({**single, "PYTHONUNBUFFERED": "1"})
 
 
 class Meter:

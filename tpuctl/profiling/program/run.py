@@ -172,7 +172,7 @@ def conclude(measured: Measurement, *, target: str) -> Profile:
 def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that make a Python program record its steps in a folder."""
     # The hook's folder alone: tpuctl's own libraries are not for the program.
-    paths = [str(HOOK), env.get("PYTHONPATH", "")]
+    paths = [str(HOOK), *env.get("PYTHONPATH", "").split(os.pathsep)]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), FOLDER: folder}
 
 
