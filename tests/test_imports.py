@@ -28,6 +28,7 @@ FOUNDATION = {
     "settings",
     "clock",
     "codec",
+    "printable",
     "protobuf_wire",
     "start_python",
 }
@@ -44,6 +45,7 @@ ARROWS: dict[str, set[str]] = {
     "clock": set(),
     "codec": set(),
     "protobuf_wire": set(),
+    "printable": set(),
     "start_python": set(),
     "units": set(),
     "settings": set(),

@@ -9,8 +9,8 @@ from tests.pictures import encoded, fill, photograph
 from tpuctl.datasets.inputs import UNREADABLE, ImageFile, scan
 from tpuctl.datasets.models import PresizeOptions, allowed_bad, parse_size
 from tpuctl.datasets.plan import assign_labels, count_shards, plan_presize, split_evenly
-from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
+from tpuctl.printable import printable
 
 VERSIONS = {"kernel": "1"}
 

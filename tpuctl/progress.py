@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from tpuctl.printable import printable
+
 MESSAGE = "message"
 """The task name of a message: a sentence to show, not progress."""
 
@@ -60,6 +62,7 @@ class StderrProgress:
         self._has_shown = not is_over
         total = "" if progress.total is None else f" of {progress.total:,.0f}"
         amount = f"{progress.done:,.0f}{total} {progress.unit}" if progress.unit else progress.note
+        line = printable(f"{self.what}: {amount}")
         start, end = ("\r\x1b[K", "\n" if is_over else "") if is_terminal else ("", "\n")
-        self.out.write(f"{start}{self.what}: {amount}{end}")
+        self.out.write(f"{start}{line}{end}")
         self.out.flush()

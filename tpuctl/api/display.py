@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.diagnosis.report import Diagnosis
+from tpuctl.printable import printable_result
+from tpuctl.reporters import layout
 
 if TYPE_CHECKING:
     from tpuctl.datasets.models import Description
@@ -20,7 +22,7 @@ class Report(Diagnosis):
     def __repr__(self) -> str:
         from tpuctl.reporters.machine import render_diagnosis
 
-        return as_text(render_diagnosis(self))
+        return as_text(render_diagnosis(printable_result(self)))
 
     def _repr_html_(self) -> str:
         from tpuctl.reporters.machine import diagnosis_card
@@ -37,7 +39,7 @@ class ProfileReport:
     def __repr__(self) -> str:
         from tpuctl.reporters.profile import render_profile
 
-        return as_text(render_profile(self.profile))
+        return as_text(render_profile(printable_result(self.profile)))
 
     def _repr_html_(self) -> str:
         from tpuctl.reporters.profile_html import profile_page
@@ -58,7 +60,7 @@ class DataSetReport:
     def __repr__(self) -> str:
         from tpuctl.reporters.data import render_description
 
-        return as_text(render_description(self.description))
+        return as_text(render_description(printable_result(self.description)))
 
     def _repr_html_(self) -> str:
         sheet = base64.b64encode(self.sheet_png).decode()
@@ -68,9 +70,8 @@ class DataSetReport:
 
 def as_text(report: Any) -> str:
     """Lay out a report as plain text of 100 columns."""
-    from rich.console import Console
-
     out = io.StringIO()
     # Inside a kernel rich would otherwise display at once instead of writing.
-    Console(file=out, width=100, color_system=None, force_jupyter=False).print(report)
+    console = layout.console(file=out, width=100, color_system=None, force_jupyter=False)
+    console.print(layout.Printable(report))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 from tpuctl.errors import UsageError
+from tpuctl.printable import worker_text
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import (
     LOCAL,
@@ -54,9 +55,7 @@ def refuse_unused(options: Mapping[str, object], where: str, *, hint: str = "") 
 
 def print_output(stream: int, data: bytes) -> None:
     """Write the output of workers to stdout and stderr: the default for `sink`."""
-    file = sys.stderr if stream == 2 else sys.stdout
-    file.write(data.decode("utf-8", "replace"))
-    file.flush()
+    worker_text(sys.stderr if stream == 2 else sys.stdout).write(data)
 
 
 @dataclass(frozen=True)

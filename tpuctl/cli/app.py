@@ -118,6 +118,7 @@ def root(
 
 def main() -> None:
     """Run `tpuctl` with the arguments of the process."""
+    output.open_closed_streams()
     # Imported objects are not garbage, and looking through them takes a tenth of a short command.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     for number in (signal.SIGTERM, signal.SIGHUP):

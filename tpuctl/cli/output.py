@@ -1,11 +1,13 @@
 """What a command prints: one result on stdout, everything else on stderr."""
 
+import codecs
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -13,11 +15,14 @@ from tpuctl import settings
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.outcome import Outcome
+from tpuctl.printable import printable, printable_json, printable_result, worker_text
 from tpuctl.progress import MESSAGE, Progress
-from tpuctl.reporters import envelope
+from tpuctl.reporters import envelope, layout
 
 STDERR = 2
 REPORT_COLUMNS = 100
+_TERMINAL_SIZE = {"COLUMNS": 500, "LINES": 500, "TERMINAL_WIDTH": 500}
+_LEAST_SIZE = 20
 _COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 
 _RESUMES = "Run the same command again to resume."
@@ -62,6 +67,33 @@ def prepare(arguments: list[str]) -> None:
             warn(text)
 
     settings.on_ignored = warn_once
+    for name, most in _TERMINAL_SIZE.items():
+        _limit_size(name, most)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A character that the terminal does not know is shown as a question mark.
+            stream.reconfigure(errors="replace")
+
+
+def _limit_size(name: str, most: int) -> None:
+    """Keep a size in the environment only if something can be laid out in it."""
+    text = os.environ.get(name, "")
+    size = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if size > most:
+        os.environ[name] = str(most)
+    elif name in os.environ and size < _LEAST_SIZE:
+        del os.environ[name]
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null as each standard stream that is closed, so that no file takes its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def as_json() -> bool:
@@ -76,9 +108,9 @@ def show(result: Outcome, text: Callable[[Any], Any], *, err: bool = False) -> N
     it goes to stderr, because stdout is that of the user's program.
     """
     if _mode.as_json:
-        typer.echo(envelope.success(_mode.command, result))
+        _write_json(envelope.success(_mode.command, result))
     else:
-        print_report(text(result), err=err)
+        print_report(text(printable_result(result)), err=err)
         for warning in result.warnings:
             warn(warning)
         for failure in result.failures:
@@ -95,17 +127,25 @@ def print_report(report: Any, *, err: bool = False) -> None:
     if report is None:
         return
     if isinstance(report, str):
-        typer.echo(report, err=err)
+        typer.echo(printable(report, lines=True), err=err)
     else:
-        from rich.console import Console
-
+        # Reports are designed for 100 columns; without a terminal rich would lay out for 80.
+        is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ
+        width = terminal_width() if is_sized else REPORT_COLUMNS
+        console = layout.console(width=width, stderr=err)
         # A command or a snippet may be longer than a line: it is to be copied, so never cut.
-        Console(highlight=False, width=_width(), stderr=err).print(report, crop=False)
+        console.print(layout.Printable(report), crop=False)
 
 
-def _width() -> int | None:
-    # Reports are designed for 100 columns; without a terminal rich would lay out for 80.
-    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else REPORT_COLUMNS
+def terminal_width() -> int:
+    """Return the width of the terminal, within what can be laid out."""
+    columns = shutil.get_terminal_size().columns
+    return min(columns, _TERMINAL_SIZE["COLUMNS"]) if columns >= _LEAST_SIZE else 80
+
+
+def _write_json(document: str) -> None:
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
+    typer.echo(document if encoding == "utf-8" else printable_json(document, ascii_only=True))
 
 
 def show_early(result: Outcome, text: Callable[[Any], Any]) -> None:
@@ -116,8 +156,12 @@ def show_early(result: Outcome, text: Callable[[Any], Any]) -> None:
 
 
 def note(message: str) -> None:
-    """Print something that is not part of the result."""
-    typer.echo(message, err=True)
+    """Print something that is not part of the result; further lines of it are indented."""
+    try:
+        typer.echo(printable(message, lines=True).replace("\n", "\n    "), err=True)
+    except OSError:
+        # Nobody reads it: that must not stop what the command does.
+        _redirect_to_null(sys.stderr)
 
 
 def warn(message: str) -> None:
@@ -134,13 +178,7 @@ def note_message(progress: Progress) -> None:
 def worker_sink() -> Callable[[int, bytes], None]:
     """Return where the output of workers goes: stdout and stderr, or with --json only stderr."""
     files = {1: sys.stderr if _mode.as_json else sys.stdout, 2: sys.stderr}
-
-    def write(stream: int, data: bytes) -> None:
-        file = files[stream].buffer
-        file.write(data)
-        file.flush()
-
-    return write
+    return lambda stream, data: worker_text(files[stream]).write(data)
 
 
 def script_log() -> int | None:
@@ -160,7 +198,7 @@ def confirm(question: str, *, yes: bool) -> None:
             f"This needs confirmation, and there is no terminal to ask: {question}",
             hint="Add --yes to the same command.",
         )
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(printable(question, lines=True), err=True):
         note("Nothing was done.")
         raise typer.Exit(1)
 
@@ -168,7 +206,7 @@ def confirm(question: str, *, yes: bool) -> None:
 def confirm_plan(ask: Callable[[Any], str], plan: Any, *, yes: bool) -> None:
     """Ask whether to carry out a plan, with the question that `ask` makes of it."""
     if not yes:
-        confirm(ask(plan), yes=False)
+        confirm(ask(printable_result(plan)), yes=False)
 
 
 def announce_and_confirm(question: str, *, yes: bool) -> None:
@@ -181,7 +219,10 @@ def announce_and_confirm(question: str, *, yes: bool) -> None:
 def fail(code: str, message: str, hint: str | None) -> None:
     """Report an error, as a JSON document or as text."""
     if _mode.as_json and not _mode.stdout_is_lost:
-        typer.echo(envelope.failure(_mode.command, code, message, hint))
+        try:
+            _write_json(envelope.failure(_mode.command, code, message, hint))
+        except BrokenPipeError:
+            close_stdout()
     else:
         _note_error(message, hint)
     error = sys.exc_info()[1]
@@ -230,7 +271,11 @@ def fail_bug(error: Exception) -> None:
 
 def close_stdout() -> None:
     """Stop writing to a pipe whose reader has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _redirect_to_null(sys.stdout)
+
+
+def _redirect_to_null(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _command_words(arguments: list[str]) -> str:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli import output
+from tpuctl.printable import printable_result
 from tpuctl.progress import MESSAGE, OnProgress, Progress, silent
+from tpuctl.reporters import layout
 from tpuctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -29,11 +31,11 @@ def bars() -> Iterator[OnProgress]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[amount]}"),
+        TextColumn("{task.fields[amount]}", markup=False),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     live = Bars(*columns, console=console, transient=True)
     try:
@@ -53,8 +55,8 @@ def states() -> Iterator[OnProgress]:
     with console.status("Requested") as status:
 
         def show(progress: Progress) -> None:
-            seen[progress.task] = _state(progress)
-            status.update("; ".join(seen.values()))
+            seen[progress.task] = _state(printable_result(progress))
+            status.update(layout.text("; ".join(seen.values())))
 
         yield show
 
@@ -62,21 +64,22 @@ def states() -> Iterator[OnProgress]:
 @contextmanager
 def screen(draw: Callable[[Any], Any]) -> Iterator[Callable[[Any], None]]:
     """Redraw something in place, cut to the height of the terminal."""
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    console = layout.console(width=output.terminal_width())
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
-        yield lambda thing: live.update(draw(thing), refresh=True)
+
+        def show(thing: Any) -> None:
+            live.update(layout.Printable(draw(printable_result(thing))), refresh=True)
+
+        yield show
 
 
 def _terminal() -> "Console | None":
     """Return the terminal on stderr, or None; rich is loaded only for a terminal."""
     if not sys.stderr.isatty() and not any(map(os.environ.get, _TERMINAL_FORCED)):
         return None
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = layout.console(stderr=True, width=output.terminal_width())
     return console if console.is_terminal else None
 
 
@@ -88,8 +91,9 @@ class _Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, progress: Progress) -> None:
+        progress = printable_result(progress)
         if progress.task == MESSAGE:
-            self._live.console.print(progress.note, highlight=False, markup=False)
+            self._live.console.print(progress.note)
             return
         self._live.start()
         if progress.task not in self._tasks:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuctl.datasets.images import file_type
-from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.printable import printable
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Storage, StoredObject
 

@@ -18,8 +18,8 @@ from tpuctl.codec import to_plain
 from tpuctl.datasets.images.geometry import yuv420_bytes
 from tpuctl.datasets.inputs import UNREADABLE, ImageFile
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.quarantine import printable
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.printable import printable
 
 # Few shards shuffle and read in parallel badly; many small ones waste opens.
 _SPREAD = 4

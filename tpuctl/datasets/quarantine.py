@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpuctl.codec import from_plain, parse_json, read_limited
+from tpuctl.printable import printable
 
 if TYPE_CHECKING:
     from tpuctl.datasets.manifest import FinishedShard
@@ -44,12 +45,6 @@ class Quarantined:
     detail: str = ""
     bytes: int = 0
     sha256: str | None = None
-
-
-def printable(path: str) -> str:
-    """Escape undecodable bytes and unprintable characters of a file name."""
-    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def left_out_of(shards: Iterable["FinishedShard"]) -> tuple[Quarantined, ...]:

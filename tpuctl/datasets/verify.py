@@ -12,9 +12,10 @@ from tpuctl.datasets.formats.records import DamagedRecordError, decode_example
 from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.manifest import DataSet, Shard
 from tpuctl.datasets.models import Damage, VerifyResult
-from tpuctl.datasets.quarantine import QUARANTINE, printable, quarantine_of
+from tpuctl.datasets.quarantine import QUARANTINE, quarantine_of
 from tpuctl.datasets.reading import Record, need_images_extra, to_record
 from tpuctl.errors import InvalidInputError
+from tpuctl.printable import printable
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.storage import open_storage
 

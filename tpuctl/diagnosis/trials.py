@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpuctl.diagnosis._trial import MARK, PRECISIONS, Q
@@ -43,7 +43,7 @@ class Trial:
 
     answer: Mapping[str, Any] | None
     seconds: float
-    error: str | None
+    error: str | None = field(metadata={"lines": True})
     matches: tuple[Match, ...]
 
 
@@ -56,7 +56,7 @@ class DeviceTrial:
     devices: tuple[str, ...]
     expected_devices: int | None
     seconds: float
-    error: str | None
+    error: str | None = field(metadata={"lines": True})
     matches: tuple[Match, ...] = ()
 
 
@@ -79,7 +79,7 @@ class Numerics:
     errors: tuple[PrecisionError, ...]
     explanation: str
     seconds: float
-    error: str | None
+    error: str | None = field(metadata={"lines": True})
 
 
 def try_devices(diagnosis: Diagnosis) -> DeviceTrial:

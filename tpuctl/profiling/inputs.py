@@ -12,8 +12,9 @@ from tpuctl.codec import read_json
 from tpuctl.datasets.images import file_type
 from tpuctl.datasets.images.headers import memory_for_tensorflow
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES, memory_budget_bytes
-from tpuctl.datasets.quarantine import BadImageError, printable
+from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.printable import printable
 from tpuctl.units import format_bytes
 
 # As in `tpuctl.datasets.manifest`, which images and functions do not need to load.

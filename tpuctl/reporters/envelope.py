@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tpuctl.outcome import Outcome
+from tpuctl.printable import printable_json
 
 SCHEMA = "tpuctl/1"
 
@@ -59,7 +60,7 @@ def _error(code: str, message: str, hint: str | None) -> dict[str, str | None]:
 def _document(
     command: str, status: str, data: Any, *, errors: list[Any], warnings: list[str]
 ) -> str:
-    return json.dumps(
+    document = json.dumps(
         {
             "schema": SCHEMA,
             "command": command,
@@ -72,3 +73,4 @@ def _document(
         ensure_ascii=False,
         allow_nan=False,
     )
+    return printable_json(document)

@@ -5,18 +5,40 @@ rich is imported when something is drawn, so that `--json` and plain lists do no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Group, RenderableType
+    from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
 _BAR_WIDTH = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+class Printable:
+    """A report of which every character is safe to write to a terminal."""
+
+    def __init__(self, report: RenderableType) -> None:
+        self._report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the report; sequences of rich's own are marked, and stay."""
+        for piece in console.render(self._report, options):
+            shown = printable(piece.text, lines=True)
+            yield piece if piece.control else piece._replace(text=shown)
+
+
+def console(**options: Any) -> Console:
+    """Make a console that shows text as it is: brackets in it are not markup."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def text(words: str, style: str = "") -> Text:

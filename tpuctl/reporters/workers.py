@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from tpuctl.printable import printable
 from tpuctl.remote.hosts import name_workers, ranges
 from tpuctl.reporters import layout
 from tpuctl.units import format_bytes, format_count, format_duration
@@ -212,7 +213,7 @@ def render_usage(result: Usage) -> RenderableType:
 
 def render_live_usage(result: Usage) -> RenderableType:
     """Show usage with failures below it: while it is updated they have no other place."""
-    failures = (layout.text(f"{failure}") for failure in result.failures)
+    failures = (layout.text(printable(str(failure))) for failure in result.failures)
     return layout.stack(render_usage(result), *failures)
 
 

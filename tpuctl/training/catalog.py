@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Template(Outcome):
     path: str
     flags: tuple[Flag, ...]
     frameworks: tuple[str, ...]
-    usage: str
+    usage: str = field(metadata={"lines": True})
     is_plain_keras: bool = False
 
     @property

@@ -1,6 +1,6 @@
 """Choose the framework and strategy for a machine, with the reasons. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tpuctl.training import snippets
 
@@ -47,7 +47,7 @@ class Choice:
     framework: str
     strategy: str
     because: str
-    snippet: str
+    snippet: str = field(metadata={"lines": True})
 
 
 def choose(situation: Situation) -> Choice:

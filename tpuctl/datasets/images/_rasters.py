@@ -19,7 +19,8 @@ from tpuctl.datasets.images._pixels import Pixels
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.images.headers import is_tiled
 from tpuctl.datasets.images.jpeg import exif_orientation
-from tpuctl.datasets.quarantine import BadImageError, printable
+from tpuctl.datasets.quarantine import BadImageError
+from tpuctl.printable import printable
 
 if TYPE_CHECKING:
     from tpuctl.datasets.reading import Record

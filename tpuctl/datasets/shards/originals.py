@@ -10,8 +10,9 @@ from typing import Protocol
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import PlannedPicture
-from tpuctl.datasets.quarantine import BadImageError, printable
+from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
+from tpuctl.printable import printable
 from tpuctl.storage import open_storage
 from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import RetryPolicy, Storage
