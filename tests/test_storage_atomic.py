@@ -1,10 +1,21 @@
+import ast
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import tpuctl
 from tpuctl.errors import WriteError
-from tpuctl.storage.local import ensure_folder, open_regular, write_atomically
+from tpuctl.storage.local import (
+    append_line,
+    ensure_folder,
+    locked,
+    open_own,
+    open_regular,
+    write_atomically,
+)
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -64,3 +75,141 @@ def test_a_file_that_turns_into_a_pipe_does_not_block_either(
     monkeypatch.setattr(os, "stat", lambda *_, **__: looked_like)
     with pytest.raises(OSError, match="not a regular file"):
         open_regular(tmp_path / "pipe")
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    for mode in ("wb", "ab", "xb", "a+b"):
+        with pytest.raises(OSError, match="link"):
+            open_own(link, mode)
+    with pytest.raises(WriteError), locked(link, wait_s=0, busy=""):
+        pass
+    with pytest.raises(WriteError):
+        append_line(link, "more")
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "made")
+    for mode in ("wb", "ab"):
+        with pytest.raises(OSError, match="link"):
+            open_own(dangling, mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "link", "victim"]
+    # The link itself is replaced.
+    write_atomically(link, "new")
+    assert (victim.read_text(), link.read_text()) == ("precious", "new")
+
+
+def test_open_does_write_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    (tmp_path / "link").write_text("through")
+    assert (tmp_path / "made").exists()
+
+
+def test_the_temporary_file_has_a_name_that_cannot_be_planted(tmp_path: Path) -> None:
+    names = set()
+    for _ in range(2):
+        with Watching(tmp_path) as seen:
+            write_atomically(tmp_path / "file", "content")
+        names |= seen.names
+    assert len(names) == 3
+
+
+class Watching:
+    """Sees the names that are opened for writing in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.names, self._is_on = folder, {"file"}, False
+        sys.addaudithook(self._hook)
+
+    def __enter__(self) -> "Watching":
+        self._is_on = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_on = False
+
+    def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self._is_on and event == "open" and str(arguments[0]).startswith(f"{self.folder}/"):
+            self.names.add(Path(str(arguments[0])).name)
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): f"{path.lstat().st_mode & 0o777:o}"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_state_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    state = tmp_path / "state" / "deep"
+    write_atomically(state / "creates" / "one.json", "{}", private=True)
+    append_line(state / "creates" / "lines", "{}", private=True)
+    with locked(state / "lock", wait_s=0, busy=""):
+        pass
+    write_atomically(tmp_path / "report.html", "")
+    assert modes(tmp_path) == {
+        "report.html": "666",
+        "state": "700",
+        "state/deep": "700",
+        "state/deep/creates": "700",
+        "state/deep/creates/lines": "600",
+        "state/deep/creates/one.json": "600",
+        "state/deep/lock": "600",
+    }
+    os.umask(0o077)
+    write_atomically(tmp_path / "report.html", "")
+    assert modes(tmp_path)["report.html"] == "600"
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_folder_of_an_older_version_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    ensure_folder(tmp_path / "state", private=True)
+    assert modes(tmp_path) == {"state": "700"}
+
+
+# They write into folders that they have just made with mkdtemp, on a worker, or in sysfs.
+PLAIN_WRITERS = {
+    "profiling/frameworks/meter.py", "profiling/frameworks/stacks.py", "training/devices.py",
+    "profiling/program/recording.py", "diagnosis/repair.py", "emulator/store.py",
+    "emulator/storage/uploads.py",
+}  # fmt: skip
+
+
+def writes(source: str) -> list[str]:
+    """Calls that write to a path and follow a link there."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            words = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            modes = {word for word in words if isinstance(word, str) and len(word) <= 3}
+            opens = name == "open" and any(set(mode) & set("wax+") for mode in modes)
+            if ast.unparse(node.func) == "tarfile.open" and "fileobj" in ast.unparse(node):
+                continue
+            if opens or name in ("write_text", "write_bytes", "mktemp"):
+                found.append(ast.unparse(node))
+            if ast.unparse(node.func) == "os.open" and "O_CREAT" in ast.unparse(node):
+                found += [] if "O_NOFOLLOW" in ast.unparse(node) else [ast.unparse(node)]
+    return found
+
+
+def test_every_other_file_is_written_by_what_follows_no_link() -> None:
+    package = Path(tpuctl.__file__).parent
+    found = {
+        str(path.relative_to(package)): calls
+        for path in package.rglob("*.py")
+        if (calls := writes(path.read_text(encoding="utf-8"))) and "agent" not in path.parent.parts
+    }
+    assert {name: calls for name, calls in found.items() if name not in PLAIN_WRITERS} == {}
+    assert writes("Path('a').write_text('b')")
+    assert writes("open(p, 'w')")
+    assert writes("os.open(p, os.O_CREAT)")

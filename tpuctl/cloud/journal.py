@@ -75,14 +75,14 @@ class Journal:
 
     def intend(self, entry: JournalEntry) -> None:
         """Write an entry before its request is sent; on WriteError the request must not be sent."""
-        write_atomically(self._path(entry.create_id), _to_json(entry))
+        write_atomically(self._path(entry.create_id), _to_json(entry), private=True)
 
     def update(self, entry: JournalEntry, **changes: Any) -> JournalEntry:
         """Record changes to an entry and return the changed entry."""
         changed = replace(entry, **changes)
         # A full disk loses nothing here: the entry as it was written before still leads to the TPU.
         with suppress(WriteError):
-            write_atomically(self._path(entry.create_id), _to_json(changed))
+            write_atomically(self._path(entry.create_id), _to_json(changed), private=True)
         return changed
 
     def find(self, create_id: str) -> JournalEntry | None:
@@ -121,7 +121,7 @@ class Journal:
         """
         name = str(uuid.uuid4())
         path = self._lock(name)
-        ensure_folder(path.parent)
+        ensure_folder(path.parent, private=True)
         # The kernel drops the lock when this process dies, so a crash ends the session too.
         with locked(path, wait_s=0, busy="This journal session is in use."):
             try:

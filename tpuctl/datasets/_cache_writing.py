@@ -17,7 +17,7 @@ from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.models import CacheOptions
 from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.storage.local import publish, translated_write_errors
+from tpuctl.storage.local import open_own, publish, translated_write_errors
 from tpuctl.usercode.function import (
     Function,
     load_function,
@@ -191,7 +191,7 @@ def write_variant(
         if parts and check:
             check(start)
         path = work.part(f"v{feed.variant:03}-{len(parts):05}")
-        with translated_write_errors(path), path.open("wb") as file:
+        with translated_write_errors(path), open_own(path, "wb") as file:
             writer = RecordWriter(file)
             writer.write(record)
             count = 1

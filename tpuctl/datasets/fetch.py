@@ -23,6 +23,7 @@ from tpuctl.units import MIB
 PIECE_BYTES = 8 << 20
 _CONNECTIONS = 16
 _THERE = b"\1"
+_IN_PLACE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _begin(shard: Shard, folder: Path, entry: StoredObject | None, storage: Stor
     with translated_write_errors(arriving.part):
         if not arriving.missing() and arriving.part.exists():
             return arriving
-        descriptor = os.open(arriving.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(arriving.part, _IN_PLACE, 0o644)
         try:
             if shard.bytes and os.fstat(descriptor).st_size != shard.bytes:
                 arriving.pieces.unlink(missing_ok=True)
@@ -152,7 +153,7 @@ def _fetch_piece(
 
 
 def _write_at(path: Path, data: bytes, position: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, _IN_PLACE, 0o644)
     try:
         view = memoryview(data)
         while view:

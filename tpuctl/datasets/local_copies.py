@@ -24,6 +24,7 @@ from tpuctl.progress import OnProgress, Progress, StderrProgress, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage import open_storage
 from tpuctl.storage.local import (
+    LOCK_FLAGS,
     ensure_folder,
     free_bytes,
     translated_write_errors,
@@ -211,7 +212,7 @@ def _try_lock(descriptor: int) -> bool:
 
 def _open(lock: Path) -> int:
     with translated_write_errors(lock):
-        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(lock, LOCK_FLAGS, 0o600)
 
 
 def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:

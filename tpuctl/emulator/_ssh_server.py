@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import asyncssh
 
 from tpuctl.emulator.worker_processes import MARK, kill_everything
+from tpuctl.storage.local import write_atomically
 
 T = TypeVar("T")
 
@@ -91,9 +92,7 @@ async def serve_worker(
 def _host_key(path: Path) -> Any:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(key.export_private_key())
+        write_atomically(path, key.export_private_key(), private=True)
     return asyncssh.read_private_key(str(path))
 
 

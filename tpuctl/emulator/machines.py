@@ -49,7 +49,7 @@ class Machines:
         kept = folder / "port"
         last = kept.read_text(encoding="ascii") if kept.exists() else ""
         self.port = _free_port(int(last) if last.isdecimal() else 0)
-        write_atomically(kept, str(self.port))
+        write_atomically(kept, str(self.port), private=True)
 
     def match(self, world: World) -> None:
         """Start and stop workers to match the nodes of the world."""

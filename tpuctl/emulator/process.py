@@ -202,7 +202,7 @@ def run(
         )
         file = scenario_file or (here.last_run().get("scenario") if resumed else None)
         started = _started(here, emulator, file, resumed)
-        write_atomically(here.running, json.dumps(asdict(started)))
+        write_atomically(here.running, json.dumps(asdict(started)), private=True)
         yield started
 
 
@@ -251,7 +251,7 @@ def _wait_until_it_answers(here: EmulatorFolder, pid: int, output: int) -> Start
 
 def _spawn(here: EmulatorFolder, arguments: list[str], output: int) -> int:
     """Start tpuctl in a new session, so that closing this terminal does not end it."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     return os.posix_spawn(
         sys.executable,
         python_command("tpuctl.__main__", *arguments),

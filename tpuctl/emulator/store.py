@@ -32,7 +32,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._log, self._clock = folder / "requests.jsonl", folder / "time"
         self.storage = folder / "storage"
-        ensure_folder(folder)
+        ensure_folder(folder, private=True)
 
     @property
     def has_world(self) -> bool:
@@ -50,7 +50,7 @@ class Store:
             "began": now.isoformat(),
             "scenario": dict(scenario.document),
         }
-        append_line(self._log, json.dumps(header))
+        append_line(self._log, json.dumps(header), private=True)
         return World(scenario, seed=seed, now=now)
 
     def resume(self) -> World:
@@ -86,12 +86,13 @@ class Store:
 
     def record(self, call: Call, at: datetime) -> None:
         """Store a request before it is answered; raises WriteError."""
-        append_line(self._log, json.dumps({"at": at.isoformat(), "call": to_plain(call)}))
+        line = json.dumps({"at": at.isoformat(), "call": to_plain(call)})
+        append_line(self._log, line, private=True)
 
     def save_time(self, now: datetime) -> None:
         """Store the time, in one small write that a kill cannot leave half done."""
         with translated_write_errors(self._clock):
-            descriptor = os.open(self._clock, os.O_WRONLY | os.O_CREAT, 0o644)
+            descriptor = os.open(self._clock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:
                 os.pwrite(descriptor, now.isoformat().ljust(_CLOCK_BYTES).encode(), 0)
             finally:

@@ -65,7 +65,7 @@ class HostKeys:
         self._add((host, f"{key} {_PUBLISHED}") for host, key in hosts)
 
     def _add(self, lines: Iterable[tuple[Host, str]]) -> None:
-        ensure_folder(self.path.parent)
+        ensure_folder(self.path.parent, private=True)
         lock, busy = self.path.with_suffix(".lock"), f"Another process is writing {self.path}."
         with locked(lock, wait_s=_LOCK_WAIT_S, busy=busy):
             known = self._read()
@@ -74,7 +74,7 @@ class HostKeys:
             self.path.chmod(0o600)
             for host, line in lines:
                 if _name_of(host) not in known:
-                    append_line(self.path, f"{_name_of(host)} {line}")
+                    append_line(self.path, f"{_name_of(host)} {line}", private=True)
 
     def _read(self) -> dict[str, str]:
         try:

@@ -38,7 +38,7 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
         )
     (host,) = hosts
     record = access.host_keys.path
-    ensure_folder(record.parent)
+    ensure_folder(record.parent, private=True)
     if host.is_own:
         # The user's own files and rules decide, and ours only adds to them. This option is the one
         # in which % has no meaning.

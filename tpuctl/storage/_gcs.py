@@ -18,7 +18,7 @@ from tpuctl.storage._checksum import check_checksum, crc32c_of, from_base64
 from tpuctl.storage._credentials import Login, log_in
 from tpuctl.storage._gcs_reading import Item, Reader, open_pool
 from tpuctl.storage.errors import EMULATOR
-from tpuctl.storage.local import translated_write_errors
+from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.storage.port import Location, RetryPolicy, StoredObject, check_name
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class GcsStorage:
 
     def fetch(self, name: str, path: Path) -> StoredObject:
         """Download an object to a local file; raises NotFoundError, WriteError."""
-        with translated_write_errors(path), path.open("wb") as target:
+        with translated_write_errors(path), open_own(path, "wb") as target:
             arriving = self._reader.fetch(self._below + name, target)
         return StoredObject(name, arriving.received, arriving.generation, arriving.crc32c)
 

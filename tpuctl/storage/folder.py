@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from tpuctl.storage.local import NO_LOCKS_HERE, open_regular, sync_folder, translated_write_errors
+from tpuctl.storage.local import (
+    NO_LOCKS_HERE,
+    open_own,
+    open_regular,
+    sync_folder,
+    translated_write_errors,
+)
 from tpuctl.storage.port import StoredObject, check_name
 
 _PART = ".part"
@@ -57,7 +63,7 @@ class Folder:
         """Copy a file; raises NotFoundError, WriteError."""
         with self._reading(name) as source:
             file = open_regular(source)
-        with file, translated_write_errors(path), path.open("wb") as target:
+        with file, translated_write_errors(path), open_own(path, "wb") as target:
             shutil.copyfileobj(file, target)
             return _entry(name, os.fstat(file.fileno()))
 
@@ -149,7 +155,7 @@ class Folder:
                 yield content
                 return
             try:
-                with part.open("wb") as file:
+                with open_own(part, "xb") as file:
                     _fill(file, content)
                 if crc32c:
                     from tpuctl.storage._checksum import check_checksum

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from tpuctl.errors import TryAgainError, WriteError
 
@@ -27,6 +27,7 @@ _REASONS = {
 }
 # Network file systems without locks: there, nothing stops two runs at the same time.
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_POLL_S = 0.05
 
 
@@ -64,17 +65,32 @@ def _check_regular(state: os.stat_result, path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
+    """Open a binary file for writing, but not through a link, which somebody may have planted.
+
+    A `private` file is created with mode 0600 whatever the umask, any other with what that leaves.
+    """
+    bits = 0o600 if private else 0o666
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, bits)
+
+    return cast(BinaryIO, open(path, mode, opener=opener))
+
+
+def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
     """Replace `path` with `content` atomically; it survives a crash.
 
-    Raises WriteError and then leaves the old content.
+    A `private` file and the folders created for it are for their owner alone. Raises WriteError and
+    then leaves the old content.
     """
     data = content.encode() if isinstance(content, str) else content
     with translated_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        _make_folder(path.parent, private)
+        name = f".{path.name[:100]}.{os.getpid()}.{os.urandom(4).hex()}.part"
+        part = path.with_name(name)
         try:
-            with part.open("wb") as file:
+            with open_own(part, "xb", private=private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -94,16 +110,29 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def ensure_folder(path: Path) -> None:
-    """Create a folder and its parents and check that it is writable; raises WriteError."""
+def ensure_folder(path: Path, *, private: bool = False) -> None:
+    """Create a folder and its parents and check that it is writable; raises WriteError.
+
+    Only the owner can enter a `private` one, and the parents that are created for it.
+    """
     with translated_write_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
+        _make_folder(path, private)
         try:
             # A file without a name leaves nothing behind, even after a SIGKILL right here.
             os.close(os.open(path, os.O_TMPFILE | os.O_WRONLY))
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
+
+
+def _make_folder(path: Path, private: bool) -> None:
+    if not private:
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    for folder in reversed([path, *path.parents]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
 
 
 @contextmanager
@@ -114,7 +143,7 @@ def locked(path: Path, *, wait_s: float, busy: str) -> Iterator[int]:
     TryAgainError with the message `busy` if another process keeps it.
     """
     with translated_write_errors(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, LOCK_FLAGS, 0o600)
     try:
         _lock(descriptor, wait_s, busy)
         yield descriptor
@@ -139,9 +168,9 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
             return
 
 
-def append_line(path: Path, line: str) -> None:
+def append_line(path: Path, line: str, *, private: bool = False) -> None:
     """Append one line to a file and flush it to disk; raises WriteError."""
-    with translated_write_errors(path), path.open("ab") as file:
+    with translated_write_errors(path), open_own(path, "ab", private=private) as file:
         file.write(line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())

@@ -113,7 +113,7 @@ class StateFile:
     def alone(self) -> Iterator[None]:
         """Be the only watch of this name within the block; raises TryAgainError."""
         lock = self.path.with_suffix(".lock")
-        ensure_folder(lock.parent)
+        ensure_folder(lock.parent, private=True)
         try:
             holder = lock.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
@@ -151,10 +151,8 @@ class StateFile:
         """Write the state to disk; raises WriteError."""
         command = " ".join(spec.command)[:200]
         saved = SavedWatch(SCHEMA, job_digest(spec), command, is_over, state)
-        ensure_folder(self.path.parent)
         # A recipe holds metadata and a startup script, which may contain secrets.
-        self.path.parent.chmod(0o700)
-        write_atomically(self.path, json.dumps(to_plain(saved), indent=1))
+        write_atomically(self.path, json.dumps(to_plain(saved), indent=1), private=True)
 
 
 def job_digest(spec: JobSpec) -> str:

@@ -1,10 +1,11 @@
 """Plot curves as PNG files with matplotlib."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpuctl.errors import MissingExtraError
-from tpuctl.storage.local import translated_write_errors
+from tpuctl.storage.local import write_atomically
 
 
 def write_curves(
@@ -34,6 +35,7 @@ def write_curves(
         axes.axvline(mark[0], linestyle="--", color="tab:red", label=mark[1])
     if mark or any(curves):
         axes.legend()
-    with translated_write_errors(path):
-        figure.savefig(path, format="png")
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    write_atomically(path, png.getvalue())
     return path

@@ -19,7 +19,7 @@ from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
 from tpuctl.start_python import child_environment, python_command
-from tpuctl.storage.local import translated_write_errors
+from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
@@ -176,7 +176,7 @@ def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
         return
     with translated_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("wb")
+        file = open_own(path, "wb")
     with file:
         yield file
 

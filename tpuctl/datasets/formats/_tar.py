@@ -26,7 +26,7 @@ from tpuctl.datasets.formats.records import (
     decode_example,
     encode_example,
 )
-from tpuctl.storage.local import open_regular, publish, translated_write_errors
+from tpuctl.storage.local import open_own, open_regular, publish, translated_write_errors
 
 _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", "yuv420": "i420"}
 
@@ -43,7 +43,8 @@ class Tar:
         with (
             translated_write_errors(packing),
             part.open("rb") as records,
-            tarfile.open(packing, "w", format=tarfile.USTAR_FORMAT) as tar,
+            open_own(packing, "wb") as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
         ):
             for number, (_, record) in enumerate(read_frames(records)):
                 self._add(tar, f"{index:05}-{number:07}", decode_example(record))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.storage.cgroups import memory_limit_bytes
+from tpuctl.storage.local import LOCK_FLAGS
 from tpuctl.units import format_bytes
 
 # The rest is for the processes themselves, the page cache and everything else on the machine.
@@ -42,9 +43,8 @@ class Admission:
     def __init__(
         self, folder: Path, *, budget_bytes: int, workers: int, image_bytes: int = MAX_IMAGE_BYTES
     ) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._gate = os.open(folder / "gate.lock", flags, 0o644)
-        self._room = os.open(folder / "room.lock", flags, 0o644)
+        self._gate = os.open(folder / "gate.lock", LOCK_FLAGS, 0o600)
+        self._room = os.open(folder / "room.lock", LOCK_FLAGS, 0o600)
         self._budget, self._image = budget_bytes, image_bytes
         self._share = budget_bytes // workers
 

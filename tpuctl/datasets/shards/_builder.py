@@ -27,7 +27,7 @@ from tpuctl.datasets.quarantine import BadImageError, Quarantined, parse_lines
 from tpuctl.datasets.shards.originals import Originals
 from tpuctl.datasets.shards.work import Work
 from tpuctl.errors import InvalidInputError
-from tpuctl.storage.local import translated_write_errors
+from tpuctl.storage.local import open_own, translated_write_errors
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ShardBuilder:
             if shard.exists() and not self._part.exists():
                 # Finished but not recorded: read it again, there may be nothing else to do.
                 os.replace(shard, self._part)
-            file = stack.enter_context(self._part.open("a+b"))
+            file = stack.enter_context(open_own(self._part, "a+b"))
             self._writer = RecordWriter(file)
             self._recover(file, self._writer)
 
@@ -81,7 +81,7 @@ class ShardBuilder:
         sha256 = hashlib.sha256(data).hexdigest() if data else None
         line = Quarantined(picture.key, bad.reason, bad.detail, max(0, picture.bytes), sha256)
         path = self._work.left_out(self.job.id)
-        with translated_write_errors(path), path.open("ab") as file:
+        with translated_write_errors(path), open_own(path, "ab") as file:
             file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
         self._left_out[index] = line
         self.position += 1

@@ -56,6 +56,8 @@ class Work:
             if self.folder.is_symlink():
                 raise OSError("it is a link; what it leads to is not ours")
             self.folder.mkdir(parents=True, exist_ok=True)
+            if self.folder.is_symlink():
+                raise OSError(errno.ELOOP, "it is a symbolic link")
 
     def record(self, finished: FinishedShard) -> None:
         """Add a line to the journal, on disk before this returns; raises WriteError."""

@@ -24,7 +24,7 @@ from tpuctl.emulator.storage.resources import (
     check_bucket_name,
     read_whole,
 )
-from tpuctl.storage.local import ensure_folder, translated_write_errors, write_atomically
+from tpuctl.storage.local import ensure_folder, open_own, translated_write_errors, write_atomically
 
 _MOST_ITEMS = 1000
 _NOT_SUPPORTED = ("matchGlob", "softDeleted", "filter", "includeTrailingDelimiter")
@@ -107,7 +107,7 @@ class Buckets:
         self.buckets = {name: Bucket(name, location) for name, location in buckets.items()}
         self.sessions: dict[str, Session] = {}
         self.fault_counts: list[int] = []
-        ensure_folder(self._data)
+        ensure_folder(self._data, private=True)
         self._load()
 
     def new_file(self) -> Path:
@@ -241,7 +241,10 @@ class Buckets:
     def _record(self, line: Document) -> None:
         """Write a line to the journal, then apply it."""
         # Not synced to the disk: it survives a kill of this process, not a power cut.
-        with translated_write_errors(self._journal), self._journal.open("ab") as file:
+        with (
+            translated_write_errors(self._journal),
+            open_own(self._journal, "ab", private=True) as file,
+        ):
             file.write(json.dumps(line).encode() + b"\n")
         self._apply(line)
 

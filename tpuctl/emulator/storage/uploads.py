@@ -20,6 +20,7 @@ from tpuctl.emulator.storage.resources import (
     read_conditions,
     read_whole,
 )
+from tpuctl.storage.local import open_own
 
 CHUNK_BYTES = 256 << 10
 _LARGEST_MULTIPART_BYTES = 256 << 20
@@ -117,7 +118,7 @@ def store_object(
     """Write bytes to a new file and make an object of it."""
     file, sums = buckets.new_file(), Checksums()
     try:
-        with file.open("wb") as target:
+        with open_own(file, "xb", private=True) as target:
             for piece in pieces:
                 target.write(piece)
                 sums.add(piece)
