@@ -44,8 +44,10 @@ def leave_out_current_folder() -> None:
     """Remove the current folder from where this process looks for modules and programs.
 
     `python -m tpuctl` and an empty entry of PYTHONPATH put it there. It stays if PYTHONPATH names
-    it, and if it holds tpuctl or Python itself.
+    it, and if it holds tpuctl or Python itself. Without a home folder, `~` would be a name there.
     """
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = "/nonexistent"
     os.environ["PATH"] = absolute_entries(os.environ.get("PATH", os.defpath))
     with contextlib.suppress(FileNotFoundError):
         named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -110,7 +110,7 @@ class Machines:
             command = python_command("tpuctl.emulator.worker_processes")
             command += ["--duty-cycle-percent", str(duty_cycle_percent)]
         with (place / "dev" / "vfio" / "0").open("rb") as chip:
-            self._busy[machine] = subprocess.Popen(
+            self._busy[machine] = subprocess.Popen(  # noqa: S603 (our own program)
                 command,
                 stdin=chip,
                 env=child_environment({**self._metrics[machine], MARK: str(place / "home")}),

@@ -278,9 +278,8 @@ class Buckets:
         if self._journal.exists():
             for line in self._journal.read_bytes().split(b"\n")[:-1]:
                 self._apply(json.loads(line))
-        write_atomically(
-            self._journal, "".join(f"{json.dumps(x)}\n" for x in self._snapshot(initial))
-        )
+        lines = (f"{json.dumps(line)}\n" for line in self._snapshot(initial))
+        write_atomically(self._journal, "".join(lines), private=True)
         objects = (bucket.objects.values() for bucket in self.buckets.values())
         named = {stored.file for some in objects for stored in some}
         named |= {self.session_file(session).name for session in self.sessions.values()}

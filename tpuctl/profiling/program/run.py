@@ -61,9 +61,10 @@ def last_of(profiles: Iterator[Profile], look: Callable[[Profile], None]) -> Pro
 def _result_of(pid: int) -> Path:
     for folder in Path(tempfile.gettempdir()).glob("tpuctl-profile-*"):
         place = folder / f"{pid}.run.json"
-        # Do not trust files that another user left there.
-        if place.is_file() and place.stat().st_uid == os.getuid():
-            return place
+        # Do not trust files that another user left there, or folders that are closed to us.
+        with contextlib.suppress(OSError):
+            if place.lstat().st_uid == os.getuid():
+                return place
     if not _is_running(pid):
         raise NotFoundError(f"You have no process {pid}.", hint=HINT)
     raise NotFoundError(
@@ -202,7 +203,7 @@ def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     env = {**os.environ, **hooked(folder, os.environ)}
     try:
-        process = subprocess.Popen(words, stdout=STDERR, env=env)
+        process = subprocess.Popen(words, stdout=STDERR, env=env)  # noqa: S603 (the user's)
     except OSError as error:
         raise NotFoundError(
             f"{words[0]} could not be started: {error.strerror}.",
