@@ -53,9 +53,10 @@ test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigab
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
-lint: $(READY)  ## ruff and mypy --strict.
+lint: $(READY)  ## ruff, bandit and mypy --strict.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/bandit -q -ll -r tpuctl
 	$(BIN)/mypy
 	$(BIN)/mypy tests
 

@@ -166,4 +166,4 @@ class ReadOrder:
 
     def _mix(self, numbers: list[int], epoch: int, what: str) -> None:
         if self.shuffle:
-            random.Random(f"{self.seed}/{epoch}/{what}").shuffle(numbers)
+            random.Random(f"{self.seed}/{epoch}/{what}").shuffle(numbers)  # noqa: S311 (repeatable)

@@ -257,7 +257,7 @@ def check_workers(workers: int) -> int:
 @contextmanager
 def _agent(request: dict[str, Any]) -> "Iterator[subprocess.Popen[str]]":
     """Run the agent; it and its servers end with this block, or with this process."""
-    agent = subprocess.Popen(
+    agent = subprocess.Popen(  # noqa: S603 (our own agent)
         [sys.executable, str(_AGENT), json.dumps({**request, "stdin": True})],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

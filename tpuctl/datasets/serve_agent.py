@@ -117,7 +117,7 @@ class Server:
         with self.lock:
             if self.closing.is_set():
                 return "ended", ""
-            process = self.process = subprocess.Popen(
+            process = self.process = subprocess.Popen(  # noqa: S603 (our own code)
                 [sys.executable, "-c", CHILD, json.dumps(self.spec), os.getcwd()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

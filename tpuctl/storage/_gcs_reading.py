@@ -185,7 +185,8 @@ class Reader:
             try:
                 return act()
             except TransientError as error:
-                pause_s = max(random.uniform(wait_s / 2, wait_s), error.after_s or 0.0)
+                pause_s = random.uniform(wait_s / 2, wait_s)  # noqa: S311 (spreads the load)
+                pause_s = max(pause_s, error.after_s or 0.0)
                 if waited_s + pause_s > self._retry.total_s:
                     raise error.cause from None
             self._clock.sleep(pause_s)

@@ -145,7 +145,9 @@ def run_training(
         env = {name: value for name, value in env.items() if name not in plan.unset}
         env |= {**plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
         env |= extra_env or {}
-        child = subprocess.Popen(_command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin)
+        child = subprocess.Popen(  # noqa: S603 (the user's program)
+            _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
+        )
         with _stopped_on_interrupt(child):
             returncode = child.wait()
         fresh = _stamp(result_path) != before

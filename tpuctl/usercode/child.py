@@ -206,7 +206,7 @@ def start_child(
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
         try:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 (a module of ours)
                 python_command(module, str(send), python=python),
                 stdin=subprocess.PIPE,
                 stdout=log,

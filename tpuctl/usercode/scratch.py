@@ -26,7 +26,7 @@ class Scratch:
 
     def run(self, command: Sequence[str], *, limit_s: float) -> None:
         """Run a command that dies with us; raises TargetError if it fails or times out."""
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 (a template, or tpuctl itself)
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -61,7 +61,7 @@ class Scratch:
 def scratch_folder(prefix: str) -> Iterator[Scratch]:
     """Make a temporary folder that is removed when the block ends or this process dies."""
     path = tempfile.mkdtemp(prefix=prefix)
-    cleanup = subprocess.Popen(
+    cleanup = subprocess.Popen(  # noqa: S603 (our own script)
         [sys.executable, "-I", "-S", str(CLEANUP), path],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -184,7 +184,7 @@ class _Slot:
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `_end`)
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 (our own worker)
                 self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

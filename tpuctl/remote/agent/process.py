@@ -88,7 +88,7 @@ def _become(
         if folder:
             os.chdir(os.path.expanduser(encode([folder])[0]))
         code = "no_command"
-        os.execvpe(command[0], command, env)
+        os.execvpe(command[0], command, env)  # noqa: S606 (what the user runs there)
     except OSError as error:
         os.write(writer, f"{code} {error.strerror}".encode("utf-8", "replace"))
     finally:
