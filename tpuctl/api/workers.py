@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 from tpuctl.errors import UsageError
-from tpuctl.printable import worker_text
+from tpuctl.printable import printable, worker_text
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import (
     LOCAL,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 def python_warning(text: str) -> None:
     """Issue a Python warning: the default for `on_warning`."""
-    warnings.warn(text, stacklevel=4)
+    warnings.warn(printable(text, lines=True), stacklevel=4)
 
 
 def refuse_unused(options: Mapping[str, object], where: str, *, hint: str = "") -> None:
