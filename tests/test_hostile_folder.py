@@ -129,7 +129,7 @@ COMMANDS = {
 HEAVY = {
     "numerics": ["doctor", "--numerics"],
     "fit": ["fit", "{pipe}:step", "--type", "v5e-1"],
-    "profile": ["profile", "run", "{photos}", "--seconds", "0.2"],
+    "profile": ["profile", "run", "{photos}", "--seconds", "0.5"],
 }
 
 

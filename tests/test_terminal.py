@@ -70,7 +70,7 @@ def test_the_reports_are_found() -> None:
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.__name__)
 def test_no_text_in_a_result_acts_on_the_terminal(report, capsys) -> None:
     arguments = {name: printable_result(value) for name, value in arguments_of(report).items()}
-    output._print(report(**arguments))
+    output.print_report(report(**arguments))
     assert acts_on_the_terminal(capsys.readouterr().out) == []
 
 

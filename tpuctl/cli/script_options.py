@@ -8,6 +8,7 @@ from typer.core import TyperCommand
 
 from tpuctl.cli import output
 from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.printable import printable_result
 from tpuctl.reporters.training import render_flags
 from tpuctl.training.catalog import Template
 from tpuctl.training.plan import find_script
@@ -48,7 +49,7 @@ class LaunchCommand(TyperCommand):
         """Show the script's flags as well, if one is named."""
         super().format_help(ctx, formatter)
         if ctx.obj:
-            output.print_report(render_flags(ctx.obj))
+            output.print_report(render_flags(printable_result(ctx.obj)))
 
 
 def _script_of(args: list[str]) -> Template | None:

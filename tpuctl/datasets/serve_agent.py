@@ -50,7 +50,7 @@ PIECE_BYTES, LONGEST_HEAD = 1 << 18, 1 << 16
 CHILD = """
 import json, os, sys, threading
 sys.path[:] = filter(None, sys.path)
-os.chdir(sys.argv[2])
+os.chdir(sys.argv[1])
 def end_with_parent():
     while os.read(0, 4096):
         pass
@@ -59,7 +59,7 @@ threading.Thread(target=end_with_parent, daemon=True).start()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 said = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
-server = json.loads(sys.argv[1])
+server = json.loads(sys.argv[2])
 import tensorflow as tf
 service = tf.data.experimental.service
 if server["role"] == "dispatcher":
@@ -118,7 +118,7 @@ class Server:
             if self.closing.is_set():
                 return "ended", ""
             process = self.process = subprocess.Popen(  # noqa: S603 (our own code)
-                [sys.executable, "-c", CHILD, json.dumps(self.spec), os.getcwd()],
+                [sys.executable, "-c", CHILD, os.getcwd(), json.dumps(self.spec)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
