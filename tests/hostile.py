@@ -34,7 +34,7 @@ def names_of(module: Any) -> dict[str, Any]:
 
 
 def hints_of(thing: Any) -> dict[str, Any]:
-    names = {}
+    names: dict[str, Any] = {}
     parts = thing.__mro__[:-1] if isinstance(thing, type) else (thing,)
     for part in reversed(parts):
         names |= names_of(sys.modules[part.__module__])

@@ -180,7 +180,7 @@ def test_a_folder_of_an_older_version_is_closed(tmp_path: Path) -> None:
 PLAIN_WRITERS = {
     "profiling/frameworks/meter.py", "profiling/frameworks/stacks.py", "training/devices.py",
     "profiling/program/recording.py", "diagnosis/repair.py", "emulator/store.py",
-    "emulator/storage/uploads.py",
+    "emulator/storage/uploads.py", "profiling/program/hook/sitecustomize.py",
 }  # fmt: skip
 
 

@@ -151,8 +151,9 @@ def test_output_of_workers_in_a_pipe_is_unchanged(capfdbinary) -> None:
 
 def test_notes_errors_and_questions_are_printable(capsys, monkeypatch) -> None:
     output.prepare(["config", "-v", "--debug"])
-    for say in (output.note, output.warn, output.note_message):
-        say(Progress(MESSAGE, 0, note=HOSTILE) if say is output.note_message else HOSTILE)
+    output.note(HOSTILE)
+    output.warn(HOSTILE)
+    output.note_message(Progress(MESSAGE, 0, note=HOSTILE))
     try:
         raise ValueError(HOSTILE)
     except ValueError as error:
