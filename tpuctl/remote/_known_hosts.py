@@ -87,7 +87,9 @@ class HostKeyRules:
         if not text.startswith(_KRL):
             return public_line(key).split()[1].encode() in text.split()
         query = [_program("ssh-keygen") or "false", "-Q", "-f", str(self.revoked), "/dev/stdin"]
-        asked = subprocess.run(query, input=public_line(key).encode(), capture_output=True)
+        asked = subprocess.run(  # noqa: S603 (ssh-keygen, by an absolute path)
+            query, input=public_line(key).encode(), capture_output=True
+        )
         return asked.returncode != 0
 
     def _remove_hint(self, name: str | None = None) -> str:
@@ -136,7 +138,7 @@ def _configuration(host: Host) -> dict[str, str]:
     lines = [f'Include "{path}"' for path in (_user_config(), _SYSTEM_CONFIG) if path.is_file()]
     config = "\n".join([*lines, f"UserKnownHostsFile {_UNSET}"])
     command = [program, "-G", "-F", "/dev/stdin", "-p", str(host.port), "-l", host.user]
-    asked = subprocess.run(
+    asked = subprocess.run(  # noqa: S603 (ssh, by an absolute path)
         [*command, "--", host.address],
         input=config.encode("utf-8", "surrogateescape"),
         capture_output=True,

@@ -18,7 +18,7 @@ from tpuctl.cloud.models import Node
 from tpuctl.errors import HostKeyError, TpuctlError
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, worker_alias
-from tpuctl.storage.local import append_line, ensure_folder, locked
+from tpuctl.storage.local import LOCK_FLAGS, append_line, ensure_folder, locked
 
 SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 
@@ -70,7 +70,7 @@ class HostKeys:
         with locked(lock, wait_s=_LOCK_WAIT_S, busy=busy):
             known = self._read()
             # A file that exists keeps its mode, so it is created here and made private.
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.path, LOCK_FLAGS, 0o600))
             self.path.chmod(0o600)
             for host, line in lines:
                 if _name_of(host) not in known:
