@@ -16,7 +16,7 @@ from tpuctl.settings import state_dir
 GOOGLE = "tpu.googleapis.com"
 PRACTICE_PROJECT = "practice"
 REACHABLE_TIMEOUT_S = 2.0
-_TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"
+_TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"  # noqa: S105 (a variable's name)
 
 
 @dataclass(frozen=True)

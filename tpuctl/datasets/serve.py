@@ -224,7 +224,7 @@ def serve_here(
 
 def _new_folder() -> str:
     # Short, because the path of a socket has at most 107 bytes; the same on all machines.
-    return f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"
+    return f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"  # noqa: S108 (random name)  # nosec B108
 
 
 def _own_address() -> str:

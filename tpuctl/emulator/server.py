@@ -18,7 +18,7 @@ from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
 
-TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"
+TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"  # noqa: S105 (a variable's name)
 
 
 @contextmanager
