@@ -66,6 +66,11 @@ class JournalEntry:
         """Whether the outcome is still unknown."""
         return self.phase in ("intended", "accepted")
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether its deletion was requested, and nobody saw the end of it."""
+        return self.phase == "ready" and self.outcome in (DELETED, COLLECTED)
+
 
 class Journal:
     """The entries in a folder; safe for several processes at once."""
@@ -122,6 +127,9 @@ class Journal:
         name = str(uuid.uuid4())
         path = self._lock(name)
         ensure_folder(path.parent, private=True)
+        for lock in path.parent.glob("*.lock"):
+            # Asking removes the lock of a session that was killed.
+            self.is_alive(lock.stem)
         # The kernel drops the lock when this process dies, so a crash ends the session too.
         with locked(path, wait_s=0, busy="This journal session is in use."):
             try:

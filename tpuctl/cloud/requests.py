@@ -248,7 +248,8 @@ def reconcile(api: TpuApi, journal: Journal) -> tuple[JournalEntry, ...]:
     unsettled = [
         entry
         for entry in journal.entries(api)
-        if entry.phase not in ("ready", "closed") and not journal.is_alive(entry.session)
+        if (entry.phase not in ("ready", "closed") or entry.is_ending)
+        and not journal.is_alive(entry.session)
     ]
     if not unsettled:
         return ()
@@ -317,6 +318,8 @@ def _list_existing(api: TpuApi, entries: Iterable[JournalEntry]) -> dict[str, di
 def _settle(
     api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource | None, now: datetime
 ) -> JournalEntry:
+    if entry.is_ending:
+        return entry if resource else journal.update(entry, phase="closed", closed=now)
     if resource is None:
         if entry.missing_since is None:
             return journal.update(entry, missing_since=now)

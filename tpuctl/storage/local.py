@@ -142,13 +142,18 @@ def locked(path: Path, *, wait_s: float, busy: str) -> Iterator[int]:
     The lock ends with the last process that holds it, so there are no stale locks. Raises
     TryAgainError with the message `busy` if another process keeps it.
     """
-    with translated_write_errors(path):
-        descriptor = os.open(path, LOCK_FLAGS, 0o600)
-    try:
-        _lock(descriptor, wait_s, busy)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    is_removed = True
+    while is_removed:
+        with translated_write_errors(path):
+            descriptor = os.open(path, LOCK_FLAGS, 0o600)
+        try:
+            _lock(descriptor, wait_s, busy)
+            # Whoever held the lock before, or took it for a stale one, may have removed the file.
+            is_removed = os.fstat(descriptor).st_nlink == 0
+            if not is_removed:
+                yield descriptor
+        finally:
+            os.close(descriptor)
 
 
 def _lock(descriptor: int, wait_s: float, busy: str) -> None:

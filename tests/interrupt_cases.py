@@ -1,0 +1,224 @@
+"""The commands that are interrupted, each in a world of its own."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloud_world import MORNING
+from tests.interrupting import Case, Opened, Place
+from tests.pictures import fill
+from tpuctl.cloud.connect import connect
+from tpuctl.cloud.create import create
+from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID
+from tpuctl.cloud.plan import CreateOptions, plan_create
+from tpuctl.cloud.placement import complete_plan
+from tpuctl.cloud.requests import SURELY_MISSING
+from tpuctl.datasets.verify import verify
+from tpuctl.emulator.server import Emulator, serve
+from tpuctl.emulator.service import ScaledClock
+from tpuctl.storage import open_storage
+
+A, B = "us-west4-a", "us-central1-a"
+SCALE = 500
+ZONE = {"types": ["v5litepod-8"], "capacity_chips": 64, "quota_chips": 64}
+PIPELINE = """
+import numpy as np
+
+def images(seed=0):
+    for index in range(12):
+        yield {"image": np.full(400, index + seed, np.uint8), "label": index}
+"""
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, byte for byte."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def content(address: str) -> dict[str, bytes]:
+    storage = open_storage(address)
+    return {entry.name: storage.read(entry.name) for entry in storage.list()}
+
+
+def _sound(address: Path | str) -> Callable[[], None]:
+    """What has a manifest is a whole data set, at any moment."""
+
+    def check() -> None:
+        there = tree(address) if isinstance(address, Path) else content(address)
+        if "manifest.json" in there:
+            assert verify(address, deep=True).damage == ()
+
+    return check
+
+
+def _photos(place: Place) -> Path:
+    folder = fill(place.root / "given" / "photos", 6, classes=2, width=96)
+    for path in folder.rglob("*.jpg"):
+        os.utime(path, (1, 1))
+    return folder
+
+
+def _presize(place: Place, address: Path | str, *words: str) -> list[str]:
+    options = ["--size", "32", "--shard-size", "4000B", "--workers", "2", "--json"]
+    return ["data", "presize", str(_photos(place)), str(address), *options, *words]
+
+
+def presize_folder(place: Place, stack: ExitStack) -> Opened:
+    out = place.root / "out"
+    return Opened(_presize(place, out), lambda: tree(out), _sound(out))
+
+
+def presize_overwrite(place: Place, stack: ExitStack) -> Opened:
+    out, words = place.root / "out", _presize(place, place.root / "out")
+    assert place.run([*words, "--seed", "9"]).code == 0
+    return Opened([*words, "--overwrite"], lambda: tree(out), _sound(out))
+
+
+def presize_bucket(place: Place, stack: ExitStack) -> Opened:
+    _cloud(place, stack, buckets={"shelf": {}})
+    address = "gs://shelf/small"
+    return Opened(_presize(place, address), lambda: content(address), _sound(address))
+
+
+def cache_pipeline(place: Place, stack: ExitStack) -> Opened:
+    (place.root / "given" / "input.py").write_text(PIPELINE)
+    out = place.root / "out"
+    words = ["data", "cache", "input.py:images", str(out), "--variants", "2"]
+    words += ["--shard-size", "3000B", "--json"]
+    return Opened(words, lambda: tree(out), _sound(out))
+
+
+def cache_copy(place: Place, stack: ExitStack) -> Opened:
+    _cloud(place, stack, buckets={"shelf": {}})
+    assert place.run(_presize(place, "gs://shelf/small")).code == 0
+    copies = place.root / "cache"
+    return Opened(["data", "cache", "gs://shelf/small", "--json"], lambda: tree(copies))
+
+
+def _cloud(place: Place, stack: ExitStack, *faults: dict[str, Any], **changes: Any) -> Emulator:
+    """An emulator that the place's commands use, and this process for its buckets."""
+    scenario = {"zones": {A: ZONE, B: ZONE}, "faults": list(faults), "time_scale": SCALE}
+    scenario |= {"provision_s": 20, "delete_s": 5, "project": "p", **changes}
+    machines = place.aside / "machines" if changes.pop("machines", None) else None
+    scenario.pop("machines", None)
+    clock = ScaledClock(MORNING, SCALE)
+    emulator = stack.enter_context(serve(scenario, clock=clock, machines=machines))
+    place.env |= {
+        "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
+        "TPUCTL_PROJECT": "p",
+        "STORAGE_EMULATOR_HOST": emulator.http,
+    }
+    environment = stack.enter_context(pytest.MonkeyPatch.context())
+    environment.setenv("STORAGE_EMULATOR_HOST", emulator.http)
+    return emulator
+
+
+def _journal(place: Place, emulator: Emulator) -> list[tuple[str, str, str]]:
+    """What the journal still has to care for, when the next command has looked."""
+    found = _open_entries(place)
+    if any(phase != "ready" for _, _, phase in found):
+        # A request may take effect for some minutes, so it is not given up at once.
+        for _ in range(2):
+            assert place.run(["list", "--json"]).code == 0
+            emulator.clock.sleep(SURELY_MISSING.total_seconds())
+        assert place.run(["list", "--json"]).code == 0
+    return _open_entries(place)
+
+
+def _open_entries(place: Place) -> list[tuple[str, str, str]]:
+    documents = [json.loads(p.read_text()) for p in (place.root / "state/creates").glob("*.json")]
+    found = [(d["name"], d["zone"], d["phase"]) for d in documents if d["phase"] != "closed"]
+    return sorted(found)
+
+
+def _billed(place: Place, emulator: Emulator) -> Callable[[], dict[str, Any]]:
+    """All that exists in the cloud, and what the journal knows of it."""
+
+    def look() -> dict[str, Any]:
+        world = emulator.advance()
+        return {
+            "journal": _journal(place, emulator),
+            "nodes": sorted((n.key.name, n.key.zone, n.state) for n in world.nodes.values()),
+            "queued": sorted((q.key.name, q.key.zone, q.state) for q in world.queued.values()),
+            "sessions": sorted(p.name for p in (place.root / "state").rglob("*.lock")),
+        }
+
+    return look
+
+
+def _known(place: Place, emulator: Emulator) -> Callable[[], None]:
+    """Nothing exists, and so may be billed, without an open entry that leads to it."""
+
+    def check() -> None:
+        api, journal = connect("p", endpoint=emulator.endpoint), Journal(place.root / "state/creates")
+        known = {e.create_id for e in journal.entries(api) if e.phase != "closed"}
+        things = [*api.list_nodes(ALL_ZONES).items, *api.list_queued_resources(ALL_ZONES).items]
+        unknown = [t.name for t in things if t.labels.get(LABEL_CREATE_ID) not in known]
+        assert not [t for t in things if t.name in unknown and t.state != "DELETING"], unknown
+
+    return check
+
+
+def create_node(place: Place, stack: ExitStack) -> Opened:
+    full = {"on": "create_node", "zone": A, "error": "stockout", "after_s": 5, "every": True}
+    emulator = _cloud(place, stack, full)
+    words = ["create", "t1", "--type", "v5e-8", "--zones", f"{A},{B}", "--yes", "--json"]
+    return Opened(words, _billed(place, emulator), _known(place, emulator), again=(1,))
+
+
+def create_queued(place: Place, stack: ExitStack) -> Opened:
+    zones = {A: {**ZONE, "capacity_chips": 0}, B: ZONE}
+    emulator = _cloud(place, stack, zones=zones)
+    words = ["create", "t1", "--type", "v5e-8", "--zones", f"{A},{B}", "--queued", "--yes"]
+    return Opened(
+        [*words, "--json"], _billed(place, emulator), _known(place, emulator), again=(1,)
+    )
+
+
+def _made(place: Place, emulator: Emulator, *names: str, **options: Any) -> None:
+    """TPUs that exist, and stand in the journal as those of an earlier create."""
+    api = connect("p", endpoint=emulator.endpoint)
+    for name in names:
+        plan = complete_plan(api, plan_create(CreateOptions(name, "v5e-8", zones=(A,), **options)))
+        create(api, plan, journal=Journal(place.root / "state" / "creates"), wait=True)
+
+
+def delete_two(place: Place, stack: ExitStack) -> Opened:
+    emulator = _cloud(place, stack)
+    _made(place, emulator, "t1", "t2", "stays")
+    words = ["delete", "t1", "t2", "--yes", "--json"]
+    return Opened(words, _billed(place, emulator), _known(place, emulator))
+
+
+def gc(place: Place, stack: ExitStack) -> Opened:
+    emulator = _cloud(place, stack, {"on": "node", "name": "dead", "event": "preempt", "at_s": 60})
+    _made(place, emulator, "unwanted", "stays", "dead")
+    api, journal = connect("p", endpoint=emulator.endpoint), Journal(place.root / "state/creates")
+    for entry in journal.entries(api):
+        if entry.name == "unwanted":
+            journal.update(entry, phase="abandoned")
+    emulator.clock.sleep(60)
+    return Opened(["gc", "--yes", "--json"], _billed(place, emulator))
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("presize", presize_folder),
+        Case("presize --overwrite", presize_overwrite),
+        Case("presize gs://", presize_bucket),
+        Case("cache", cache_pipeline),
+        Case("cache gs://", cache_copy),
+        Case("create", create_node),
+        Case("create --queued", create_queued),
+        Case("delete", delete_two),
+        Case("gc", gc),
+    )
+}
