@@ -147,7 +147,7 @@ def _billed(place: Place, emulator: Emulator) -> Callable[[], dict[str, Any]]:
             "journal": _journal(place, emulator),
             "nodes": sorted((n.key.name, n.key.zone, n.state) for n in world.nodes.values()),
             "queued": sorted((q.key.name, q.key.zone, q.state) for q in world.queued.values()),
-            "sessions": sorted(p.name for p in (place.root / "state").rglob("*.lock")),
+            "sessions": sorted(p.name for p in (place.root / "state/creates").rglob("*.lock")),
         }
 
     return look
@@ -208,6 +208,98 @@ def gc(place: Place, stack: ExitStack) -> Opened:
     return Opened(["gc", "--yes", "--json"], _billed(place, emulator))
 
 
+MODEL = """
+import jax
+import jax.numpy as jnp
+
+def make(batch=8):
+    S = jax.ShapeDtypeStruct
+    arguments = S((batch, 128), jnp.float32), S((128, 128), jnp.float32)
+    return lambda x, w: jnp.tanh(x @ w), arguments
+"""
+SCRIPT = """
+import os
+FRAMEWORKS = ("jax",)
+with open(os.path.expanduser("~/ran"), "a") as file:
+    file.write("once\\n")
+"""
+
+
+def fit(place: Place, stack: ExitStack) -> Opened:
+    (place.root / "given" / "model.py").write_text(MODEL)
+
+    def result() -> dict[str, Any]:
+        data = json.loads(place.last.stdout)["data"]
+        varying = ("compile_seconds", "from_cache", "compilations")
+        return {key: value for key, value in data.items() if key not in varying}
+
+    return Opened(["fit", "model.py:make", "--type", "v5e-8", "--json"], result)
+
+
+def _homes(place: Place) -> dict[str, bytes]:
+    """What is in the homes of all workers, without what the agent keeps for itself."""
+    homes = sorted((place.aside / "machines").glob("*/*/home"))
+    found = {f"{n}/{name}": data for n, home in enumerate(homes) for name, data in tree(home).items()}
+    return {name: data for name, data in found.items() if "/.tpuctl/" not in name}
+
+
+def _code(place: Place) -> None:
+    folder = place.root / "given" / "code"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "pkg" / "data").write_bytes(bytes(range(256)) * 1000)
+    (folder / "pkg" / "link").symlink_to("data")
+
+
+def copy_up(place: Place, stack: ExitStack) -> Opened:
+    emulator = _cloud(place, stack, machines=True)
+    _made(place, emulator, "t1")
+    _code(place)
+    return Opened(["cp", "code", "t1:code", "--zone", A, "--json"], lambda: _homes(place))
+
+
+def copy_down(place: Place, stack: ExitStack) -> Opened:
+    opened = copy_up(place, stack)
+    assert place.run(opened.words).code == 0
+    out = place.root / "out"
+    return Opened(["cp", "t1:code", str(out), "--zone", A, "--json"], lambda: tree(out))
+
+
+def launch_on(place: Place, stack: ExitStack) -> Opened:
+    emulator = _cloud(place, stack, machines=True)
+    _made(place, emulator, "t1")
+    _code(place)
+    words = ["launch", "code/train.py", "--on", "t1", "--zone", A, "--job", "j1", "--json"]
+
+    def result() -> dict[str, Any]:
+        # A launch that was killed leaves the job running; the same name is not started twice.
+        assert place.run(["logs", "t1", "--zone", A, "--job", "j1", "-f"]).code == 0
+        return _homes(place)
+
+    return Opened(words, result, again=(1,))
+
+
+def launch_here(place: Place, stack: ExitStack) -> Opened:
+    _code(place)
+    ran = place.root / "home" / "ran"
+    words = ["launch", "code/train.py", "--framework", "jax", "--json"]
+    return Opened(words, lambda: {"ran": set(ran.read_text().split())})
+
+
+def watch(place: Place, stack: ExitStack) -> Opened:
+    emulator = _cloud(place, stack, machines=True)
+    _code(place)
+    words = ["watch", "t1", "--type", "v5e-8", "--zone", A, "--code", "code", "--yes", "--json"]
+    look = _billed(place, emulator)
+
+    def result() -> dict[str, Any]:
+        # Killed after its very last word, it is a new watch, which runs the job once more.
+        ran = {k: set(v.split()) if k.endswith("ran") else v for k, v in _homes(place).items()}
+        return {**look(), "ran": ran}
+
+    return Opened([*words, "--", "python3", "train.py"], result)
+
+
 CASES = {
     case.name: case
     for case in (
@@ -220,5 +312,11 @@ CASES = {
         Case("create --queued", create_queued),
         Case("delete", delete_two),
         Case("gc", gc),
+        Case("watch", watch),
+        Case("cp up", copy_up),
+        Case("cp down", copy_down),
+        Case("launch", launch_here),
+        Case("launch --on", launch_on),
+        Case("fit", fit),
     )
 }

@@ -25,7 +25,8 @@ TIMEOUT_S = 120.0
 # What is random or counts up in names and values, and what stands for it in a comparison.
 RANDOM = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),
-    (re.compile(r"127\.0\.0\.1:\d+"), "ENDPOINT"),
+    (re.compile(r"\b[0-9a-f]{32}\b"), "DIGEST"),
+    (re.compile(r"\b[0-9a-f]{8}\b"), "DIGEST"),
 )
 
 
@@ -86,6 +87,7 @@ class Place:
         for name in ("home", "tmp", "state", "cache", "given"):
             (self.root / name).mkdir(parents=True)
         self.aside.mkdir()
+        self.last = Ended(0, "", "", [])
         self.env = {
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
@@ -123,7 +125,8 @@ class Place:
             stderr += "\nIT HUNG"
         lines = [line.split(" ", 3) for line in log.read_text(errors="replace").splitlines()]
         points = [Point(int(line[0]), line[2], line[3]) for line in lines if len(line) == 4]
-        return Ended(process.returncode, stdout, stderr, points)
+        self.last = Ended(process.returncode, stdout, stderr, points)
+        return self.last
 
     def files(self) -> dict[str, str]:
         """What is there beside the input, by name."""

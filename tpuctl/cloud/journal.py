@@ -18,7 +18,12 @@ from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.errors import TryAgainError, WriteError
-from tpuctl.storage.local import ensure_folder, locked, write_atomically
+from tpuctl.storage.local import (
+    ensure_folder,
+    locked,
+    remove_stale_parts,
+    write_atomically,
+)
 
 Kind = Literal["node", "queued"]
 Phase = Literal["intended", "accepted", "ready", "abandoned", "closed"]
@@ -118,6 +123,13 @@ class Journal:
         """Remove an entry."""
         self._path(entry.create_id).unlink(missing_ok=True)
 
+    def clean_up(self) -> None:
+        """Remove what killed commands have left: locks of their sessions, half-written entries."""
+        remove_stale_parts(self.folder)
+        for lock in self._lock("").parent.glob("*.lock"):
+            # Asking removes it.
+            self.is_alive(lock.stem)
+
     @contextmanager
     def session(self) -> Iterator[str]:
         """Yield a session name whose entries other processes leave alone while it lasts.
@@ -127,9 +139,6 @@ class Journal:
         name = str(uuid.uuid4())
         path = self._lock(name)
         ensure_folder(path.parent, private=True)
-        for lock in path.parent.glob("*.lock"):
-            # Asking removes the lock of a session that was killed.
-            self.is_alive(lock.stem)
         # The kernel drops the lock when this process dies, so a crash ends the session too.
         with locked(path, wait_s=0, busy="This journal session is in use."):
             try:

@@ -245,6 +245,7 @@ def reconcile(api: TpuApi, journal: Journal) -> tuple[JournalEntry, ...]:
     Deletes nothing, and sends no request while no entry is open. Entries of a running command are
     left alone.
     """
+    journal.clean_up()
     unsettled = [
         entry
         for entry in journal.entries(api)

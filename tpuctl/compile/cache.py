@@ -20,7 +20,7 @@ from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import cache_dir
-from tpuctl.storage.local import write_atomically
+from tpuctl.storage.local import remove_stale_parts, write_atomically
 from tpuctl.units import MIB
 
 SCHEMA = "tpuctl.compilation/1"
@@ -93,6 +93,7 @@ def _write(path: Path, document: Any) -> None:
     """Write a file of the cache, which is never worth an error, and delete the oldest ones."""
     with contextlib.suppress(OSError, TpuctlError):
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale_parts(path.parent)
         write_atomically(path, json.dumps(document).encode())
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for old in kept[:-MAX_ENTRIES]:

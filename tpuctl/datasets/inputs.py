@@ -27,7 +27,8 @@ _SHOWN_LINKS = 5
 _NOT_FOLLOWED = "link to a folder around the source or the target"
 
 
-@dataclass(frozen=True)
+# With slots, because there may be a million of them.
+@dataclass(frozen=True, slots=True)
 class ImageFile:
     """An image below the source; `bytes` is `UNREADABLE` if it could not be looked at.
 
@@ -77,18 +78,18 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
             hint=f"Try: tpuctl data presize {shlex.quote(str(folder.parent))} DST",
         )
     walk = _Walk(folder, target)
-    ignored = walk.ignored
+    above = len(os.path.join(folder, ""))
+    pictures = []
     try:
-        found = [(path, _is_picture(path)) for path in _files(walk)]
-        for path, is_picture in found:
-            if not is_picture:
-                ignored[sort_of(path)] += 1
-        above = len(os.path.join(folder, ""))
-        pictures = [_state(path, path[above:]) for path, is_picture in found if is_picture]
+        for path in _files(walk):
+            if _is_picture(path):
+                pictures.append(_state(path, path[above:]))
+            else:
+                walk.ignored[sort_of(path)] += 1
     except OSError as error:
         raise InvalidInputError(f"Could not read the folder {folder}: {error}.") from error
     pictures.sort(key=lambda picture: os.fsencode(picture.key))
-    return ScanResult(tuple(pictures), dict(sorted(ignored.items())), _notes(walk))
+    return ScanResult(tuple(pictures), dict(sorted(walk.ignored.items())), _notes(walk))
 
 
 def _files(walk: _Walk) -> Iterator[str]:

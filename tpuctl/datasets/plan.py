@@ -122,13 +122,12 @@ def plan_presize(
     count = count_shards(len(planned), largest * len(planned), options.shard_bytes)
     shuffled = sorted(planned, key=lambda picture: _rank(picture.key, options.seed))
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
-    lines = {picture.key: _canonical(picture) for picture in planned}
     jobs = tuple(
-        _job(base, index, count, shuffled[start:stop], lines)
+        _job(base, index, count, shuffled[start:stop])
         for index, (start, stop) in enumerate(split_evenly(len(planned), count))
     )
     return Plan(
-        hashlib.sha256(b"".join((base, *lines.values()))).hexdigest(),
+        _digest(base, planned),
         recipe,
         versions,
         classes,
@@ -205,11 +204,17 @@ def _job(
     index: int,
     count: int,
     pictures: Sequence[PlannedPicture],
-    lines: Mapping[str, bytes],
 ) -> ShardJob:
-    parts = (base, f"{index}/{count}\n".encode(), *(lines[picture.key] for picture in pictures))
-    digest = hashlib.sha256(b"".join(parts)).hexdigest()
+    digest = _digest(base + f"{index}/{count}\n".encode(), pictures)
     return ShardJob(digest[:32], index, count, tuple(pictures))
+
+
+def _digest(head: bytes, pictures: Iterable[PlannedPicture]) -> str:
+    # A line at a time: all lines of a million images take more memory than the images do.
+    digest = hashlib.sha256(head)
+    for picture in pictures:
+        digest.update(_canonical(picture))
+    return digest.hexdigest()
 
 
 def digest_of(recipe: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from tpuctl.errors import (
 from tpuctl.remote.access import Access, HostKeys, learn_host_keys
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host
-from tpuctl.storage.local import write_atomically
+from tpuctl.storage.local import remove_stale_parts, write_atomically
 
 NEW_KEY_S = 90.0
 """How long a TPU's workers may take to get a new key from their metadata server."""
@@ -271,6 +271,7 @@ def _create_key(path: Path) -> KeyPair:
     """Create a key that only its owner can read."""
     from tpuctl.remote._asyncssh import new_key
 
+    remove_stale_parts(path.parent)
     private, public = new_key()
     write_atomically(path.with_name(f"{path.name}.pub"), f"{public} tpuctl\n", private=True)
     write_atomically(path, private, private=True)

@@ -7,7 +7,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -91,14 +91,24 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
         part = path.with_name(name)
         try:
             with open_own(part, "xb", private=private) as file:
+                # A part that nobody has locked is that of a killed writer: `remove_stale_parts`.
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, path)
+                os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def remove_stale_parts(folder: Path) -> None:
+    """Remove what killed `write_atomically`s have left in a folder of ours, where that is possible."""
+    for part in folder.glob(".*.part"):
+        with suppress(OSError, WriteError, TryAgainError), locked(part, wait_s=0, busy=""):
+            part.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,12 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import shared
 from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.errors import InvalidInputError, TryAgainError
-from tpuctl.storage.local import ensure_folder, locked, write_atomically
+from tpuctl.storage.local import (
+    ensure_folder,
+    locked,
+    remove_stale_parts,
+    write_atomically,
+)
 from tpuctl.supervise.models import (
     CloseAttempt,
     CreateTpu,
@@ -122,6 +127,7 @@ class StateFile:
         try:
             with locked(lock, wait_s=0, busy="busy") as descriptor:
                 os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+                remove_stale_parts(lock.parent)
                 yield
         except TryAgainError as error:
             if str(error) != "busy":
