@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.requests import SURELY_MISSING
 from tpuctl.datasets.verify import verify
+from tpuctl.emulator.errors import ApiError
+from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.storage import open_storage
@@ -84,7 +86,12 @@ def presize_overwrite(place: Place, stack: ExitStack) -> Opened:
 def presize_bucket(place: Place, stack: ExitStack) -> Opened:
     _cloud(place, stack, buckets={"shelf": {}})
     address = "gs://shelf/small"
-    return Opened(_presize(place, address), lambda: content(address), _sound(address))
+    return Opened(
+        _presize(place, address),
+        lambda: content(address),
+        _sound(address),
+        methods=lambda: STORAGE,
+    )
 
 
 def cache_pipeline(place: Place, stack: ExitStack) -> Opened:
@@ -99,15 +106,18 @@ def cache_copy(place: Place, stack: ExitStack) -> Opened:
     _cloud(place, stack, buckets={"shelf": {}})
     assert place.run(_presize(place, "gs://shelf/small")).code == 0
     copies = place.root / "cache"
-    return Opened(["data", "cache", "gs://shelf/small", "--json"], lambda: tree(copies))
+    words = ["data", "cache", "gs://shelf/small", "--json"]
+    return Opened(words, lambda: tree(copies), methods=lambda: STORAGE)
 
 
 def _cloud(place: Place, stack: ExitStack, *faults: dict[str, Any], **changes: Any) -> Emulator:
     """An emulator that the place's commands use, and this process for its buckets."""
     scenario = {"zones": {A: ZONE, B: ZONE}, "faults": list(faults), "time_scale": SCALE}
     scenario |= {"provision_s": 20, "delete_s": 5, "project": "p", **changes}
-    machines = place.aside / "machines" if changes.pop("machines", None) else None
-    scenario.pop("machines", None)
+    machines = place.aside / "machines" if scenario.pop("machines", None) else None
+    fault = dict(place.fault)
+    if fault and not (is_repeated := fault.pop("repeat", False)):
+        scenario["faults"] = [fault, *faults]
     clock = ScaledClock(MORNING, SCALE)
     emulator = stack.enter_context(serve(scenario, clock=clock, machines=machines))
     place.env |= {
@@ -115,9 +125,24 @@ def _cloud(place: Place, stack: ExitStack, *faults: dict[str, Any], **changes: A
         "TPUCTL_PROJECT": "p",
         "STORAGE_EMULATOR_HOST": emulator.http,
     }
+    if fault and is_repeated:
+        _repeat(emulator, fault["on"])
     environment = stack.enter_context(pytest.MonkeyPatch.context())
     environment.setenv("STORAGE_EMULATOR_HOST", emulator.http)
     return emulator
+
+
+def _repeat(emulator: Emulator, method: str) -> None:
+    """Have a network that delivers every request of a method twice, and the second reply."""
+    answer = emulator.answer
+
+    def twice(call: Call) -> Document:
+        if call.method == method:
+            with suppress(ApiError):
+                answer(call)
+        return answer(call)
+
+    emulator.answer = twice  # type: ignore[method-assign]
 
 
 def _journal(place: Place, emulator: Emulator) -> list[tuple[str, str, str]]:
@@ -136,6 +161,15 @@ def _open_entries(place: Place) -> list[tuple[str, str, str]]:
     documents = [json.loads(p.read_text()) for p in (place.root / "state/creates").glob("*.json")]
     found = [(d["name"], d["zone"], d["phase"]) for d in documents if d["phase"] != "closed"]
     return sorted(found)
+
+
+STORAGE = {
+    f"storage_{name}" for name in ("insert", "upload_chunk", "get", "stat", "list", "delete", "patch")
+}
+
+
+def _asked(emulator: Emulator) -> Callable[[], set[str]]:
+    return lambda: {method for method, _, _ in emulator.requests}
 
 
 def _billed(place: Place, emulator: Emulator) -> Callable[[], dict[str, Any]]:
@@ -166,20 +200,25 @@ def _known(place: Place, emulator: Emulator) -> Callable[[], None]:
     return check
 
 
+def _in_cloud(
+    place: Place, emulator: Emulator, words: list[str], again: tuple[int, ...] = (0,)
+) -> Opened:
+    look, check = _billed(place, emulator), _known(place, emulator)
+    return Opened(words, look, check, again, methods=_asked(emulator))
+
+
 def create_node(place: Place, stack: ExitStack) -> Opened:
     full = {"on": "create_node", "zone": A, "error": "stockout", "after_s": 5, "every": True}
     emulator = _cloud(place, stack, full)
     words = ["create", "t1", "--type", "v5e-8", "--zones", f"{A},{B}", "--yes", "--json"]
-    return Opened(words, _billed(place, emulator), _known(place, emulator), again=(1,))
+    return _in_cloud(place, emulator, words, again=(1,))
 
 
 def create_queued(place: Place, stack: ExitStack) -> Opened:
     zones = {A: {**ZONE, "capacity_chips": 0}, B: ZONE}
     emulator = _cloud(place, stack, zones=zones)
     words = ["create", "t1", "--type", "v5e-8", "--zones", f"{A},{B}", "--queued", "--yes"]
-    return Opened(
-        [*words, "--json"], _billed(place, emulator), _known(place, emulator), again=(1,)
-    )
+    return _in_cloud(place, emulator, [*words, "--json"], again=(1,))
 
 
 def _made(place: Place, emulator: Emulator, *names: str, **options: Any) -> None:
@@ -194,7 +233,7 @@ def delete_two(place: Place, stack: ExitStack) -> Opened:
     emulator = _cloud(place, stack)
     _made(place, emulator, "t1", "t2", "stays")
     words = ["delete", "t1", "t2", "--yes", "--json"]
-    return Opened(words, _billed(place, emulator), _known(place, emulator))
+    return _in_cloud(place, emulator, words)
 
 
 def gc(place: Place, stack: ExitStack) -> Opened:
@@ -205,7 +244,7 @@ def gc(place: Place, stack: ExitStack) -> Opened:
         if entry.name == "unwanted":
             journal.update(entry, phase="abandoned")
     emulator.clock.sleep(60)
-    return Opened(["gc", "--yes", "--json"], _billed(place, emulator))
+    return _in_cloud(place, emulator, ["gc", "--yes", "--json"])
 
 
 MODEL = """
@@ -255,7 +294,8 @@ def copy_up(place: Place, stack: ExitStack) -> Opened:
     emulator = _cloud(place, stack, machines=True)
     _made(place, emulator, "t1")
     _code(place)
-    return Opened(["cp", "code", "t1:code", "--zone", A, "--json"], lambda: _homes(place))
+    words = ["cp", "code", "t1:code", "--zone", A, "--json"]
+    return Opened(words, lambda: _homes(place), methods=_asked(emulator))
 
 
 def copy_down(place: Place, stack: ExitStack) -> Opened:
@@ -297,7 +337,8 @@ def watch(place: Place, stack: ExitStack) -> Opened:
         ran = {k: set(v.split()) if k.endswith("ran") else v for k, v in _homes(place).items()}
         return {**look(), "ran": ran}
 
-    return Opened([*words, "--", "python3", "train.py"], result)
+    words = [*words, "--", "python3", "train.py"]
+    return Opened(words, result, methods=_asked(emulator))
 
 
 CASES = {

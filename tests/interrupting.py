@@ -19,6 +19,7 @@ from typing import Any
 SHIM = Path(__file__).with_name("interrupt.c")
 YEAR_S, DAY_S = 365 * 86400, 86400
 NOTHING = "count 0"
+SERVICE = "service "
 PROBE = re.compile(r"tmp/[a-z0-9_]{8}")
 TIMEOUT_S = 120.0
 
@@ -82,8 +83,10 @@ class Ended:
 class Place:
     """A folder that holds all that a command may see: its input, state, cache, home, output."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, strike: str = NOTHING) -> None:
         self.root, self.aside = root / "root", root / "aside"
+        # A strike at the service is a fault that its emulator plans; none comes from the machine.
+        self.fault = json.loads(strike.removeprefix(SERVICE)) if strike.startswith(SERVICE) else {}
         for name in ("home", "tmp", "state", "cache", "given"):
             (self.root / name).mkdir(parents=True)
         self.aside.mkdir()
@@ -151,13 +154,15 @@ def normal(text: str) -> str:
 class Opened:
     """A command in a fresh place: `result` must be the same in the end, whatever came between.
 
-    `check` must hold at any moment. `again` are the exit codes that a second run may have.
+    `check` must hold at any moment. `again` are the exit codes that a second run may have, `methods`
+    what it has asked the service for.
     """
 
     words: list[str]
     result: Callable[[], Mapping[str, Any]]
     check: Callable[[], None] = lambda: None
     again: tuple[int, ...] = (0,)
+    methods: Callable[[], set[str]] = set
     stray: Callable[[str], bool] = lambda name: False
 
 
@@ -172,11 +177,29 @@ class Case:
 
 @dataclass
 class Undisturbed:
-    """What a command does and leaves when nothing comes in between."""
+    """What a command does and leaves when nothing comes in between; `methods` are what it asks."""
 
     points: list[Point]
     result: Mapping[str, Any]
     files: dict[str, str] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+
+    def strikes(self) -> list[str]:
+        """Every strike at every point, and at the first requests of every method."""
+        found = [strike for point in self.points for strike in point.strikes()]
+        for method in self.methods:
+            is_storage = method.startswith("storage_")
+            errors = ("rate_limit", "internal", "unavailable", "deadline")
+            faults = [{"error": error, "nth": nth} for error in errors for nth in (1, 2)]
+            faults.append({"after_accept": True})
+            if is_storage:
+                faults += [{"error": "cut", "after_bytes": size} for size in (0, 100)]
+            if method in ("storage_get", "storage_insert", "storage_upload_chunk"):
+                faults.append({"error": "corrupt", "after_bytes": 100})
+            if not is_storage:
+                faults.append({"repeat": True})
+            found += [SERVICE + json.dumps({"on": method, **fault}) for fault in faults]
+        return ["short 1", *found]
 
 
 def undisturbed(case: Case, root: Path) -> Undisturbed:
@@ -185,17 +208,18 @@ def undisturbed(case: Case, root: Path) -> Undisturbed:
         opened = case.open(place, stack)
         ended = place.run(opened.words)
         assert ended.code == 0, ended.said
+        methods = tuple(sorted(opened.methods()))
         place.run(opened.words)
-        return Undisturbed(ended.points, opened.result(), place.files())
+        return Undisturbed(ended.points, opened.result(), place.files(), methods)
 
 
 def interrupted(case: Case, strike: str, root: Path, wanted: Undisturbed) -> bool:
     """Strike, look, run the same command again, compare; whether the strike was reached."""
     with ExitStack() as stack:
-        place = Place(root)
+        place = Place(root, strike)
         opened = case.open(place, stack)
-        first = place.run(opened.words, strike)
-        reached = len(first.points) >= int(strike.split()[1])
+        first = place.run(opened.words, NOTHING if place.fault else strike)
+        reached = bool(place.fault) or len(first.points) >= int(strike.split()[1])
         if first.code < 0:
             assert first.code == -signal.SIGKILL, first.said
         else:

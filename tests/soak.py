@@ -29,8 +29,7 @@ def main() -> int:
             began, folder = time.monotonic(), root / str(names.index(name))
             wanted = undisturbed(CASES[name], folder / "undisturbed")
             shutil.rmtree(folder / "undisturbed")
-            strikes = ["short 1"]
-            strikes += [s for p in wanted.points for s in p.strikes() if s.startswith(only)]
+            strikes = [strike for strike in wanted.strikes() if strike.startswith(only)]
             strikes = random.Random(0).sample(strikes, max(1, int(len(strikes) * share)))
             tasks = [
                 pool.submit(attempt, name, strike, folder / str(index), wanted)

@@ -186,7 +186,9 @@ class WatchWorld:
 
 
 @contextmanager
-def watching(folder: Path, *faults: dict[str, Any], **changes: Any) -> Iterator[WatchWorld]:
+def watching(
+    folder: Path, *faults: dict[str, Any], clock: JumpingClock | None = None, **changes: Any
+) -> Iterator[WatchWorld]:
     zone = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
     scenario: dict[str, Any] = {
         "provision_s": 60,
@@ -195,7 +197,7 @@ def watching(folder: Path, *faults: dict[str, Any], **changes: Any) -> Iterator[
         "faults": list(faults),
         **changes,
     }
-    clock = JumpingClock()
+    clock = clock or JumpingClock()
     with (
         serve(scenario, clock=clock, machines=folder / "machines") as emulator,
         pytest.MonkeyPatch.context() as environment,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from tpuctl.cloud.connect import Cloud
@@ -206,14 +207,19 @@ class Actions:
         assert state.open
         attempt = state.open
         hosts, access = self._workers()
+        seen: datetime | None = None
 
         def is_usable() -> bool:
+            nonlocal seen
             tpu = self.observe(state)
             if tpu.kind == "unknown":
                 # A service that does not answer says nothing about the workers either.
                 give_up_lost(False)
                 return True
-            return tpu.kind == "usable" and tpu.id == attempt.tpu_id
+            if tpu.kind != "usable" or tpu.id != attempt.tpu_id or tpu.known is None:
+                return False
+            seen = tpu.known.seen
+            return True
 
         result = JobFollower(
             hosts,
@@ -229,6 +235,7 @@ class Actions:
             self._note,
         ).follow()
         self._offsets[attempt.job] = result.offsets
+        result.seen = seen
         return result
 
     def show_rest(self, job: str) -> None:

@@ -141,6 +141,9 @@ class _Watch:
             give_up_lost=lambda is_lost: self._trouble.seconds(is_lost) >= limit_s,
         )
         self._seen = replace(self._seen, workers=None, hung=result.hung)
+        if self._state.tpu and result.seen:
+            # It may be gone by now, and what it cost counts until it was last seen.
+            self._state = replace(self._state, tpu=replace(self._state.tpu, seen=result.seen))
 
     def _measure(self, *, is_troubled: bool) -> None:
         """Measure for how long the workers have been in trouble, and the job failing."""
@@ -177,6 +180,7 @@ class _Watch:
             attempts=state.attempts,
             crashes=state.crashes,
             usd_per_hour=state.tpu.usd_per_hour if state.tpu and exists else None,
+            usd_so_far=round(state.usd_so_far, 2),
             tail=end.tail,
             error=step.error,
         )

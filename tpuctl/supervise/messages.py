@@ -63,7 +63,8 @@ class WatchResult(Outcome):
     """How a watch ended; `attempts` are all runs of the job, oldest first.
 
     `tail` is the end of the last run's output, where it failed. `usd_per_hour` is the price of the
-    TPU, None where it no longer exists.
+    TPU, None where it no longer exists; `usd_so_far` the cost of all TPUs, each from its request
+    until it was last seen usable.
     """
 
     name: str
@@ -72,6 +73,7 @@ class WatchResult(Outcome):
     attempts: tuple[JobAttempt, ...]
     crashes: int
     usd_per_hour: float | None
+    usd_so_far: float
     tail: tuple[str, ...] = ()
     error: TpuctlError | None = field(default=None, metadata={"internal": True})
 

@@ -143,6 +143,11 @@ class WatchState:
     end: WatchEnd | None = None
 
     @property
+    def usd_so_far(self) -> float:
+        """The cost of all TPUs of this watch, each until it was last seen."""
+        return self.spent_usd + (self.tpu.usd_so_far if self.tpu else 0.0)
+
+    @property
     def crashes(self) -> int:
         """How often the job itself has failed."""
         return sum(attempt.cause == "crash" for attempt in self.attempts)

@@ -77,6 +77,8 @@ def _with_observation(state: WatchState, seen: Observation) -> WatchState:
     if tpu.kind != "usable" or tpu.known is None:
         return state
     is_complete = workers is not None and not workers.errors
+    if state.tpu and state.tpu.id != tpu.known.id:
+        state = _without_tpu(state)
     was_proven = bool(state.tpu and state.tpu.id == tpu.known.id and state.tpu.proven)
     known = replace(tpu.known, proven=was_proven or is_complete)
     state = replace(state, tpu=known, creating=False, seen_leaving=False)
@@ -87,8 +89,7 @@ def _with_observation(state: WatchState, seen: Observation) -> WatchState:
 
 def _without_tpu(state: WatchState) -> WatchState:
     """Forget the TPU; its cost counts against the budget."""
-    cost = state.tpu.usd_so_far if state.tpu else 0.0
-    return replace(state, tpu=None, spent_usd=state.spent_usd + cost)
+    return replace(state, tpu=None, spent_usd=state.usd_so_far)
 
 
 SCHEMA = "tpuctl-watch/1"
