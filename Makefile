@@ -9,7 +9,7 @@ READY_XLA := $(VENV_XLA)/.ready
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden fuzz clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -65,6 +65,9 @@ smoke: $(READY)  ## Install the wheel alone in a clean environment and run it.
 
 bench: $(READY)  ## Print every figure we promise, as ratios within one run.
 	$(BIN)/python -m benchmarks
+
+soak: $(READY)  ## Interrupt every command at every point, in every way; watch for a day. Hours.
+	$(BIN)/python -m tests.soak
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)

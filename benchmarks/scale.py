@@ -31,7 +31,13 @@ _LINKS = 50_000
 
 def main() -> None:
     """Print the exponent of growth from three sizes, or of those named: images, shards, ..."""
-    parts = {"images": _images, "shards": _shards, "workers": _workers, "nodes": _nodes, "log": _log}
+    parts = {
+        "images": _images,
+        "shards": _shards,
+        "workers": _workers,
+        "nodes": _nodes,
+        "log": _log,
+    }
     for name in [word for word in sys.argv[1:] if word in parts] or parts:
         parts[name]()
 
@@ -141,7 +147,11 @@ def _workers() -> None:
         "top": ["--once"],
     }
     with place_for_workers(None) as root, workers(root, 256) as hosts:
-        _run(on_workers(root, hosts, "run", "--job", "j", "--detach", "--no-check", "--", "echo", "x"))
+        _run(
+            on_workers(
+                root, hosts, "run", "--job", "j", "--detach", "--no-check", "--", "echo", "x"
+            )
+        )
         for command, words in commands.items():
             runs = {n: _run(on_workers(root, hosts[:n], command, *words)) for n in (64, 128, 256)}
             _growth(command, "workers", runs, "at most 1")

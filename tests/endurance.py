@@ -23,7 +23,7 @@ from tpuctl.hardware.types import usd_per_hour
 from tpuctl.supervise.messages import WatchResult
 
 STEP_S = 30.0
-EVERY_S = 1200.0
+EVERY_S = 800.0
 TYPE = "v5litepod-16"
 
 TRAIN = """
@@ -68,18 +68,23 @@ class Steps(Heard):
 
     def __call__(self, stream: int, data: bytes) -> None:
         steps = data.count(b"step")
-        self._world.clock.jump(STEP_S * steps)
-        self._world.emulator.advance()
+        with self._world.still:
+            self._world.clock.jump(STEP_S * steps)
+            self._world.emulator.advance()
         if steps and len(self.samples) * STEP_S * 60 < self._world.elapsed_s():
             gc.collect()
             self.samples.append((self._process.memory_info().rss, self._process.num_fds()))
 
 
 class Bill:
-    """What the service charged for every TPU, until it last said that the TPU was there."""
+    """What the service charged for every TPU until the watch last saw it there.
+
+    `ended` are the seconds until its end, of which a watch that asks every ten seconds cannot know.
+    """
 
     def __init__(self, world: WatchWorld) -> None:
         self._emulator, self._answer = world.emulator, world.emulator.answer
+        self._still = world.still
         self.last: dict[int, float] = defaultdict(float)
         self.ended: dict[int, float] = {}
         world.emulator.answer = self._look  # type: ignore[method-assign]
@@ -94,7 +99,8 @@ class Bill:
 
     def _look(self, call: Call) -> Document:
         reply = self._answer(call)
-        if call.method == "get_node" and reply.get("state") == "READY":
+        is_watch = self._still.locked()
+        if is_watch and call.method == "get_node" and reply.get("state") == "READY":
             created = datetime.fromisoformat(str(reply["createTime"]).replace("Z", "+00:00"))
             alive_s = (self._emulator.now() - created).total_seconds()
             self.last[int(reply["id"])] = alive_s
@@ -118,10 +124,20 @@ class Endured:
     requests: int
     samples: list[tuple[int, int]]
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether memory and open files have stayed what they were after a quarter of the time."""
+        (rss, files), (last_rss, last_files) = self.quarter, self.samples[-1]
+        return last_rss < 1.15 * rss and last_files < files + 16
+
+    @property
+    def quarter(self) -> tuple[int, int]:
+        return self.samples[len(self.samples) // 4]
+
     def report(self) -> str:
         causes = [attempt.cause for attempt in self.result.attempts]
         counts = ", ".join(f"{causes.count(c)} {c}" for c in sorted(set(causes)))
-        (rss, files), (last_rss, last_files) = self.samples[len(self.samples) // 4], self.samples[-1]
+        (rss, files), (last_rss, last_files) = self.quarter, self.samples[-1]
         return (
             f"watch: {self.hours:.1f} emulated hours, {len(causes)} attempts ({counts}), "
             f"{self.requests} requests; cost {self.result.usd_so_far:.2f}, billed "
@@ -132,13 +148,15 @@ class Endured:
 
 
 def faults(hours: float, seed: int) -> list[dict[str, Any]]:
-    """Preemptions every 20 minutes on average, and whatever else a service does."""
+    """Preemptions, with the time to recreate every 20 minutes, and whatever else a service does."""
     chance = random.Random(seed)
     node = {"on": "node", "name": "t1"}
     found: list[dict[str, Any]] = []
-    for nth in range(1, int(hours * 9) + 9):
-        at_s = 120 + chance.expovariate(1 / EVERY_S)
-        event = chance.choices(["preempt", "suspend", "worker_down", "maintenance"], [8, 1, 1, 1])[0]
+    for nth in range(1, int(hours * 12) + 9):
+        at_s = 60 + chance.expovariate(1 / EVERY_S)
+        event = chance.choices(["preempt", "suspend", "worker_down", "maintenance"], [8, 1, 1, 1])[
+            0
+        ]
         found.append({**node, "nth": nth, "event": event, "at_s": at_s, "for_s": 300})
         if event in ("worker_down", "maintenance"):
             found.append({**node, "nth": nth, "event": "preempt", "at_s": at_s + EVERY_S})
@@ -168,7 +186,10 @@ def endure(folder: Path, *, hours: float, seed: int = 0, pace_s: float = 0.02) -
         world.elapsed_s = lambda: (clock.now() - began).total_seconds()  # type: ignore[attr-defined]
         world.heard = heard = Steps(world)
         result = world.watch(options=options, bad_host_after_s=2.0)
-        lived = {**bill.ended, **{n.id: bill.last[n.id] for n in world.emulator.world.nodes.values()}}
+        lived = {
+            **bill.ended,
+            **{n.id: bill.last[n.id] for n in world.emulator.world.nodes.values()},
+        }
         return Endured(
             result,
             world.elapsed_s() / 3600,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import MORNING
-from tests.interrupting import Case, Opened, Place
+from tests.interrupting import Opened, Place
 from tests.pictures import fill
 from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import create
@@ -75,6 +75,17 @@ def _presize(place: Place, address: Path | str, *words: str) -> list[str]:
 def presize_folder(place: Place, stack: ExitStack) -> Opened:
     out = place.root / "out"
     return Opened(_presize(place, out), lambda: tree(out), _sound(out))
+
+
+def presize_sizes(place: Place, stack: ExitStack) -> Opened:
+    out = place.root / "out"
+    words = [word if word != "32" else "32,48" for word in _presize(place, out)]
+    return Opened(words, lambda: tree(out), _sound(out / "32x32"))
+
+
+def presize_tar(place: Place, stack: ExitStack) -> Opened:
+    out = place.root / "out"
+    return Opened(_presize(place, out, "--format", "wds"), lambda: tree(out), _sound(out))
 
 
 def presize_overwrite(place: Place, stack: ExitStack) -> Opened:
@@ -164,7 +175,8 @@ def _open_entries(place: Place) -> list[tuple[str, str, str]]:
 
 
 STORAGE = {
-    f"storage_{name}" for name in ("insert", "upload_chunk", "get", "stat", "list", "delete", "patch")
+    f"storage_{name}"
+    for name in ("insert", "upload_chunk", "get", "stat", "list", "delete", "patch")
 }
 
 
@@ -191,7 +203,10 @@ def _known(place: Place, emulator: Emulator) -> Callable[[], None]:
     """Nothing exists, and so may be billed, without an open entry that leads to it."""
 
     def check() -> None:
-        api, journal = connect("p", endpoint=emulator.endpoint), Journal(place.root / "state/creates")
+        api, journal = (
+            connect("p", endpoint=emulator.endpoint),
+            Journal(place.root / "state/creates"),
+        )
         known = {e.create_id for e in journal.entries(api) if e.phase != "closed"}
         things = [*api.list_nodes(ALL_ZONES).items, *api.list_queued_resources(ALL_ZONES).items]
         unknown = [t.name for t in things if t.labels.get(LABEL_CREATE_ID) not in known]
@@ -208,8 +223,7 @@ def _in_cloud(
 
 
 def create_node(place: Place, stack: ExitStack) -> Opened:
-    full = {"on": "create_node", "zone": A, "error": "stockout", "after_s": 5, "every": True}
-    emulator = _cloud(place, stack, full)
+    emulator = _cloud(place, stack, zones={A: {**ZONE, "capacity_chips": 0}, B: ZONE})
     words = ["create", "t1", "--type", "v5e-8", "--zones", f"{A},{B}", "--yes", "--json"]
     return _in_cloud(place, emulator, words, again=(1,))
 
@@ -278,7 +292,9 @@ def fit(place: Place, stack: ExitStack) -> Opened:
 def _homes(place: Place) -> dict[str, bytes]:
     """What is in the homes of all workers, without what the agent keeps for itself."""
     homes = sorted((place.aside / "machines").glob("*/*/home"))
-    found = {f"{n}/{name}": data for n, home in enumerate(homes) for name, data in tree(home).items()}
+    found = {
+        f"{n}/{name}": data for n, home in enumerate(homes) for name, data in tree(home).items()
+    }
     return {name: data for name, data in found.items() if "/.tpuctl/" not in name}
 
 
@@ -342,22 +358,21 @@ def watch(place: Place, stack: ExitStack) -> Opened:
 
 
 CASES = {
-    case.name: case
-    for case in (
-        Case("presize", presize_folder),
-        Case("presize --overwrite", presize_overwrite),
-        Case("presize gs://", presize_bucket),
-        Case("cache", cache_pipeline),
-        Case("cache gs://", cache_copy),
-        Case("create", create_node),
-        Case("create --queued", create_queued),
-        Case("delete", delete_two),
-        Case("gc", gc),
-        Case("watch", watch),
-        Case("cp up", copy_up),
-        Case("cp down", copy_down),
-        Case("launch", launch_here),
-        Case("launch --on", launch_on),
-        Case("fit", fit),
-    )
+    "presize": presize_folder,
+    "presize --overwrite": presize_overwrite,
+    "presize --size A,B": presize_sizes,
+    "presize --format wds": presize_tar,
+    "presize gs://": presize_bucket,
+    "cache": cache_pipeline,
+    "cache gs://": cache_copy,
+    "create": create_node,
+    "create --queued": create_queued,
+    "delete": delete_two,
+    "gc": gc,
+    "watch": watch,
+    "cp up": copy_up,
+    "cp down": copy_down,
+    "launch": launch_here,
+    "launch --on": launch_on,
+    "fit": fit,
 }

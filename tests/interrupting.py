@@ -99,7 +99,12 @@ class Place:
             "GRPC_VERBOSITY": "NONE",
         }
 
-    def run(self, words: Sequence[str], strike: str = NOTHING) -> Ended:
+    def run(
+        self,
+        words: Sequence[str],
+        strike: str = NOTHING,
+        program: Sequence[str] = ("-m", "tpuctl"),
+    ) -> Ended:
         count, log = self.aside / "count", self.aside / "log"
         count.write_bytes(bytes(16))
         log.write_text("")
@@ -111,7 +116,7 @@ class Place:
             "INTERRUPT_LOG": str(log),
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "tpuctl", *words],
+            [sys.executable, *program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -162,17 +167,15 @@ class Opened:
     result: Callable[[], Mapping[str, Any]]
     check: Callable[[], None] = lambda: None
     again: tuple[int, ...] = (0,)
+    program: tuple[str, ...] = ("-m", "tpuctl")
     methods: Callable[[], set[str]] = set
-    stray: Callable[[str], bool] = lambda name: False
 
 
-@dataclass(frozen=True)
-class Case:
-    """A command to interrupt; `open` makes its world below a place."""
+Case = Callable[[Place, ExitStack], Opened]
+"""Makes the world of a command that is to be interrupted, below a place."""
 
-    name: str
-    open: Callable[[Place, ExitStack], Opened]
-    codes: tuple[int, ...] = (0, 1, 3)
+HONEST = (0, 1, 3)
+"""How a command may end at which something has struck."""
 
 
 @dataclass
@@ -205,11 +208,10 @@ class Undisturbed:
 def undisturbed(case: Case, root: Path) -> Undisturbed:
     with ExitStack() as stack:
         place = Place(root)
-        opened = case.open(place, stack)
-        ended = place.run(opened.words)
+        opened = case(place, stack)
+        ended = place.run(opened.words, program=opened.program)
         assert ended.code == 0, ended.said
         methods = tuple(sorted(opened.methods()))
-        place.run(opened.words)
         return Undisturbed(ended.points, opened.result(), place.files(), methods)
 
 
@@ -217,15 +219,15 @@ def interrupted(case: Case, strike: str, root: Path, wanted: Undisturbed) -> boo
     """Strike, look, run the same command again, compare; whether the strike was reached."""
     with ExitStack() as stack:
         place = Place(root, strike)
-        opened = case.open(place, stack)
-        first = place.run(opened.words, NOTHING if place.fault else strike)
+        opened = case(place, stack)
+        first = place.run(opened.words, NOTHING if place.fault else strike, opened.program)
         reached = bool(place.fault) or len(first.points) >= int(strike.split()[1])
         if first.code < 0:
             assert first.code == -signal.SIGKILL, first.said
         else:
-            _check_answer(first, case.codes)
+            _check_answer(first, HONEST)
         opened.check()
-        second = place.run(opened.words)
+        second = place.run(opened.words, program=opened.program)
         _check_answer(second, (0, *opened.again))
         result, files = opened.result(), place.files()
         differing = [
@@ -234,7 +236,7 @@ def interrupted(case: Case, strike: str, root: Path, wanted: Undisturbed) -> boo
             if wanted.result.get(key) != result.get(key)
         ]
         assert not differing, f"{differing}\nfirst: {first.said}"
-        stray = [name for name in files if name not in wanted.files and not opened.stray(name)]
+        stray = [name for name in files if name not in wanted.files]
         assert not stray, f"{stray}\nfirst: {first.said}"
         lost = [name for name in wanted.files if name not in files]
         assert not lost, f"{lost}\nfirst: {first.said}"

@@ -1,5 +1,6 @@
 """A watch on an emulated TPU with real SSH workers, and ways to strike it at a chosen moment."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,13 @@ from tpuctl.supervise.actions import Actions, Login
 from tpuctl.supervise.follow import FollowResult
 from tpuctl.supervise.loop import watch
 from tpuctl.supervise.messages import WatchResult
-from tpuctl.supervise.models import JobSpec, LaunchJob, WatchState, WorkersObservation
+from tpuctl.supervise.models import (
+    JobSpec,
+    LaunchJob,
+    TpuObservation,
+    WatchState,
+    WorkersObservation,
+)
 from tpuctl.supervise.plan import WatchOptions, plan_job, plan_watch
 from tpuctl.supervise.state import StateFile
 
@@ -52,6 +59,10 @@ class StruckActions(Actions):
     """The real actions; as each act begins, `before` hears of it, and as it has ended, `after`."""
 
     world: "WatchWorld"
+
+    def observe(self, state: WatchState) -> TpuObservation:
+        with self.world.still:
+            return super().observe(state)
 
     def ask(self, state: WatchState) -> WorkersObservation:
         self.world.before("ask")
@@ -110,6 +121,8 @@ class WatchWorld:
 
     def __init__(self, emulator: Emulator, clock: JumpingClock, folder: Path) -> None:
         self.emulator, self.clock, self.folder = emulator, clock, folder
+        # Held while the watch observes: whoever moves time may have to wait for that.
+        self.still = threading.Lock()
         self.notes: list[str] = []
         self.heard = Heard()
         self.strikes: dict[str, float] = {}

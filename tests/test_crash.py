@@ -1,0 +1,92 @@
+"""Commands struck while they run, and run again: a sample of what `make soak` tries in full."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("asyncssh")
+pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+
+from tests.endurance import endure, undisturbed_weights
+from tests.interrupt_cases import CASES
+from tests.interrupting import Opened, Place, interrupted, shim, undisturbed
+from tests.soak import sample
+
+pytestmark = pytest.mark.slow
+
+CHEAP = ("presize", "cache", "create", "delete", "fit")
+
+# Writes as nobody should: in place, in two halves, with a file of notes that a kill leaves behind.
+CARELESS = """
+import json, os
+out = "../out"
+if not os.path.exists(out):
+    open("../notes", "w").close()
+    with open(out, "w", buffering=1) as file:
+        file.write("one\\n")
+        file.write("two\\n")
+    os.unlink("../notes")
+print(json.dumps({"errors": []}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    if shim() is None:
+        pytest.skip("there is no C compiler: commands cannot be interrupted at chosen points")
+
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[list[str]]]]:
+    """All commands are struck at once, in processes of their own, which share this machine."""
+    if shim() is None:
+        yield {}
+        return
+    folder = tmp_path_factory.mktemp("struck")
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        yield {
+            name: pool.submit(sample, name, 1 + (name in CHEAP), folder / str(index))
+            for index, name in enumerate(CASES)
+        }
+
+
+def careless(place: Place, stack: ExitStack) -> Opened:
+    (place.root / "given" / "careless.py").write_text(CARELESS)
+    out = place.root / "out"
+    return Opened([], lambda: {"out": out.read_text()}, program=("careless.py",))
+
+
+def test_a_careless_program_is_found_out(tmp_path: Path) -> None:
+    wanted = undisturbed(careless, tmp_path / "undisturbed")
+    kinds = [point.kind for point in wanted.points]
+    assert kinds == ["create", "create", "write", "write", "unlink"]
+    found = []
+    for strike in ("kill 1", "kill 2", "kill 4", "kill 5", "error 3 28", "torn 3"):
+        try:
+            interrupted(careless, strike, tmp_path / strike, wanted)
+        except AssertionError as error:
+            found.append((strike, str(error).partition("\n")[0]))
+    names = [strike for strike, _ in found]
+    assert names == ["kill 4", "kill 5", "error 3 28", "torn 3"]
+    assert found[0][1].startswith("['out: one")
+    assert found[1][1] == "['notes']"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_command_that_is_struck_and_run_again_gives_the_same(
+    struck: dict[str, Future[list[str]]], name: str
+) -> None:
+    assert struck[name].result() == []
+
+
+def test_a_watch_of_some_hours_ends_with_the_right_weights_and_cost(tmp_path: Path) -> None:
+    hours = 1.5
+    endured = endure(tmp_path, hours=hours)
+    assert endured.result.error is None
+    assert len(endured.result.attempts) > 2
+    assert set(endured.weights) == {undisturbed_weights(tmp_path / "alone", hours=hours)}
+    assert endured.result.usd_so_far == pytest.approx(endured.billed_usd, abs=0.01)
