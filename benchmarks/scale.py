@@ -1,4 +1,4 @@
-"""How time and memory grow: a million images, 10,000 shards, 256 workers, 1,000 nodes, 1 GB of log."""
+"""Growth: 1,000,000 images, 10,000 shards, 256 workers, 1,000 nodes, and a log of 1 GB."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +70,11 @@ def _run(words: Sequence[str], *, codes: Sequence[int] = (0,)) -> tuple[float, f
     return time.perf_counter() - start, usage.ru_maxrss / 1024
 
 
+def _least(words: Sequence[str], times: int = 3) -> tuple[float, float]:
+    """The quickest of some runs: what others do on this machine only adds to it."""
+    return min(_run(words) for _ in range(times))
+
+
 def _images() -> None:
     from tests.pictures import encoded, photograph
 
@@ -123,7 +128,7 @@ def _shards() -> None:
         presize(fill(root / "photos", 1), root / "one", small())
         for count in (2_500, 5_000, 10_000):
             _multiply(root / "one", root / str(count), count)
-            runs[count] = _run([*TPUCTL, "data", "verify", str(root / str(count)), "--json"])
+            runs[count] = _least([*TPUCTL, "data", "verify", str(root / str(count)), "--json"])
     _growth("data verify", "shards", runs, "flat")
 
 
@@ -153,7 +158,7 @@ def _workers() -> None:
             )
         )
         for command, words in commands.items():
-            runs = {n: _run(on_workers(root, hosts[:n], command, *words)) for n in (64, 128, 256)}
+            runs = {n: _least(on_workers(root, hosts[:n], command, *words)) for n in (64, 128, 256)}
             _growth(command, "workers", runs, "at most 1")
 
 
@@ -162,7 +167,8 @@ def _nodes() -> None:
         runs = {}
         for count in (250, 500, 1000):
             with _dead_nodes(count):
-                runs[count] = _run([*TPUCTL, *command.split(), *words, "--json"])
+                times = 1 if "--yes" in command else 3
+                runs[count] = _least([*TPUCTL, *command.split(), *words, "--json"], times)
         _growth(command, "nodes", runs, "at most 1")
 
 
@@ -182,7 +188,11 @@ def _dead_nodes(count: int) -> Iterator[None]:
                 NodeRequest(name, "us-west4-a", "v5litepod-8", "v2-alpha-tpuv5-lite", name)
             )
         with tempfile.TemporaryDirectory() as state:
-            os.environ |= {"TPUCTL_TPU_ENDPOINT": emulator.endpoint, "TPUCTL_STATE_DIR": state}
+            os.environ |= {
+                "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
+                "TPUCTL_STATE_DIR": state,
+                "GRPC_VERBOSITY": "NONE",
+            }
             yield
 
 

@@ -64,14 +64,17 @@ class Steps(Heard):
     def __init__(self, world: WatchWorld) -> None:
         super().__init__()
         self._world, self.samples = world, list[tuple[int, int]]()
-        self._process = psutil.Process()
+        self._process, self._began = psutil.Process(), world.clock.now()
+
+    def elapsed_s(self) -> float:
+        return (self._world.clock.now() - self._began).total_seconds()
 
     def __call__(self, stream: int, data: bytes) -> None:
         steps = data.count(b"step")
         with self._world.still:
             self._world.clock.jump(STEP_S * steps)
             self._world.emulator.advance()
-        if steps and len(self.samples) * STEP_S * 60 < self._world.elapsed_s():
+        if steps and len(self.samples) * STEP_S * 60 < self.elapsed_s():
             gc.collect()
             self.samples.append((self._process.memory_info().rss, self._process.num_fds()))
 
@@ -182,8 +185,7 @@ def endure(folder: Path, *, hours: float, seed: int = 0, pace_s: float = 0.02) -
     ) as world:
         world.script(f"exec {sys.executable} train.py {steps} {weights} {pace_s}")
         (folder / "code" / "train.py").write_text(TRAIN)
-        bill, began = Bill(world), clock.now()
-        world.elapsed_s = lambda: (clock.now() - began).total_seconds()  # type: ignore[attr-defined]
+        bill = Bill(world)
         world.heard = heard = Steps(world)
         result = world.watch(options=options, bad_host_after_s=2.0)
         lived = {
@@ -192,7 +194,7 @@ def endure(folder: Path, *, hours: float, seed: int = 0, pace_s: float = 0.02) -
         }
         return Endured(
             result,
-            world.elapsed_s() / 3600,
+            heard.elapsed_s() / 3600,
             [path.read_bytes() for path in sorted(weights.glob("weights-?"))],
             bill.usd(bill.last),
             bill.usd(lived) - bill.usd(bill.last),

@@ -16,8 +16,8 @@ from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import create
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID
-from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.cloud.placement import complete_plan
+from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.cloud.requests import SURELY_MISSING
 from tpuctl.datasets.verify import verify
 from tpuctl.emulator.errors import ApiError
@@ -208,7 +208,10 @@ def _known(place: Place, emulator: Emulator) -> Callable[[], None]:
             Journal(place.root / "state/creates"),
         )
         known = {e.create_id for e in journal.entries(api) if e.phase != "closed"}
-        things = [*api.list_nodes(ALL_ZONES).items, *api.list_queued_resources(ALL_ZONES).items]
+        things: list[Any] = [
+            *api.list_nodes(ALL_ZONES).items,
+            *api.list_queued_resources(ALL_ZONES).items,
+        ]
         unknown = [t.name for t in things if t.labels.get(LABEL_CREATE_ID) not in known]
         assert not [t for t in things if t.name in unknown and t.state != "DELETING"], unknown
 

@@ -123,7 +123,7 @@ class Place:
             text=True,
             cwd=self.root / "given",
             env={**os.environ, **self.env, **shimmed},
-            process_group=0,
+            start_new_session=True,
         )
         try:
             stdout, stderr = process.communicate(timeout=TIMEOUT_S)
@@ -159,7 +159,7 @@ def normal(text: str) -> str:
 class Opened:
     """A command in a fresh place: `result` must be the same in the end, whatever came between.
 
-    `check` must hold at any moment. `again` are the exit codes that a second run may have, `methods`
+    `check` must hold at any moment. `again` are the exit codes of a second run, `methods` are
     what it has asked the service for.
     """
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
 from tpuctl.cloud.gc import find_orphans
-from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
+from tpuctl.cloud.journal import DELETED, KEEP_CLOSED, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.models import NodeRequest
 from tpuctl.cloud.requests import FOUND, SURELY_MISSING, reconcile, zombie_warning
 
@@ -94,6 +94,22 @@ def test_a_tpu_that_became_ready_after_the_crash_is_found(
     found = now(journal, entry)
     assert (found.phase, found.outcome) == ("ready", FOUND)
     assert found.node_id == here.api.get_node("t1", zone=A).id
+
+
+def test_a_deletion_that_was_killed_is_recorded_once_its_tpu_is_gone(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({**TWO, "provision_s": 0, "delete_s": 10})
+    entry = intend(here, journal, phase="ready", outcome="ready")
+    send(here, entry)
+    here.clock.sleep(1)
+    journal.expect_end(entry.create_id, DELETED)
+    reconcile(here.api, journal)
+    assert (now(journal, entry).phase, now(journal, entry).outcome) == ("ready", DELETED)
+    here.api.delete_node("t1", zone=A)
+    here.clock.sleep(10)
+    reconcile(here.api, journal)
+    assert (now(journal, entry).phase, now(journal, entry).outcome) == ("closed", DELETED)
 
 
 def test_what_was_given_up_and_exists_is_a_zombie_and_not_touched(

@@ -12,6 +12,7 @@ import pytest
 
 from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
 from tpuctl.errors import WriteError
+from tpuctl.storage.local import locked
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=timezone.utc)
 
@@ -171,3 +172,19 @@ def test_a_session_ends_with_kill_9(journal: Journal) -> None:
     assert list((journal.folder / "sessions").iterdir())
     assert not journal.is_alive(name)
     assert not list((journal.folder / "sessions").iterdir())
+
+
+def test_what_killed_commands_have_left_is_removed_and_what_is_in_use_stays(
+    journal: Journal,
+) -> None:
+    killed, writing = journal.folder / ".x.json.1.part", journal.folder / ".y.json.2.part"
+    stale = journal.folder / "sessions" / f"{new_create_id()}.lock"
+    with journal.session() as session:
+        for path in (killed, writing, stale):
+            path.touch()
+        with locked(writing, wait_s=0, busy=""):
+            journal.clean_up()
+            assert not killed.exists()
+            assert writing.exists()
+        assert not stale.exists()
+        assert journal.is_alive(session)

@@ -1,10 +1,12 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tpuctl.errors import TryAgainError, WriteError
 from tpuctl.storage.local import append_line, free_bytes, locked, publish
 
@@ -59,6 +61,25 @@ def test_a_child_that_inherits_the_lock_keeps_it_and_its_death_frees_it(tmp_path
     child.communicate()
     with locked(tmp_path / "lock", wait_s=5, busy="Busy."):
         pass
+
+
+def _opened(path: Path) -> int:
+    """How many descriptors of this process are that file."""
+    return sum(os.path.realpath(link) == str(path) for link in Path("/proc/self/fd").iterdir())
+
+
+def test_a_lock_file_that_its_last_holder_removed_is_made_again(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with ThreadPoolExecutor(1) as other, locked(lock, wait_s=0, busy="Busy."):
+
+        def hold() -> bool:
+            with locked(lock, wait_s=120, busy="Busy.") as second:
+                return os.path.samestat(os.fstat(second), lock.stat())
+
+        is_there = other.submit(hold)
+        wait_until(lambda: _opened(lock) == 2)
+        lock.unlink()
+    assert is_there.result()
 
 
 def test_a_lock_in_a_missing_folder_is_a_write_error(tmp_path: Path) -> None:

@@ -614,6 +614,9 @@ def test_what_a_tpu_has_cost_counts_when_it_is_gone() -> None:
     assert (told.spent_usd, told.tpu, told.removing, told.replaced) == (8.0, None, None, 1)
     vanished = next_state(replace(before, removing=None), CreateTpu(), Observation(NONE), NOW)
     assert (vanished.spent_usd, vanished.creating) == (8.0, True)
+    other = replace(USABLE, id="8", known=replace(old, id="8", seen=old.created))
+    found = next_state(replace(before, removing=None), AskWorkers(), Observation(other), NOW)
+    assert (found.spent_usd, found.usd_so_far) == (8.0, 8.0)
 
 
 def test_a_launch_is_known_to_be_everywhere_once_every_worker_has_it() -> None:

@@ -105,7 +105,7 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
 
 
 def remove_stale_parts(folder: Path) -> None:
-    """Remove what killed `write_atomically`s have left in a folder of ours, where that is possible."""
+    """Remove what killed writers (`write_atomically`) have left in a folder, where possible."""
     for part in folder.glob(".*.part"):
         with suppress(OSError, WriteError, TryAgainError), locked(part, wait_s=0, busy=""):
             part.unlink()
