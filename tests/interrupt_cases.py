@@ -165,6 +165,10 @@ def _journal(place: Place, emulator: Emulator) -> list[tuple[str, str, str]]:
             assert place.run(["list", "--json"]).code == 0
             emulator.clock.sleep(SURELY_MISSING.total_seconds())
         assert place.run(["list", "--json"]).code == 0
+    if place.disk_was_full:
+        # The journal cannot record an end then; what it still calls ready is looked for anyway.
+        there = {node.key.name for node in emulator.advance().nodes.values()}
+        return [entry for entry in _open_entries(place) if entry[0] in there]
     return _open_entries(place)
 
 

@@ -90,7 +90,7 @@ class Place:
         for name in ("home", "tmp", "state", "cache", "given"):
             (self.root / name).mkdir(parents=True)
         self.aside.mkdir()
-        self.last = Ended(0, "", "", [])
+        self.last, self.disk_was_full = Ended(0, "", "", []), strike.startswith("full")
         self.env = {
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -224,6 +225,20 @@ def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> Non
     assert "Traceback" not in done.stderr
     assert "bug" not in done.stderr
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "says"),
+    [(errno.EIO, "write_failed", "Could not use notes: Input/output error."), (0, "bug", "")],
+)
+def test_trouble_of_the_machine_is_an_error_and_not_a_bug(
+    number: int, code: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.prepare(["config", "--json"])
+    output.fail_system(OSError(number, os.strerror(number), "notes"))
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["code"] == code
+    assert says in error["message"]
 
 
 def test_a_reader_that_goes_away_is_nobodys_error() -> None:

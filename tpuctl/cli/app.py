@@ -1,6 +1,5 @@
 """The `tpuctl` program: commands loaded when called, and one error boundary around them all."""
 
-import errno
 import gc
 import importlib
 import signal
@@ -69,8 +68,7 @@ def _guarded(run: Callable[[], Any]) -> int:
         output.close_stdout()
         return 1
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        (output.fail_full if full else output.fail_bug)(error)
+        output.fail_system(error)
         return 1
     except Exception as error:
         output.fail_bug(error)

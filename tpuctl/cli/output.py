@@ -1,6 +1,7 @@
 """What a command prints: one result on stdout, everything else on stderr."""
 
 import codecs
+import errno
 import os
 import shutil
 import sys
@@ -37,6 +38,11 @@ _AFTER_INTERRUPTION = {
     "logs": "The job keeps running; to stop it: tpuctl stop",
     "watch": "The job keeps running unsupervised; run the same command again to resume.",
 }
+
+_OF_THE_SYSTEM = {
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+}  # fmt: skip
 
 
 @dataclass
@@ -238,12 +244,20 @@ def _note_error(message: str, hint: str | None) -> None:
         note(f"  → {hint}")
 
 
-def fail_full(error: OSError) -> None:
-    """Report that stdout is full, on stderr."""
-    _mode.stdout_is_lost = True
-    close_stdout()
-    hint = "Free some space, or redirect the output to another place."
-    fail(WriteError.code, f"Could not write the output: {error.strerror}.", hint)
+def fail_system(error: OSError) -> None:
+    """Report an error of the system: with stdout, or with a file that no command expected."""
+    what, hint = error.filename or "a temporary file", "Run the same command again."
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _mode.stdout_is_lost = True
+        close_stdout()
+        what, hint = "the output", "Free some space, or redirect the output to another place."
+    if error.errno in _OF_THE_SYSTEM:
+        verb = "write" if _mode.stdout_is_lost else "use"
+        fail(WriteError.code, f"Could not {verb} {what}: {error.strerror}.", hint)
+    else:
+        fail_bug(error)
 
 
 def fail_interrupted() -> None:

@@ -28,7 +28,7 @@ from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, 
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage import open_storage
-from tpuctl.storage.local import locked, write_atomically
+from tpuctl.storage.local import locked, translated_write_errors, write_atomically
 from tpuctl.storage.port import Storage, StoredObject
 
 _NOTE = ".presize-"
@@ -233,7 +233,8 @@ class Target:
         path = self.work.shard(shard.job)
         if path.exists():
             put(self.storage, shard.name, path, crc32c=shard.crc32c, move=True)
-            path.unlink(missing_ok=True)
+            with translated_write_errors(path):
+                path.unlink(missing_ok=True)
 
     def _put_text(self, name: str, text: str) -> StoredObject | None:
         # By way of the work folder, so that a kill leaves nothing half-written beside the shards.

@@ -16,6 +16,7 @@ from tpuctl.errors import TryAgainError, WriteError
 _REASONS = {
     errno.ENOSPC: "no space left on the disk",
     errno.EDQUOT: "disk quota exceeded",
+    errno.EIO: "the disk reports an input/output error",
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
