@@ -246,18 +246,18 @@ def _note_error(message: str, hint: str | None) -> None:
 
 def fail_system(error: OSError) -> None:
     """Report an error of the system: with stdout, or with a file that no command expected."""
-    what, hint = error.filename or "a temporary file", "Run the same command again."
+    if error.errno not in _OF_THE_SYSTEM:
+        fail_bug(error)
+        return
+    what, why = error.filename or "the output or a temporary file", error.strerror
     try:
         sys.stdout.flush()
+        fail(WriteError.code, f"Could not use {what}: {why}.", "Run the same command again.")
     except OSError:
         _mode.stdout_is_lost = True
         close_stdout()
-        what, hint = "the output", "Free some space, or redirect the output to another place."
-    if error.errno in _OF_THE_SYSTEM:
-        verb = "write" if _mode.stdout_is_lost else "use"
-        fail(WriteError.code, f"Could not {verb} {what}: {error.strerror}.", hint)
-    else:
-        fail_bug(error)
+        hint = "Free some space, or redirect the output to another place."
+        fail(WriteError.code, f"Could not write the output: {why}.", hint)
 
 
 def fail_interrupted() -> None:
