@@ -88,6 +88,11 @@ def presize_tar(place: Place, stack: ExitStack) -> Opened:
     return Opened(_presize(place, out, "--format", "wds"), lambda: tree(out), _sound(out))
 
 
+def presize_array_record(place: Place, stack: ExitStack) -> Opened:
+    out = place.root / "out"
+    return Opened(_presize(place, out, "--format", "arrayrecord"), lambda: tree(out), _sound(out))
+
+
 def presize_overwrite(place: Place, stack: ExitStack) -> Opened:
     out, words = place.root / "out", _presize(place, place.root / "out")
     assert place.run([*words, "--seed", "9"]).code == 0
@@ -369,6 +374,7 @@ CASES = {
     "presize --overwrite": presize_overwrite,
     "presize --size A,B": presize_sizes,
     "presize --format wds": presize_tar,
+    "presize --format arrayrecord": presize_array_record,
     "presize gs://": presize_bucket,
     "cache": cache_pipeline,
     "cache gs://": cache_copy,

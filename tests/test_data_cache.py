@@ -1,7 +1,6 @@
 """`data cache`: whatever a pipeline gives comes back, K times over, killed or not."""
 
 import json
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import Result
 from tests.pictures import contents
-from tests.test_presize_kill import DIES_AT, check_nothing_torn, small_disk, start
+from tests.test_presize_kill import small_disk
 from tpuctl.datasets._elements import rebuild, structure_of, take_apart
 from tpuctl.datasets.cache import cache, predict_total
 from tpuctl.datasets.manifest import WORK
@@ -353,30 +352,6 @@ def test_a_disk_that_fills_up_during_a_cache_is_one_error_and_more_space_finishe
     subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
     cache(f"{pipeline}:grows", small_disk / "out")
     assert verify(small_disk / "out", deep=True).damage == ()
-
-
-@pytest.mark.slow
-def test_killed_at_every_step_a_cache_finishes_with_the_same_bytes(
-    pipeline: Path, tmp_path: Path
-) -> None:
-    target, options = f"{pipeline}:images", CacheOptions(variants=2, shard_bytes=3000)
-    cache(target, tmp_path / "undisturbed", options)
-    undisturbed = contents(tmp_path / "undisturbed")
-    kept = 0
-    for step in range(1, 200):
-        out = tmp_path / f"out-{step}"
-        words = ("data", "cache", target, str(out), "--variants", "2", "--shard-size", "3000")
-        process = start([sys.executable, "-c", DIES_AT, str(step), *words])
-        process.communicate(timeout=120)
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
-        check_nothing_torn(out, undisturbed)
-        kept += cache(target, out, options).kept_variants
-        assert contents(out) == undisturbed
-        assert not (out / WORK).exists()
-    assert step > 15
-    assert kept > 0
 
 
 @pytest.mark.tf

@@ -4,9 +4,7 @@ import contextlib
 import importlib.util
 import json
 import random
-import signal
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +12,11 @@ import pytest
 
 from tests.conftest import Result
 from tests.pictures import contents, fill, small
-from tests.test_presize_kill import check_nothing_torn, command, start, wait_for
+from tests.test_presize_kill import command, start
 from tpuctl.datasets.describe import describe
 from tpuctl.datasets.formats import open_container
 from tpuctl.datasets.formats.records import DamagedRecordError
 from tpuctl.datasets.manifest import WORK
-from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records
 from tpuctl.datasets.verify import verify
@@ -151,33 +148,6 @@ def test_array_record_reads_it_at_random(photos: Path, tmp_path: Path) -> None:
     (last,) = reader.read([reader.num_records() - 1])
     assert decode_example(last)["key"].decode() == keys[reader.num_records() - 1]  # type: ignore[union-attr]
     reader.close()
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_any_format_finishes_with_the_same_bytes(
-    container: str, tmp_path: Path
-) -> None:
-    photos = fill(tmp_path / "photos", 40, classes=2)
-    options = PresizeOptions(size=(64, 64), format=container, workers=2)  # type: ignore[arg-type]
-    presize(photos, tmp_path / "undisturbed", options)
-    undisturbed = contents(tmp_path / "undisturbed")
-    began = time.monotonic()
-    start(command(photos, tmp_path / "timing", "--format", container)).communicate(timeout=120)
-    whole_s = time.monotonic() - began
-    rng = random.Random(8)
-    killed = 0
-    for number in range(4):
-        out = tmp_path / f"out-{number}"
-        process = start(command(photos, out, "--format", container))
-        wait_for(process, rng.uniform(0.3, 0.9) * whole_s)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=120)
-        killed += process.returncode == -signal.SIGKILL
-        check_nothing_torn(out, undisturbed)
-        presize(photos, out, options)
-        assert contents(out) == undisturbed
-        assert not (out / WORK).exists()
-    assert killed
 
 
 def test_what_a_kill_between_packing_and_journal_leaves_is_used_or_replaced(

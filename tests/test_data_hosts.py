@@ -1,14 +1,11 @@
 """One data set by several machines: shares of the shards, nobody waits, the last one concludes."""
 
 import io
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -219,73 +216,6 @@ def test_too_much_left_out_stops_the_last_machine_and_nothing_is_published(
     result = presize(photos, ADDRESS, replace(SMALL, max_bad="4"), part=Part(1, 2))
     assert len(result.quarantined) == 4
     assert verify(ADDRESS, deep=True).damage == ()
-
-
-@pytest.mark.slow
-def test_killed_at_every_change_of_the_bucket_the_same_command_finishes(
-    bucket: Bucket, photos: Path, tmp_path: Path
-) -> None:
-    bucket()
-    options = PresizeOptions(size=(32, 32), workers=1)
-    presize(photos, tmp_path / "alone", options)
-    undisturbed = contents(tmp_path / "alone")
-    seen = {True: 0, False: 0}
-    for step in range(1, 40):
-        when, address = ("before", "after")[step % 2], f"gs://shelf/step-{step}"
-        if step % 3 == 0:
-            presize(photos, address, replace(options, seed=9))
-        words = ["data", "presize", str(photos), address, "--size", "32", "--overwrite"]
-        words += ["--workers", "1", "--json"]
-        program = [sys.executable, "-c", DIES_AT, str(step), when, *words]
-        ended = subprocess.run(program, capture_output=True, timeout=120)
-        storage = open_storage(address)
-        if ended.returncode == 0:
-            break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        there = content(storage)
-        is_new = there.get("manifest.json") == undisturbed["manifest.json"]
-        seen[is_new] += 1
-        if "manifest.json" in there:
-            assert [d for d in verify(address, deep=True).damage if d.kind != "quarantine"] == []
-        presize(photos, address, replace(options, overwrite=True))
-        assert content(storage) == undisturbed, step
-    assert min(seen.values()) >= 2
-    assert seen[False] >= 6
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_the_same_command_finishes(
-    bucket: Bucket, photos: Path, tmp_path: Path
-) -> None:
-    bucket()
-    options = PresizeOptions(size=(32, 32), workers=2)
-    presize(photos, tmp_path / "alone", options)
-    undisturbed = contents(tmp_path / "alone")
-    address, ends = "gs://shelf/killed", []
-    words = [sys.executable, "-m", "tpuctl", "data", "presize", str(photos)]
-    options_given = ["--size", "32", "--workers", "2", "--json"]
-    began = time.monotonic()
-    timing = [*words, "gs://shelf/timing", *options_given]
-    subprocess.run(timing, capture_output=True, check=True)
-    whole_s = time.monotonic() - began
-    moments = sorted(random.Random(4).uniform(0.1, 1.5) * whole_s for _ in range(10))
-    for moment in moments:
-        process = subprocess.Popen(
-            [*words, address, *options_given], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(moment)
-        process.kill()
-        process.communicate()
-        ends.append(process.returncode)
-        there = content(open_storage(address))
-        shards = {name: data for name, data in there.items() if name.startswith("train-")}
-        assert shards.items() <= undisturbed.items()
-        assert there.get("manifest.json") in (None, undisturbed["manifest.json"])
-    presize(photos, address, options)
-    assert content(open_storage(address)) == undisturbed
-    assert ends[0] == -signal.SIGKILL
-    assert set(ends) <= {0, -signal.SIGKILL}
 
 
 PIPELINE = """

@@ -1,8 +1,5 @@
 """Several sizes in one pass: a data set of each, every picture decoded once."""
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,50 +67,6 @@ def test_a_size_that_is_damaged_is_made_again_and_the_others_stay(
     assert after == before
     with pytest.raises(AlreadyExistsError):
         presize(photos, tmp_path / "out" / "64x64", PresizeOptions(size=(64, 64)))
-
-
-# As it is, but the Nth thing it does to the file system is its last.
-DIES_AT = """
-import os, signal, sys
-left = [int(sys.argv.pop(1))]
-def deadly(work):
-    def step(*arguments, **options):
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return work(*arguments, **options)
-    return step
-for name in ("replace", "fsync", "unlink", "rmdir"):
-    setattr(os, name, deadly(getattr(os, name)))
-from tpuctl.cli.app import main
-main()
-"""
-
-
-@pytest.mark.slow
-def test_killed_between_the_sizes_it_finishes_with_the_same_bytes(
-    photos: Path, tmp_path: Path
-) -> None:
-    options = PresizeOptions(size=(32, 48), sizes=((32, 48), (64, 64)), workers=1)
-    presize(photos, tmp_path / "undisturbed", options)
-    names = ("32x48", "64x64")
-    undisturbed = {name: contents(tmp_path / "undisturbed" / name) for name in names}
-    for step in range(2, 200, 9):
-        out = tmp_path / f"out-{step}"
-        words = ["data", "presize", str(photos), str(out), "--size", "32x48,64", "--workers", "1"]
-        ended = subprocess.run(
-            [sys.executable, "-c", DIES_AT, str(step), *words], capture_output=True, timeout=120
-        )
-        for name in names:
-            there = contents(out / name) if (out / name).is_dir() else {}
-            assert there.items() <= undisturbed[name].items(), (step, name)
-        if ended.returncode == 0:
-            break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        presize(photos, out, options)
-        assert {name: contents(out / name) for name in names} == undisturbed
-        assert not list(out.rglob(".presize"))
-    assert step > 20
 
 
 def test_several_sizes_that_make_no_sense_are_wrong_uses(photos: Path, tmp_path: Path) -> None:

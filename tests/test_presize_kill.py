@@ -1,13 +1,10 @@
-"""Kill -9, a full disk, Ctrl-C: nothing torn under a final name, the same command finishes."""
+"""A full disk, Ctrl-C, orphaned workers; `test_crash.py` kills presize where it may hurt."""
 
-import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,61 +97,6 @@ def finish(photos: Path, out: Path, undisturbed: dict[str, bytes]) -> None:
     assert not (out / WORK).exists()
 
 
-def wait_for(process: "subprocess.Popen[str]", seconds: float) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_it_finishes_with_the_same_bytes(
-    photos: Path, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    began = time.monotonic()
-    start(command(photos, tmp_path / "timing")).communicate(timeout=120)
-    whole_s = time.monotonic() - began
-    moments = random.Random(5)
-    kills = 0
-    for number in range(50):
-        out = tmp_path / f"out-{number}"
-        began = time.monotonic()
-        process = start(command(photos, out))
-        wait_for(process, moments.uniform(0.15, 0.95) * whole_s)
-        ended_by_itself = process.poll() is not None
-        process.kill()
-        process.communicate()
-        check_nothing_torn(out, undisturbed)
-        finish(photos, out, undisturbed)
-        if ended_by_itself:
-            whole_s = time.monotonic() - began
-        kills += not ended_by_itself
-        if kills == 10:
-            break
-    assert kills == 10
-
-
-@pytest.mark.slow
-def test_killed_at_every_step_of_a_commit_it_finishes_with_the_same_bytes(
-    photos: Path, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    seen_unfinished = seen_finished = False
-    for step in range(1, 200):
-        out = tmp_path / f"out-{step}"
-        words = command(photos, out)
-        words[1:3] = ["-c", DIES_AT, str(step)]
-        process = start(words)
-        process.communicate(timeout=120)
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
-        finished = check_nothing_torn(out, undisturbed)
-        seen_finished |= finished
-        seen_unfinished |= not finished
-        finish(photos, out, undisturbed)
-    assert step > 15
-    assert seen_unfinished
-    assert seen_finished
-
-
 @pytest.mark.slow
 def test_an_interrupted_shard_is_continued_and_not_begun_again(
     photos: Path, tmp_path: Path, undisturbed: dict[str, bytes]
@@ -204,25 +146,6 @@ def test_ctrl_c_says_so_and_the_same_command_finishes(
     assert document["errors"][0]["code"] == "interrupted"
     assert not check_nothing_torn(out, undisturbed)
     finish(photos, out, undisturbed)
-
-
-@pytest.mark.slow
-def test_a_killed_overwrite_leaves_the_old_data_set_or_the_new(
-    photos: Path, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    for step in range(1, 200, 3):
-        out = tmp_path / f"out-{step}"
-        presize(photos, out, replace(OPTIONS, seed=9))
-        words = command(photos, out, "--overwrite")
-        words[1:3] = ["-c", DIES_AT, str(step)]
-        process = start(words)
-        process.communicate(timeout=120)
-        assert [d for d in verify(out, deep=True).damage if d.kind != "quarantine"] == []
-        if process.returncode == 0:
-            break
-        presize(photos, out, replace(OPTIONS, overwrite=True))
-        assert contents(out) == undisturbed
-    assert step > 15
 
 
 @pytest.fixture
