@@ -285,8 +285,11 @@ def make(batch=8):
 SCRIPT = """
 import os
 FRAMEWORKS = ("jax",)
-with open(os.path.expanduser("~/ran"), "a") as file:
-    file.write("once\\n")
+try:
+    with open(os.path.expanduser("~/ran"), "a") as file:
+        file.write("once\\n")
+except OSError:
+    raise SystemExit(1) from None
 """
 
 

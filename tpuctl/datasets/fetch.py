@@ -173,8 +173,9 @@ def _finish(storage: Storage, arriving: _Arriving) -> Shard:
         with translated_write_errors(arriving.part):
             crc32c = crc32c_of(arriving.part)
         if crc32c == arriving.shard.crc32c:
-            publish(arriving.part, arriving.final)
+            # First, because nobody looks for it once the shard has its name.
             arriving.pieces.unlink(missing_ok=True)
+            publish(arriving.part, arriving.final)
             return arriving.shard
     arriving.part.unlink(missing_ok=True)
     arriving.pieces.unlink(missing_ok=True)
