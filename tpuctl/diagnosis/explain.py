@@ -1,56 +1,39 @@
-"""The catalogue of known failures, and finding them in the text of an error or a log."""
+"""Find known failures in the text of an error or a log, and which worker of a log failed first."""
 
-import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
 
+from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures
+from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
+from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome, Status
 
-_FILE = Path(__file__).parent / "data" / "failures.json"
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Quotes differ between versions and shells, so they never take part in a match.
-_QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
-_ENDS_A_NAME = re.compile(r"\w'$")
-_NAME_ENDS = re.compile(r"(?!\w|[.-]\w)")
-# How far apart the pieces of a pattern may be: a wrapped message, not two unrelated ones.
-_GAP = 400
-# The overlap is longer than any pattern with its gaps, so that no match is cut in two.
-_PIECE, _OVERLAP = 1 << 22, 1 << 13
-_LONGEST_CODE = 40
+# A window of lines is searched at once; what it keeps is longer than any match.
+_WINDOW, _KEPT = 1 << 20, 1 << 13
+# All windows together: a log of a thousand workers is searched in smaller ones.
+_ALL_WINDOWS = 8 << 20
+_SNIFFED_LINES, _LABELLED = 400, 0.3
+# How far from a match its conditions are looked for, and how many matches are tried for them.
+_NEAR, _TRIES = 3000, 50
+_LONGEST_CODE = 60
+_LONGEST_QUOTE = 300
+_TIME_IS_AT_MOST = 200
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A known failure; the texts of an `umbrella` only wrap the message with the cause."""
+class Here:
+    """What is known of the machine that a text comes from: its runtime and its packages."""
 
-    code: str
-    title: str
-    texts: tuple[str, ...]
-    cause: str
-    fix: str
-    fix_command: str | None
-    severity: str
-    source: str
-    confidence: str
-    umbrella: bool = False
-
-
-@cache
-def failures() -> dict[str, Failure]:
-    """Load every failure by its code, in the catalogue's order."""
-    entries = json.loads(_FILE.read_text(encoding="utf-8"))["failures"]
-    return {
-        entry["code"]: Failure(**{**entry, "texts": tuple(entry["texts"])}) for entry in entries
-    }
+    runtime: str
+    packages: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Match:
-    """A failure that was found in a text, with the words that matched."""
+    """A failure that was found in a text, with the words that matched and their named parts."""
 
     code: str
     title: str
@@ -59,8 +42,35 @@ class Match:
     fix_command: str | None
     confidence: str
     source: str
+    family: str
     matched: str
-    position: int
+    parts: Mapping[str, str]
+    line: int
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """The first failure of one worker."""
+
+    worker: str
+    code: str
+    title: str
+    line: int
+    time: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerLog:
+    """What happened in a log of several workers: who failed first, and what followed.
+
+    `suspect` is a process that the others name as failed, but whose own failure is not in the log.
+    """
+
+    workers: int
+    first: WorkerFailure
+    followed: tuple[WorkerFailure, ...]
+    suspect: str | None
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class Explanation(Outcome):
 
     matches: tuple[Match, ...]
     characters: int
+    log: WorkerLog | None = None
 
     @property
     def status(self) -> Status:
@@ -81,8 +92,67 @@ class Explanation(Outcome):
         return 0 if self.matches else 1
 
 
-def explain(text: str) -> Explanation:
-    """Find every known failure in a text: the longest match first, umbrellas last.
+@dataclass
+class _Hit:
+    failure: Failure
+    pattern: Pattern
+    found: Found
+    line: int
+    time: tuple[str, str] | None
+    text: str
+
+
+@dataclass
+class _Reader:
+    """Searches the lines of one worker as they come, and remembers hits, never lines."""
+
+    lines: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    size: int = 0
+    best: dict[str, _Hit] = field(default_factory=dict)
+    first: dict[str, _Hit] = field(default_factory=dict)
+
+    def add(self, number: int, line: str) -> None:
+        """Take a line, or more of the line with the same number."""
+        if self.numbers and self.numbers[-1] == number:
+            self.lines[-1] += line
+        else:
+            self.lines.append(line)
+            self.numbers.append(number)
+        self.size += len(line) + 1
+
+    def search(self) -> None:
+        """Search the window, and keep its end for what a match may begin in."""
+        words = tokens("\n".join(self.lines))
+        plain = None
+        for failure, pattern in candidates(words):
+            plain = plain or Plain(self.lines)
+            if found := _find(plain, failure, pattern):
+                self._remember(plain, failure, pattern, found)
+        keep, size = len(self.lines), 0
+        while keep and size < _KEPT:
+            keep -= 1
+            size += len(self.lines[keep]) + 1
+        self.lines = [line[-_KEPT:] for line in self.lines[keep:]]
+        self.numbers = self.numbers[keep:]
+        self.size = 0
+
+    def _remember(self, plain: Plain, failure: Failure, pattern: Pattern, found: Found) -> None:
+        at = plain.line_at(found.start)
+        before = range(at, max(-1, at - _TIME_IS_AT_MOST), -1)
+        time = next((t for index in before if (t := time_in(self.lines[index]))), None)
+        line = plain.text[found.start : found.start + _LONGEST_QUOTE]
+        hit = _Hit(failure, pattern, found, self.numbers[at], time, line)
+        best = self.best.get(failure.code)
+        if not best or pattern.weight > best.pattern.weight:
+            self.best[failure.code] = hit
+        first = self.first.get(failure.code)
+        if not first or hit.line < first.line:
+            self.first[failure.code] = hit
+
+
+def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Explanation:
+    """Find every known failure in a text: causes first, what only wraps or follows them later.
 
     Raises InvalidInputError for an empty text.
     """
@@ -93,78 +163,161 @@ def explain(text: str) -> Explanation:
         )
     code = text.strip() if len(text) < _LONGEST_CODE else ""
     if known := failures().get(code.upper()) or failures().get(code.lower()):
-        return Explanation((_match(known, known.code, 0),), len(text))
-    best: dict[str, tuple[int, int, str]] = {}
-    # In pieces that overlap, so that a log of any length needs the memory of one piece.
-    for start in range(0, len(text), _PIECE):
-        for code, hit in _hits(text[start : start + _PIECE + _OVERLAP]):
-            if code not in best or hit[0] > best[code][0]:
-                best[code] = (hit[0], start + hit[1], hit[2])
-    ranked = sorted(
-        ((failures()[code], hit) for code, hit in best.items()),
-        key=lambda pair: (pair[0].umbrella, -pair[1][0], pair[1][1]),
-    )
-    return Explanation(
-        tuple(_match(failure, words, at) for failure, (_, at, words) in ranked), len(text)
-    )
+        match = _match(known, here() if known.on or known.packages else None)
+        return Explanation((match,), len(text))
+    return explain_logs({"": [text]}, here=here)
 
 
-def _hits(text: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    clean = _plain(text)
-    for failure in failures().values():
-        for words in failure.texts:
-            if hit := _search(clean, words):
-                yield failure.code, hit
+def explain_logs(
+    logs: Mapping[str, Iterable[str]], *, here: Callable[[], Here | None] = lambda: None
+) -> Explanation:
+    """Find every known failure in logs, which come in pieces; several are those of workers."""
+    readers: dict[str, _Reader] = {}
+    size = 0
+
+    def counted(pieces: Iterable[str]) -> Iterable[str]:
+        nonlocal size
+        for piece in pieces:
+            size += len(piece)
+            yield piece
+
+    for name, pieces in logs.items():
+        _read(counted(pieces), readers, name if len(logs) > 1 else None)
+    best: dict[str, _Hit] = {}
+    for hit in chain.from_iterable(reader.best.values() for reader in readers.values()):
+        known = best.get(hit.failure.code)
+        if not known or hit.pattern.weight > known.pattern.weight:
+            best[hit.failure.code] = hit
+    log = _worker_log(readers, separate=len(logs) > 1)
+    machine = here() if any(h.failure.on or h.failure.packages for h in best.values()) else None
+    hits = sorted(best.values(), key=lambda hit: _rank(hit, log, machine))
+    if any(hit.failure.kind not in ("unsure", "warning") for hit in hits):
+        hits = [hit for hit in hits if hit.failure.kind != "unsure"]
+    matches = tuple(_match(hit.failure, machine, hit) for hit in hits)
+    return Explanation(matches, size, log)
 
 
-def _match(failure: Failure, words: str, position: int) -> Match:
-    return Match(
-        code=failure.code,
-        title=failure.title,
-        cause=failure.cause,
-        fix=failure.fix,
-        fix_command=failure.fix_command,
-        confidence=failure.confidence,
-        source=failure.source,
-        matched=words,
-        position=position,
-    )
+def _read(pieces: Iterable[str], readers: dict[str, _Reader], name: str | None) -> None:
+    lines = split_lines(pieces)
+    sniffed = list(islice(lines, _SNIFFED_LINES))
+    labels = Counter(worker_of(line)[0] for _, line in sniffed)
+    labelled = 1 - labels.pop(None, 0) / max(1, len(sniffed))
+    by_worker = name is None and len(labels) > 1 and labelled >= _LABELLED
+    size, last = 0, 0
+    for number, line in chain(sniffed, lines):
+        # A line that goes on in the next piece has said its worker already.
+        if number != last:
+            label, line = worker_of(line)
+            worker = (label or "") if by_worker else (name or "")
+            last = number
+        reader = readers.get(worker) or readers.setdefault(worker, _Reader())
+        reader.add(number, line)
+        size += len(line) + 1
+        if reader.size >= _WINDOW or size >= _ALL_WINDOWS:
+            for each in [reader] if reader.size >= _WINDOW else readers.values():
+                size -= each.size
+                each.search()
+    for reader in readers.values():
+        if reader.size:
+            reader.search()
 
 
-def _plain(text: str) -> str:
-    """Normalize to one lower-case line: logs are wrapped, coloured and quoted in many ways."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    return " ".join(text.translate(_QUOTES).lower().split())
+def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
+    """Return the first match whose surroundings fulfil the conditions of the failure."""
+    for found in islice(pattern.find(plain), _TRIES):
+        low, high = max(0, found.start - _NEAR), found.end + _NEAR
 
+        def near(words: str, low: int = low, high: int = high) -> bool:
+            return next(condition(words).find(plain, low, high), None) is not None
 
-@cache
-def _pieces(words: str) -> tuple[str, ...]:
-    return tuple(piece.strip() for piece in _plain(words).split("…"))
-
-
-def _search(text: str, words: str) -> tuple[int, int, str] | None:
-    """Find the pieces of a pattern in order and close together: weight, position, words."""
-    pieces = _pieces(words)
-    weight = sum(map(len, pieces))
-    rarest = max(pieces, key=len)
-    if rarest not in text:
-        return None
-    start = text.find(pieces[0])
-    while start >= 0:
-        end = _follow(text, start + len(pieces[0]), pieces[1:])
-        # A longer name must not match a pattern that ends in a quoted name.
-        if end and (not _ENDS_A_NAME.search(words) or _NAME_ENDS.match(text, end)):
-            return weight, start, words
-        start = text.find(pieces[0], start + 1)
+        if failure.only_if and not any(map(near, failure.only_if)):
+            continue
+        if not any(map(near, failure.not_if)):
+            return found
     return None
 
 
-def _follow(text: str, end: int, pieces: tuple[str, ...]) -> int | None:
-    """Return where the last piece ends; None if one is missing."""
-    for piece in pieces:
-        at = text.find(piece, end, end + _GAP + len(piece))
-        if at < 0:
-            return None
-        end = at + len(piece)
-    return end
+def _rank(hit: _Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:
+    is_first = log is not None and log.first.code == hit.failure.code
+    return (
+        not is_first,
+        KINDS.index(hit.failure.kind),
+        not (machine and _at(hit.failure, machine)),
+        -hit.pattern.weight,
+        hit.line,
+    )
+
+
+def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
+    """Return what the failure says of this runtime."""
+    names = (name for name in failure.on if machine.runtime.startswith(name))
+    return failure.on[name] if (name := next(names, None)) else {}
+
+
+def _match(failure: Failure, machine: Here | None, hit: _Hit | None = None) -> Match:
+    parts = hit.found.parts if hit else {}
+    said = [failure.cause]
+    if failure.detail and set(condition(failure.detail).names) <= parts.keys():
+        said.append(failure.detail.format_map(parts))
+    here = _at(failure, machine) if machine else {}
+    installed = machine.packages if machine else {}
+    versions = [f"{name} {installed[name]}" for name in failure.packages if name in installed]
+    if versions:
+        said.append(f"Installed here: {', '.join(versions)}.")
+    return Match(
+        code=failure.code,
+        title=failure.title,
+        cause=" ".join(said),
+        fix=here.get("fix", failure.fix),
+        fix_command=here.get("fix_command", failure.fix_command),
+        confidence=failure.confidence,
+        source=failure.source,
+        family=failure.family,
+        matched=hit.pattern.words if hit else failure.code,
+        parts=parts,
+        line=hit.line if hit else 0,
+    )
+
+
+def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog | None:
+    """Say who failed first: by time stamps if there are any, by lines in one log otherwise."""
+    named = {name: reader for name, reader in readers.items() if name}
+    if len(named) < 2:
+        return None
+    roots = {name: _root(reader) for name, reader in named.items()}
+    failed = {name: hit for name, hit in roots.items() if hit}
+    if not failed:
+        return None
+    timed = all(hit.time for hit in failed.values())
+
+    def order(item: tuple[str, _Hit]) -> tuple[object, ...]:
+        hit = item[1]
+        follows = hit.failure.kind != "cause"
+        when = hit.time if timed else ()
+        return (follows, when, 0 if separate else hit.line, item[0])
+
+    first, *others = sorted(failed.items(), key=order)
+    suspect = None
+    if first[1].failure.kind == "consequence":
+        suspect = first[1].found.parts.get("task")
+        suspect = suspect and suspect.rpartition("task:")[2]
+    return WorkerLog(
+        len(named),
+        _worker_failure(*first),
+        tuple(_worker_failure(*other) for other in others),
+        suspect,
+    )
+
+
+def _root(reader: _Reader) -> _Hit | None:
+    """Return what explains a worker's failure best: its first cause, or what it followed."""
+    kinds = ("cause", "consequence", "wrapper")
+    hits = [hit for hit in reader.first.values() if hit.failure.kind in kinds]
+    return min(hits, key=lambda hit: (kinds.index(hit.failure.kind), hit.line), default=None)
+
+
+def _worker_failure(name: str, hit: _Hit) -> WorkerFailure:
+    time = " ".join(hit.time) if hit.time else None
+    return WorkerFailure(name, hit.failure.code, hit.failure.title, hit.line, time, hit.text)
+
+

@@ -1,0 +1,100 @@
+"""The catalogue of known failures: one data file per family, and an index by rare words."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tpuctl.diagnosis.patterns import Pattern
+
+_FOLDER = Path(__file__).parent / "data" / "failures"
+KINDS = ("cause", "consequence", "wrapper", "unsure", "warning")
+"""From what explains most to what explains least.
+
+A `consequence` follows the failure of another process, a `wrapper` only surrounds the message with
+the cause, `unsure` names a family if nothing better matches, a `warning` is usually harmless.
+"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A known failure; `README.md` beside the data files says what each field means."""
+
+    code: str
+    title: str
+    patterns: tuple[str, ...]
+    cause: str
+    fix: str
+    fix_command: str | None
+    severity: str
+    confidence: str
+    sources: Mapping[str, str]
+    family: str
+    kind: str = "cause"
+    not_if: tuple[str, ...] = ()
+    only_if: tuple[str, ...] = ()
+    detail: str | None = None
+    packages: tuple[str, ...] = ()
+    on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Where this failure is described."""
+        return "; ".join(self.sources)
+
+
+@cache
+def families() -> dict[str, str]:
+    """Return what each family of failures is about, by its name."""
+    return {name: document["about"] for name, document in _documents().items()}
+
+
+@cache
+def failures() -> dict[str, Failure]:
+    """Load every failure by its code, family by family."""
+    return {
+        entry["code"]: _failure(entry, name)
+        for name, document in _documents().items()
+        for entry in document["failures"]
+    }
+
+
+@cache
+def patterns_by_anchor() -> dict[str, list[tuple[Failure, Pattern]]]:
+    """Index every pattern by the word that a text needs most to match it."""
+    index: dict[str, list[tuple[Failure, Pattern]]] = defaultdict(list)
+    for failure in failures().values():
+        for words in failure.patterns:
+            pattern = Pattern(words)
+            index[pattern.anchor].append((failure, pattern))
+    return dict(index)
+
+
+def candidates(words: set[str]) -> Iterator[tuple[Failure, Pattern]]:
+    """Yield the patterns that a text with these words may match."""
+    index = patterns_by_anchor()
+    for anchor in words & index.keys():
+        for failure, pattern in index[anchor]:
+            if pattern.needs <= words:
+                yield failure, pattern
+
+
+@cache
+def condition(words: str) -> Pattern:
+    """Return the pattern of a `not_if` or `only_if`."""
+    return Pattern(words)
+
+
+@cache
+def _documents() -> dict[str, Any]:
+    files = sorted(_FOLDER.glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+def _failure(entry: dict[str, Any], family: str) -> Failure:
+    lists = ("patterns", "not_if", "only_if", "packages")
+    tuples = {key: tuple(entry[key]) for key in lists if key in entry}
+    return Failure(**{**entry, **tuples, "family": family})

@@ -1,0 +1,120 @@
+"""Text to explain: files, streams and notebooks in pieces, lines by worker, time stamps."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tpuctl.errors import InvalidInputError
+
+_PIECE = 1 << 20
+_LARGEST_NOTEBOOK = 256 << 20
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][AB0])")
+# `tpuctl logs`, torchrun, xla_dist, Ray and vLLM, `kubectl logs --prefix`, "worker 3: ".
+_WORKER = re.compile(
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +[\d.]+ )?(?:"
+    r"\[ *(?:worker[ -]?|rank|host[ -]?)?(?P<number>\d{1,5})\]:? "
+    r"|(?P<several>(?:all \d+|\d+ of \d+) workers(?: \([^)\n]{1,80}\))?): "
+    r"|(?:worker|host|w)[ -]?(?P<named>\d{1,5}): "
+    r"|\[(?P<pod>pod/[^\]\n]{1,120})\] "
+    r"|\((?P<actor>[A-Za-z_]\w{0,60}(?: [A-Z]{1,3}\d{1,3})? pid=\d+(?:, ip=[\d.]+)?)\) ?)"
+)
+# What a logger writes before each line of a message of several lines.
+_LOGGER = re.compile(r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[\S{1,80}\] ?")
+_TIME = re.compile(
+    r"\b[IWEF](?P<day>\d{4}) (?P<absl>\d\d:\d\d:\d\d(?:\.\d+)?)"
+    r"|(?:\d{4}-)?(?P<date>\d\d-\d\d)[ T](?P<iso>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
+)
+
+
+def read_pieces(stream: BinaryIO) -> Iterator[str]:
+    """Decode a stream piece by piece; bytes that are not text become a replacement character."""
+    first = stream.read(_PIECE)
+    coding = "utf-16" if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
+    decoder = codecs.getincrementaldecoder(coding)(errors="replace")
+    while first:
+        yield decoder.decode(first)
+        first = stream.read(_PIECE)
+    yield decoder.decode(b"", final=True)
+
+
+def read_file(path: Path) -> Iterator[str]:
+    """Read a log in pieces, or the error outputs of a notebook."""
+    if path.suffix == ".ipynb":
+        yield notebook_errors(path)
+        return
+    with path.open("rb") as stream:
+        yield from read_pieces(stream)
+
+
+def notebook_errors(path: Path) -> str:
+    """Return what a notebook's cells printed to stderr and the errors that ended them.
+
+    Raises InvalidInputError if the file is not a notebook.
+    """
+    if path.stat().st_size > _LARGEST_NOTEBOOK:
+        raise InvalidInputError(
+            f"Could not read the notebook {path}: it is larger than {_LARGEST_NOTEBOOK >> 20} MiB.",
+            hint="Save it without images, or copy the error into a text file.",
+        )
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        outputs = [out for cell in cells for out in cell.get("outputs", ())]
+        return "\n".join(text for out in outputs if (text := _error_text(out)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInputError(
+            f"Could not read the notebook {path}: it is not a notebook of format 4.",
+            hint=f"Copy the error into a text file and run: tpuctl explain {path.stem}.txt",
+        ) from error
+
+
+def _error_text(output: dict[str, object]) -> str:
+    kind = output.get("output_type")
+    if kind == "error":
+        trace = output.get("traceback") or ()
+        last = f"{output.get('ename')}: {output.get('evalue')}"
+        return "\n".join([*map(str, trace if isinstance(trace, list) else ()), last])
+    # A cell that starts a program with `!` has its errors in stdout.
+    text = output.get("text") if kind == "stream" else ""
+    return "".join(map(str, text)) if isinstance(text, list) else str(text or "")
+
+
+def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers, without escape sequences; a long line comes in parts."""
+    number, rest = 1, ""
+    for piece in pieces:
+        text = rest + piece
+        # An escape sequence, or \r\n, may go on in the next piece.
+        cut = text.rfind("\x1b", -300)
+        rest = text[cut:] if cut >= 0 else "\r" * text.endswith("\r")
+        text = text[: len(text) - len(rest)]
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if "\x1b" in text:
+            text = _ESCAPES.sub("", text)
+        *lines, last = text.split("\n")
+        for line in lines:
+            yield number, line
+            number += 1
+        yield number, last
+    yield number, _ESCAPES.sub("", rest)
+
+
+def worker_of(line: str) -> tuple[str | None, str]:
+    """Split a line into the worker that printed it, if it says so, and the rest."""
+    found = _WORKER.match(line)
+    if not found:
+        return None, line
+    name = next(group for group in found.groups() if group)
+    return name, _LOGGER.sub("", line[found.end() :], 1)
+
+
+def time_in(line: str) -> tuple[str, str] | None:
+    """Return the day (MM-DD) and the time in a line's time stamp."""
+    found = _TIME.search(line[:200])
+    if not found:
+        return None
+    day = found["date"] or f"{found['day'][:2]}-{found['day'][2:]}"
+    return day, (found["iso"] or found["absl"]).replace(",", ".")

@@ -1,0 +1,164 @@
+"""Patterns of the catalogue: literal words, `…` for anything near, `{name}` for a named part.
+
+`{name}` is one word, `{name+}` up to a dozen. A pattern is matched from left to right without going
+back, so that the time for a text grows with its length only.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+# Quotes differ between versions and shells, so they never take part in a match.
+_QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
+_GAP = re.compile(r"…|\{(\w+\+?)\}")
+_TOKEN = re.compile(r"\w{3,}")
+_NAME_GOES_ON = re.compile(r"\w|[.-]\w")
+_FIRST_WORD, _LAST_WORD = re.compile(r"\S{1,120}"), re.compile(r"\S{1,120}$")
+_AROUND_A_WORD = ".,;:!?()[]<>"
+# How far apart the pieces of a pattern may be: a wrapped message, not two unrelated ones.
+_FAR, _WORD = 400, 120
+
+
+class Found(NamedTuple):
+    """Where a pattern matched in a text's plain form, and its named parts."""
+
+    start: int
+    end: int
+    parts: dict[str, str]
+
+
+class Plain:
+    """Lines as one line of single spaces without quotes: logs are wrapped and quoted variously."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        rows = (" ".join(line.translate(_QUOTES).split()) for line in lines)
+        kept = [(index, row) for index, row in enumerate(rows) if row]
+        self.text = " ".join(row for _, row in kept)
+        lower = self.text.lower()
+        # Lower-casing lengthens a few letters; positions must stay the same in both.
+        self.lower = lower if len(lower) == len(self.text) else self.text.translate(_ASCII_LOWER)
+        self._lines = [index for index, _ in kept]
+        self._starts = list(accumulate((len(row) + 1 for _, row in kept), initial=0))
+
+    def line_at(self, position: int) -> int:
+        """Return the index of the line that holds a position."""
+        return self._lines[bisect_right(self._starts, position) - 1]
+
+
+_ASCII_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+
+def tokens(text: str) -> set[str]:
+    """Return the lower-case words of a text, by which patterns are excluded before a search."""
+    return set(_TOKEN.findall(text.lower()))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One text of a failure."""
+
+    words: str
+
+    @cached_property
+    def _split(self) -> list[str | None]:
+        return _GAP.split(self.words)
+
+    @cached_property
+    def _pieces(self) -> tuple[str, ...]:
+        literals = (part or "" for part in self._split[::2])
+        return tuple(_plain(piece) for piece in literals)
+
+    @cached_property
+    def _gaps(self) -> tuple[str | None, ...]:
+        return tuple(self._split[1::2])
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parts."""
+        return tuple(gap.rstrip("+") for gap in self._gaps if gap)
+
+    @cached_property
+    def weight(self) -> int:
+        """How much a match says: the number of literal characters."""
+        return sum(map(len, self._pieces))
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """Words that every text with this pattern contains as they stand."""
+        found: set[str] = set()
+        literals = [part or "" for part in self._split[::2]]
+        for index, literal in enumerate(literals):
+            for token in _TOKEN.finditer(literal.lower()):
+                before, after = literal[: token.start()][-1:], literal[token.end() :][:1]
+                cut = (not before and index) or (not after and index < len(literals) - 1)
+                if not cut and not (before + after).translate(_QUOTES) != before + after:
+                    found.add(token[0])
+        return frozenset(found)
+
+    @cached_property
+    def anchor(self) -> str:
+        """The needed word that is likely to be the rarest; empty if there is none."""
+        return max(self.needs, key=lambda word: (len(word), word), default="")
+
+    def find(self, plain: Plain, start: int = 0, end: int | None = None) -> Iterator[Found]:
+        """Yield the matches that begin between two positions."""
+        head = self._pieces[0] or self._pieces[1]
+        at = plain.lower.find(head, start, end)
+        while at >= 0:
+            if found := self._match(plain, at):
+                yield found
+            at = plain.lower.find(head, at + 1, end)
+
+    def _match(self, plain: Plain, at: int) -> Found | None:
+        text, parts, index, begin = plain.lower, {}, 1, at
+        end = at + len(self._pieces[0])
+        if not self._pieces[0]:  # a named part comes first
+            word = _LAST_WORD.search(plain.text, max(0, at - _WORD), at)
+            if not word:
+                return None
+            parts[self.names[0]], begin = word[0], word.start()
+            index, end = 2, at + len(self._pieces[1])
+        elif self._pieces[0][0].isalnum() and at and text[at - 1].isalnum():
+            return None
+        for gap, piece in zip(self._gaps[index - 1 :], self._pieces[index:], strict=True):
+            here = self._reach(plain, end, gap, piece)
+            if not here:
+                return None
+            if gap:
+                parts[gap.rstrip("+")] = here[0].strip(_AROUND_A_WORD)
+            end = here[1]
+        if self._goes_on(text, end):
+            return None
+        return Found(begin, end, parts)
+
+    def _reach(self, plain: Plain, end: int, gap: str | None, piece: str) -> tuple[str, int] | None:
+        """Return what fills a gap, and where the piece after it ends."""
+        if not piece and gap:
+            word = _FIRST_WORD.match(plain.text, end + (plain.text[end : end + 1] == " "))
+            return (word[0], word.end()) if word else None
+        at = plain.lower.find(piece, end, end + (_WORD if gap else _FAR) + len(piece))
+        if at < 0:
+            return None
+        filling = plain.text[end:at].strip()
+        if gap and (not filling or (not gap.endswith("+") and " " in filling)):
+            return None
+        return filling, at + len(piece)
+
+    def _goes_on(self, text: str, end: int) -> bool:
+        """Whether a longer word follows than the pattern's last one."""
+        last = self.words[-1]
+        if last == "'":
+            return bool(_NAME_GOES_ON.match(text, end))
+        return (last.isalnum() or last == "_") and text[end : end + 1].isalnum()
+
+
+def _plain(words: str) -> str:
+    """Normalize a literal like a text; the spaces at its ends stay, they separate words."""
+    plain = " ".join(words.translate(_QUOTES).lower().split())
+    if not plain:
+        return ""
+    return " " * words[:1].isspace() + plain + " " * words[-1:].isspace()
