@@ -13,7 +13,7 @@ import tpuctl
 from tests.conftest import Tpuctl
 from tests.machines import chips, diagnosed
 from tpuctl.cli.contents import CONTENTS
-from tpuctl.diagnosis.explain import failures
+from tpuctl.diagnosis.catalogue import failures
 from tpuctl.reporters import machine as report
 from tpuctl.reporters.machine import diagnosis_card as card
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from os import PathLike
 
     from tpuctl.api.display import Report
@@ -46,18 +47,45 @@ def doctor(
 
 
 def explain(*text: str) -> Explanation:
-    """Find known failures in an error message, a code such as F05, or the file with that name."""
-    from tpuctl.diagnosis.explain import explain as explain_text
+    """Find known failures in an error message, a code such as F05, or in logs; `-` is stdin.
 
-    words = " ".join(text)
-    if len(text) == 1 and _is_file(words):
-        words = Path(words).read_text(encoding="utf-8", errors="replace")
-    elif not words.strip():
-        raise UsageError(
-            "There is no text to explain.",
-            hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
-        )
-    return explain_text(words)
+    The names of several files are the logs of several workers. Of a notebook (`.ipynb`), the
+    errors in its outputs are read.
+
+    Raises NotFoundError if a log of that name is missing, UsageError if there is no text.
+    """
+    from tpuctl.diagnosis.explain import explain as explain_text, explain_logs
+    from tpuctl.diagnosis.here import this_machine
+    from tpuctl.diagnosis.log_text import looks_like_file, read_file
+
+    words = tuple(word for word in text if word.strip())
+    if not words:
+        raise _nothing_to_explain()
+    if all(word == "-" or _is_file(word) for word in words):
+        logs = {word: _standard_input() if word == "-" else read_file(Path(word)) for word in words}
+        return explain_logs(logs, here=this_machine)
+    if all(word == "-" or _is_file(word) or looks_like_file(word) for word in words):
+        missing = next(word for word in words if word != "-" and not _is_file(word))
+        raise NotFoundError(f"{missing} does not exist.", hint="Pass a log, or the error itself.")
+    return explain_text(" ".join(words), here=this_machine)
+
+
+def _standard_input() -> Iterator[str]:
+    from tpuctl.diagnosis.log_text import read_pieces
+
+    is_empty = True
+    for piece in read_pieces(sys.stdin.buffer) if sys.stdin else ():
+        is_empty = is_empty and not piece.strip()
+        yield piece
+    if is_empty:
+        raise _nothing_to_explain()
+
+
+def _nothing_to_explain() -> UsageError:
+    return UsageError(
+        "There is no text to explain.",
+        hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
+    )
 
 
 def _is_file(word: str) -> bool:

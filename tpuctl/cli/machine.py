@@ -26,7 +26,10 @@ Record = Annotated[
 Replay = Annotated[Path | None, Option(metavar="FILE", help="Diagnose a recorded machine instead.")]
 Text = Annotated[
     list[str] | None,
-    Argument(metavar="[TEXT...]", help="An error, a code or a log file. Default: stdin."),
+    Argument(
+        metavar="[TEXT|CODE|FILE|-]...",
+        help="An error, a code, logs or notebooks. - is stdin, the default.",
+    ),
 ]
 Type = Annotated[
     str | None, Argument(metavar="[TYPE]", help="Type such as v5e-8, v4-32 or tpu7x-8.")
@@ -61,16 +64,15 @@ def explain(text: Text = None) -> None:
 
     Examples:
         tpuctl explain "libtpu.so already in use by process with pid 7"
-        tpuctl explain train.log
+        tpuctl logs my-tpu | tpuctl explain
+        tpuctl explain worker-0.log worker-1.log notebook.ipynb
         tpuctl explain F05
     """
-    output.show(tpuctl.explain(*(text or [_piped()])), report.render_explanation)
+    output.show(tpuctl.explain(*(text or _piped())), report.render_explanation)
 
 
-def _piped() -> str:
-    if sys.stdin is None or sys.stdin.isatty():
-        return ""
-    return sys.stdin.buffer.read().decode(errors="replace")
+def _piped() -> list[str]:
+    return [] if sys.stdin is None or sys.stdin.isatty() else ["-"]
 
 
 def types(accelerator_type: Type = None) -> None:

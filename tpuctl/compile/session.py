@@ -93,6 +93,6 @@ def missing(module: str, python: tuple[int, int]) -> MissingExtraError:
 def explained(error: Exception) -> Exception:
     """Add a hint from the catalogue of failures to an error of the compiler or of tracing."""
     matches = explain(str(error)).matches if isinstance(error, TpuctlError) else ()
-    if isinstance(error, TpuctlError) and matches:
+    if isinstance(error, TpuctlError) and matches and matches[0].confidence != "low":
         error.hint = f"{matches[0].title} ({matches[0].code}): {matches[0].fix}"
     return error

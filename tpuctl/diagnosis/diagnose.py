@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuctl.diagnosis import check_environment as environment
 from tpuctl.diagnosis import check_hardware as hardware
 from tpuctl.diagnosis import check_packages as packages
-from tpuctl.diagnosis.explain import failures
+from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.report import Answers, Diagnosis, Finding, MachineView, Problem
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.runtime.detect import detect
@@ -26,7 +26,7 @@ from tpuctl.training.choose import (
     choose_strategy,
 )
 
-# By the code of the failure that each check detects; `failures.json` describes the failures.
+# By the code of the failure that each check detects; `data/failures` describes the failures.
 CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F01": hardware.lock_held,
     "F02": hardware.foreign_lockfile,

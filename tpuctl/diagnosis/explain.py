@@ -319,5 +319,3 @@ def _root(reader: _Reader) -> _Hit | None:
 def _worker_failure(name: str, hit: _Hit) -> WorkerFailure:
     time = " ".join(hit.time) if hit.time else None
     return WorkerFailure(name, hit.failure.code, hit.failure.title, hit.line, time, hit.text)
-
-

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from tpuctl.errors import InvalidInputError
 
+_LOG_NAME = re.compile(r"[^\s\0]+\.(?:log|txt|out|err|ipynb)")
 _PIECE = 1 << 20
 _LARGEST_NOTEBOOK = 256 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][AB0])")
@@ -27,6 +28,11 @@ _TIME = re.compile(
     r"\b[IWEF](?P<day>\d{4}) (?P<absl>\d\d:\d\d:\d\d(?:\.\d+)?)"
     r"|(?:\d{4}-)?(?P<date>\d\d-\d\d)[ T](?P<iso>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
 )
+
+
+def looks_like_file(word: str) -> bool:
+    """Whether a word is the name of a log or a notebook rather than an error."""
+    return len(word) < 256 and _LOG_NAME.fullmatch(word) is not None
 
 
 def read_pieces(stream: BinaryIO) -> Iterator[str]:

@@ -90,12 +90,12 @@ class Pattern:
     def needs(self) -> frozenset[str]:
         """Words that every text with this pattern contains as they stand."""
         found: set[str] = set()
+        gaps = (None, *self._gaps, None)
         literals = [part or "" for part in self._split[::2]]
-        for index, literal in enumerate(literals):
+        for literal, gap, next_gap in zip(literals, gaps[:-1], gaps[1:], strict=True):
             for token in _TOKEN.finditer(literal.lower()):
-                before, after = literal[: token.start()][-1:], literal[token.end() :][:1]
-                cut = (not before and index) or (not after and index < len(literals) - 1)
-                if not cut and not (before + after).translate(_QUOTES) != before + after:
+                before, after = literal[: token.start()], literal[token.end() :]
+                if not (_is_cut(before[::-1], gap) or _is_cut(after, next_gap)):
                     found.add(token[0])
         return frozenset(found)
 
@@ -154,6 +154,12 @@ class Pattern:
         if last == "'":
             return bool(_NAME_GOES_ON.match(text, end))
         return (last.isalnum() or last == "_") and text[end : end + 1].isalnum()
+
+
+def _is_cut(beside: str, gap: str | None) -> bool:
+    """Whether a text may have a longer word: beside a named part, or beyond a quote in a word."""
+    rest = beside.translate(_QUOTES)
+    return gap is not None if not rest else rest != beside and rest[0].isalnum()
 
 
 def _plain(words: str) -> str:

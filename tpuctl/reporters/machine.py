@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tpuctl.diagnosis.explain import Explanation, Failure
+    from tpuctl.diagnosis.catalogue import Failure
+    from tpuctl.diagnosis.explain import Explanation, WorkerLog
     from tpuctl.diagnosis.report import Diagnosis, Problem
     from tpuctl.settings import Settings
 
@@ -236,19 +237,43 @@ def _trial_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "matrix test", test.error or f"{test.explanation} Largest errors: {errors}"
 
 
+_SHOWN_IN_FULL = 5
+
+
 def render_explanation(explanation: Explanation) -> RenderableType:
-    """Show each match with its cause, its fix and the command for it."""
+    """Show who failed first, the best matches with their causes and fixes, and the others."""
     if not explanation.matches:
         return "No known failure matches this text. To examine this machine: tpuctl doctor"
     parts: list[RenderableType] = []
-    for match in explanation.matches:
+    if explanation.log:
+        parts += [*_worker_log(explanation.log), ""]
+    for match in explanation.matches[:_SHOWN_IN_FULL]:
         lines = [layout.text(match.cause), layout.text(f"→ {match.fix}")]
         if match.fix_command:
             lines.append(layout.command(f"  {match.fix_command}"))
-        lines.append(layout.text(f"confidence {match.confidence}; {match.source}", "dim"))
+        where = f"line {match.line:,}; " if match.line else ""
+        lines.append(layout.text(f"{where}confidence {match.confidence}; {match.source}", "dim"))
         head = layout.text(f"{match.code}  ", "bold yellow").append(match.title, "bold")
         parts += [head, layout.indent(*lines), ""]
-    return layout.stack(*parts[:-1])
+    for match in explanation.matches[_SHOWN_IN_FULL:]:
+        parts.append(layout.text(f"also {match.code}, line {match.line:,}: {match.title}", "dim"))
+    return layout.stack(*(parts[:-1] if parts[-1] == "" else parts))
+
+
+def _worker_log(log: WorkerLog) -> Iterator[RenderableType]:
+    first = log.first
+    time = f" at {first.time}" if first.time else ""
+    head = f"{first.worker} failed first of {log.workers}{time}, line {first.line:,}: "
+    yield layout.text(head, "bold").append(f"{first.code} {first.title}")
+    yield layout.indent(layout.text(first.text, "dim"))
+    if log.suspect:
+        yield layout.text(f"The others name {log.suspect}; its own log is missing or shows nothing.")
+    by_code: dict[str, list[str]] = {}
+    for other in log.followed:
+        by_code.setdefault(f"{other.code} {other.title}", []).append(other.worker)
+    for what, workers in by_code.items():
+        names = ", ".join(workers[:8]) + (", …" if len(workers) > 8 else "")
+        yield layout.text(f"then {len(workers)} with {what} ({names})")
 
 
 def render_settings(settings: Settings) -> RenderableType:
@@ -262,29 +287,38 @@ def render_settings(settings: Settings) -> RenderableType:
 _FAILURES_HEAD = """\
 # Failures
 
-Every failure that `tpuctl doctor` and `tpuctl explain` know. `tpuctl explain CODE` prints one of
-them; `tpuctl explain < train.log` finds those that a log shows. In a text, … stands for anything.
+Every failure that `tpuctl doctor` and `tpuctl explain` know, by family. `tpuctl explain CODE`
+prints one of them; `tpuctl explain < train.log` finds those that a log shows. In a text, … stands
+for anything and {name} for a part that the answer repeats.
 
-This page is made from `tpuctl/diagnosis/data/failures.json` by `make golden`.
+How well the texts find failures in error messages that they were not written from is measured in
+`tests/test_explain_measure.py`; `tpuctl/diagnosis/data/failures/README.md` says how to add one.
+
+This page is made from `tpuctl/diagnosis/data/failures` by `make golden`.
 """
 
 
 def failures_page() -> str:
     """Write the page of the documentation that lists every failure in the catalogue."""
-    from tpuctl.diagnosis.explain import failures
+    from tpuctl.diagnosis.catalogue import failures, families
 
-    return "\n".join([_FAILURES_HEAD, *map(_failure, failures().values())])
+    parts = [_FAILURES_HEAD]
+    for family, about in families().items():
+        known = [failure for failure in failures().values() if failure.family == family]
+        parts += [f"## {about} (`{family}`)\n", *map(_failure, known)]
+    return "\n".join(parts)
 
 
 def _failure(failure: Failure) -> str:
     from tpuctl.diagnosis.diagnose import CHECKS
 
-    texts = "\n".join(f"- `` {text} ``" for text in failure.texts)
+    texts = "\n".join(f"- `` {text} ``" for text in failure.patterns)
     seen = "seen by `tpuctl doctor`" if failure.code in CHECKS else "known by its text"
     command = f"\n\n    {failure.fix_command}" if failure.fix_command else ""
+    sources = "; ".join(f"{address} ({date})" for address, date in failure.sources.items())
     return (
-        f"## {failure.code}: {failure.title}\n\n"
+        f"### {failure.code}: {failure.title}\n\n"
         f"{failure.severity}, {seen}\n\n{texts}\n\n"
         f"{failure.cause}\n\n**{failure.fix}**{command}\n\n"
-        f"Confidence {failure.confidence}. Source: {failure.source}.\n"
+        f"Confidence {failure.confidence}. Source: {sources}.\n"
     )
