@@ -90,12 +90,14 @@ class Pattern:
     def needs(self) -> frozenset[str]:
         """Words that every text with this pattern contains as they stand."""
         found: set[str] = set()
-        gaps = (None, *self._gaps, None)
         literals = [part or "" for part in self._split[::2]]
-        for literal, gap, next_gap in zip(literals, gaps[:-1], gaps[1:], strict=True):
+        for index, literal in enumerate(literals):
+            follows_part = index > 0 and self._gaps[index - 1] is not None
+            goes_on = index < len(self._gaps)
             for token in _TOKEN.finditer(literal.lower()):
-                before, after = literal[: token.start()], literal[token.end() :]
-                if not (_is_cut(before[::-1], gap) or _is_cut(after, next_gap)):
+                before, after = literal[: token.start()][::-1], literal[token.end() :]
+                # A word before `…` may be the beginning of a longer one, one after it is whole.
+                if not (_is_cut(before, follows_part) or _is_cut(after, goes_on)):
                     found.add(token[0])
         return frozenset(found)
 
@@ -156,10 +158,10 @@ class Pattern:
         return (last.isalnum() or last == "_") and text[end : end + 1].isalnum()
 
 
-def _is_cut(beside: str, gap: str | None) -> bool:
-    """Whether a text may have a longer word: beside a named part, or beyond a quote in a word."""
+def _is_cut(beside: str, may_go_on: bool) -> bool:
+    """Whether a text may have a longer word: at a gap, or beyond a quote within a word."""
     rest = beside.translate(_QUOTES)
-    return gap is not None if not rest else rest != beside and rest[0].isalnum()
+    return may_go_on if not rest else rest != beside and rest[0].isalnum()
 
 
 def _plain(words: str) -> str:
