@@ -76,7 +76,7 @@ def patterns_by_anchor() -> dict[str, list[tuple[Failure, Pattern]]]:
 def candidates(words: set[str]) -> Iterator[tuple[Failure, Pattern]]:
     """Yield the patterns that a text with these words may match."""
     index = patterns_by_anchor()
-    for anchor in words & index.keys():
+    for anchor in sorted(words & index.keys()):
         for failure, pattern in index[anchor]:
             if pattern.needs <= words:
                 yield failure, pattern

@@ -245,6 +245,7 @@ def _rank(hit: _Hit, log: WorkerLog | None, machine: Here | None) -> tuple[objec
         not (machine and _at(hit.failure, machine)),
         -hit.pattern.weight,
         hit.line,
+        hit.failure.code,
     )
 
 
