@@ -1,9 +1,11 @@
 """Error texts and logs: the failure that they show comes first."""
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import shared
+from tpuctl.diagnosis import catalogue
+from tpuctl.diagnosis.catalogue import KINDS, Failure, condition, failures, families
 from tpuctl.diagnosis.diagnose import CHECKS
-from tpuctl.diagnosis.explain import explain, failures
+from tpuctl.diagnosis.explain import explain
+from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.errors import InvalidInputError
 from tpuctl.reporters.machine import failures_page
 
@@ -24,25 +29,72 @@ def first(text: str) -> str | None:
     return next((match.code for match in explain(text).matches), None)
 
 
-def every_text() -> list[tuple[str, str]]:
-    return [(code, text) for code, known in failures().items() for text in known.texts]
+def example(pattern: str) -> str:
+    """Write a text that a pattern describes."""
+    several = re.sub(r"\{\w+\+\}", "one two", pattern)
+    return re.sub(r"\{\w+\}", "xyz7", several).replace("…", " x y ")
+
+
+def every_pattern() -> list[tuple[str, str]]:
+    return [(code, text) for code, known in failures().items() for text in known.patterns]
 
 
 def test_the_catalogue_is_complete_and_every_check_belongs_to_it() -> None:
-    numbered = [code for code in failures() if re.fullmatch(r"F\d\d", code)]
+    numbered = sorted(code for code in failures() if re.fullmatch(r"F\d\d", code))
     assert numbered == [f"F{number:02}" for number in range(1, 76)]
     assert set(CHECKS) <= set(failures())
+    assert len(failures()) >= 400
+
+
+def test_no_code_is_used_twice_and_every_family_says_what_it_is_about() -> None:
+    folder = Path(catalogue.__file__).parent / "data" / "failures"
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    codes = [entry["code"] for document in documents for entry in document["failures"]]
+    assert len(codes) == len(set(codes)) == len(failures())
+    assert set(families()) == {path.stem for path in folder.glob("*.json")}
+    assert all(families().values())
+
+
+def test_every_entry_is_well_formed() -> None:
     for known in failures().values():
-        assert known.texts
-        assert known.severity in ("blocking", "warning", "note")
-        assert known.confidence in ("high", "medium", "low")
-        assert known.cause.endswith(".")
-        assert known.fix.endswith(".")
+        check_entry(known)
 
 
-@pytest.mark.parametrize(("code", "text"), every_text())
-def test_every_text_is_explained_by_its_own_code_first(code: str, text: str) -> None:
-    assert first(f"E0101 12:00:00 something: {text.replace('…', ' x y ')} and more") == code
+def check_entry(known: Failure) -> None:
+    assert re.fullmatch(r"F\d\d|[a-z][a-z0-9_]+", known.code)
+    assert known.severity in ("blocking", "warning", "note")
+    assert known.confidence in ("high", "medium", "low")
+    assert known.kind in KINDS
+    assert known.title
+    assert not known.title.endswith(".")
+    assert known.cause.endswith(".")
+    assert known.fix.endswith(".")
+    assert known.patterns
+    assert known.sources
+    for address, day in known.sources.items():
+        assert address.strip() == address != ""
+        date.fromisoformat(day)
+    parts = {name for text in known.patterns for name in Pattern(text).names}
+    assert {name for text in known.details for name in condition(text).names} <= parts
+    assert all(set(change) <= {"fix", "fix_command"} for change in known.on.values())
+
+
+def test_every_pattern_can_be_searched_and_is_found_in_its_own_text() -> None:
+    users: dict[str, set[str]] = {}
+    for code, text in every_pattern():
+        assert len(Pattern(text).anchor) >= 3, (
+            f"{code}: no whole word that a text must have: {text}"
+        )
+        assert not re.search(r"[…}]\{|……", text), f"{code}: two gaps without a word: {text}"
+        users.setdefault(text, set()).add(code)
+    for code, text in every_pattern():
+        known = failures()[code]
+        context = example(known.only_if[0]) if known.only_if else ""
+        found = [
+            m.code for m in explain(f"E0101 12:00:00 x: {example(text)} and {context}").matches
+        ]
+        assert code in found or known.kind == "unsure", text
+        assert found[0] in users[text] or known.kind != "cause", text
 
 
 def facts(name: str, start: str, end: str) -> str:
@@ -98,6 +150,7 @@ SPELLINGS = {
     "Failed to recognize coordinator address 'local'": "F58",
     "ERROR: Could not find a version that satisfies the requirement libtpu==2.19.0": "F28",
     "NotFoundError: TPUs not found in the cluster.": "F31",
+    "Out of memory: Killed process 4242 (python)": "host_oom",
     "Quota limit TPUV5sLitepodPerProjectPerZoneForTPUAPI has been exceeded.": "quota_exceeded",
 }
 NO_FAILURES = (
@@ -105,7 +158,6 @@ NO_FAILURES = (
     "No module named tensorflow_hub",
     "No module named 'tensorflow.keras.wrappers'",
     "No module named tensorflow-datasets",
-    "Out of memory: Killed process 4242 (python)",
     "Your disk quota limit is 100 GB",
     "Failed to connect to localhost:6006",
     "Device or resource busy: '/mnt/disk'",

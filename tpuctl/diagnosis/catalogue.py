@@ -36,7 +36,7 @@ class Failure:
     kind: str = "cause"
     not_if: tuple[str, ...] = ()
     only_if: tuple[str, ...] = ()
-    detail: str | None = None
+    details: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -89,12 +89,18 @@ def condition(words: str) -> Pattern:
 
 
 @cache
+def named(detail: str) -> frozenset[str]:
+    """Return the parts that a sentence of `details` names."""
+    return frozenset(Pattern(detail).names)
+
+
+@cache
 def _documents() -> dict[str, Any]:
     files = sorted(_FOLDER.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
 
 def _failure(entry: dict[str, Any], family: str) -> Failure:
-    lists = ("patterns", "not_if", "only_if", "packages")
+    lists = ("patterns", "not_if", "only_if", "details", "packages")
     tuples = {key: tuple(entry[key]) for key in lists if key in entry}
     return Failure(**{**entry, **tuples, "family": family})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures
+from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures, named
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 from tpuctl.errors import InvalidInputError
@@ -258,8 +258,7 @@ def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
 def _match(failure: Failure, machine: Here | None, hit: _Hit | None = None) -> Match:
     parts = hit.found.parts if hit else {}
     said = [failure.cause]
-    if failure.detail and set(condition(failure.detail).names) <= parts.keys():
-        said.append(failure.detail.format_map(parts))
+    said += [d.format_map(parts) for d in failure.details if parts.keys() >= named(d)]
     here = _at(failure, machine) if machine else {}
     installed = machine.packages if machine else {}
     versions = [f"{name} {installed[name]}" for name in failure.packages if name in installed]

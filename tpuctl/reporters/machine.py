@@ -263,17 +263,21 @@ def render_explanation(explanation: Explanation) -> RenderableType:
 def _worker_log(log: WorkerLog) -> Iterator[RenderableType]:
     first = log.first
     time = f" at {first.time}" if first.time else ""
-    head = f"{first.worker} failed first of {log.workers}{time}, line {first.line:,}: "
+    head = f"{_worker(first.worker)} failed first of {log.workers}{time}, line {first.line:,}: "
     yield layout.text(head, "bold").append(f"{first.code} {first.title}")
     yield layout.indent(layout.text(first.text, "dim"))
     if log.suspect:
-        yield layout.text(f"The others name {log.suspect}; its own log is missing or shows nothing.")
+        yield layout.text(f"The others name {_worker(log.suspect)}; its own failure is not here.")
     by_code: dict[str, list[str]] = {}
     for other in log.followed:
         by_code.setdefault(f"{other.code} {other.title}", []).append(other.worker)
     for what, workers in by_code.items():
         names = ", ".join(workers[:8]) + (", …" if len(workers) > 8 else "")
         yield layout.text(f"then {len(workers)} with {what} ({names})")
+
+
+def _worker(name: str) -> str:
+    return f"worker {name}" if name.isdecimal() else name
 
 
 def render_settings(settings: Settings) -> RenderableType:
