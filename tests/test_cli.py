@@ -115,7 +115,10 @@ EXAMPLES = [pair for entry in CONTENTS for pair in examples_of((entry.name,), pr
 def test_every_example_in_a_help_screen_parses(command: str, line: str) -> None:
     if match := re.fullmatch(r'eval "\$\((.*)\)"', line):
         line = match[1]
-    program_name, *arguments = shlex.split(line.partition(" > ")[0])
+    *piped, line = line.partition(" > ")[0].split(" | ")
+    for before in piped:
+        parse(shlex.split(before)[1:])
+    program_name, *arguments = shlex.split(line)
     assert program_name == "tpuctl"
     assert f"{' '.join(arguments)} ".startswith(f"{command} ")
     parse(arguments)

@@ -19,7 +19,8 @@ from tpuctl.reporters.machine import diagnosis_card as card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
-    "docker", "export", "gcloud", "kill", "pip", "sh", "sudo", "tpuctl", "unset",
+    "chmod", "df", "docker", "env", "export", "free", "fusermount", "gcloud", "kill", "kubectl",
+    "ldd", "pip", "python", "sh", "ssh", "sudo", "tpuctl", "ulimit", "unset",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}
