@@ -20,7 +20,7 @@ from tpuctl.reporters.machine import diagnosis_card as card
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
     "chmod", "df", "docker", "env", "export", "free", "fusermount", "gcloud", "kill", "kubectl",
-    "ldd", "pip", "python", "sh", "ssh", "sudo", "tpuctl", "ulimit", "unset",
+    "ldd", "pip", "python", "sh", "ssh", "ssh-add", "sudo", "tpuctl", "ulimit", "unset",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}
