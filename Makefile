@@ -16,7 +16,7 @@ setup: $(READY)  ## Make .venv with everything the other targets need.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh,arrayrecord,plot,aot]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh,arrayrecord,plot,aot,lint]' --group dev
 	touch $(READY)
 
 demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.

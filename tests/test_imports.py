@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tpuctl"
 VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
-    "array_record", "pathspec", "matplotlib", "urllib3", "requests",
+    "array_record", "pathspec", "matplotlib", "urllib3", "requests", "libcst", "nbformat",
 }  # fmt: skip
 FOUNDATION = {
     "errors",
@@ -35,7 +35,7 @@ FOUNDATION = {
 # What a part may import besides the foundation and itself; a new arrow is a decision.
 SERVICES = {
     "storage", "hardware", "runtime", "diagnosis", "profiling", "datasets",
-    "training", "cloud", "emulator", "compile", "demo", "remote", "supervise",
+    "training", "cloud", "emulator", "compile", "demo", "remote", "supervise", "linting",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -70,12 +70,14 @@ ARROWS: dict[str, set[str]] = {
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
     "supervise": {"cloud", "hardware", "remote", "storage"},
-    "demo": {"data"} | SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "supervise"},
+    "linting": {"diagnosis", "hardware", "runtime", "storage", "training"},
+    "demo": {"data"}
+    | SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "supervise", "linting"},
     "api": SERVICES | {"reporters"},
     "data": {"api", "datasets"},
     "reporters": SERVICES,
     "cli": SERVICES | {"api", "data", "reporters"},
-    "notebook": {"api", "cli", "datasets", "profiling"},
+    "notebook": {"api", "cli", "datasets", "linting", "profiling", "reporters"},
 }
 
 

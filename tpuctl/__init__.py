@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpuctl.api.training import bench as bench
     from tpuctl.api.training import fit as fit
     from tpuctl.api.training import launch as launch
+    from tpuctl.api.training import lint as lint
     from tpuctl.api.training import templates as templates
     from tpuctl.api.workers import Workers as Workers
     from tpuctl.api.workers import cp as cp
@@ -50,7 +51,7 @@ _MODULES = {
     "api.cloud": "create list show wait delete gc quota watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile",
-    "api.training": "fit launch templates bench",
+    "api.training": "fit launch lint templates bench",
     "notebook.magics": "load_ipython_extension",
     "profiling.program._keras": "ProfileCallback",
     "training": "predict",

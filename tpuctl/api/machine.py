@@ -35,6 +35,7 @@ def doctor(
     """
     from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
+    from tpuctl.linting.own_notebook import look_at_own_notebook
 
     diagnosis = examine(
         deep=deep,
@@ -43,14 +44,15 @@ def doctor(
         replay=Path(replay) if replay else None,
         approve=confirm if fix else None,
     )
-    return Report(**vars(diagnosis))
+    notebook = None if replay else look_at_own_notebook(diagnosis.runtime)
+    return Report(**{**vars(diagnosis), "own_notebook": notebook})
 
 
 def explain(*text: str) -> Explanation:
     """Find known failures in an error message, a code such as F05, or in logs; `-` is stdin.
 
     The names of several files are the logs of several workers. Of a notebook (`.ipynb`), the
-    errors in its outputs are read.
+    errors in its outputs are read. A code such as T105 is a rule of `lint`.
 
     Raises NotFoundError if a log of that name is missing, UsageError if there is no text.
     """
@@ -58,7 +60,10 @@ def explain(*text: str) -> Explanation:
     from tpuctl.diagnosis.explain import explain_logs
     from tpuctl.diagnosis.here import this_machine
     from tpuctl.diagnosis.log_text import looks_like_file, read_file
+    from tpuctl.linting.run import explain_rules
 
+    if (rule := explain_rules(" ".join(text))) is not None:
+        return rule
     words = tuple(word for word in text if word.strip())
     if not words:
         raise _nothing_to_explain()

@@ -1,4 +1,4 @@
-"""Training from Python: fit, launch, templates, bench."""
+"""Training from Python: fit, launch, lint, templates, bench."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.compile.models import Fit
+    from tpuctl.linting.models import Linting
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
@@ -58,6 +59,25 @@ def fit(
         timeout_s=timeout_s,
         on_progress=on_progress,
     )
+
+
+def lint(
+    *paths: str | Path,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    fix: bool = False,
+    diff: bool = False,
+    runtime: str | None = None,
+) -> Linting:
+    """Find what in scripts and notebooks will break or crawl on a TPU, without running them.
+
+    `select` and `ignore` are codes of rules, or beginnings of them such as T1. `fix` changes the
+    files; `diff` only says how, in the result's `changes`. `runtime` is where the code shall run,
+    such as colab or kaggle:v5e-8; by default this machine, if it has a TPU.
+    """
+    from tpuctl.linting.run import lint_paths
+
+    return lint_paths(paths, select=select, ignore=ignore, fixes=fix, diff=diff, runtime=runtime)
 
 
 def launch(

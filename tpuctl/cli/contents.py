@@ -17,7 +17,7 @@ _SECTIONS = {
     "Workers": "workers.run workers.cp workers.logs workers.stop workers.ssh workers.top"
     " workers.free",
     "Input pipelines": "profile.profile data.data",
-    "Training": "training.templates training.launch training.fit training.bench",
+    "Training": "training.templates training.lint training.launch training.fit training.bench",
     "Practice": "practice.demo practice.emulator",
 }
 _GROUPS = {"profile", "data", "templates", "bench", "emulator"}

@@ -1,4 +1,4 @@
-"""`tpuctl templates`, `launch`, `fit`, `bench`."""
+"""`tpuctl templates`, `lint`, `launch`, `fit`, `bench`."""
 
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,7 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
+from tpuctl.reporters import lint as lint_report
 from tpuctl.reporters import training as report
 from tpuctl.reporters.fit import render_fit
 
@@ -79,6 +80,54 @@ def new(name: TemplateName, folder: Annotated[Path, Argument(help="Folder for th
         tpuctl templates new mnist-cnn my-project
     """
     output.show(tpuctl.templates.new(name, folder), report.render_written_template)
+
+
+class LintFormat(Enum):
+    """What `lint` prints."""
+
+    TEXT = "text"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+_LINT_REPORTS = {
+    LintFormat.TEXT: lint_report.render_lint,
+    LintFormat.SARIF: lint_report.render_sarif,
+    LintFormat.GITHUB: lint_report.render_github,
+}
+
+
+def lint(
+    paths: Annotated[list[Path], Argument(help="Scripts, notebooks, or folders of them.")],
+    select: Annotated[
+        list[str] | None, Option(metavar="CODES", help="Only these rules, such as T1,T302.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, Option(metavar="CODES", help="Not these rules, such as T408.")
+    ] = None,
+    fix: Annotated[bool, Option("--fix", help="Change the files where it is mechanical.")] = False,
+    diff: Annotated[
+        bool, Option("--diff", help="Print what --fix would change, and change nothing.")
+    ] = False,
+    runtime: Annotated[
+        str | None,
+        Option(
+            help="Where it shall run: colab, kaggle, tpu-vm, pod; a type may follow, as :v6e-1."
+        ),
+    ] = None,
+    format: Annotated[LintFormat, Option(help="What to print.")] = LintFormat.TEXT,
+) -> None:
+    """Find what in scripts and notebooks will break or crawl on a TPU.
+
+    Examples:
+        tpuctl lint train.py notebooks/
+        tpuctl lint old.ipynb --runtime kaggle --diff
+        tpuctl lint . --select T1,T3 --format github
+    """
+    result = tpuctl.lint(
+        *paths, select=select or (), ignore=ignore or (), fix=fix, diff=diff, runtime=runtime
+    )
+    output.show(result, _LINT_REPORTS[format])
 
 
 @parsed_by(LaunchCommand)

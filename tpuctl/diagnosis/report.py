@@ -38,6 +38,23 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class OwnNotebook:
+    """The notebook that `doctor` runs in, and the worst finding of `lint` in it.
+
+    `path` is None where its file cannot be seen, and `why_null` says why.
+    """
+
+    path: str | None
+    findings: int
+    cell: int | None
+    line: int | None
+    code: str | None
+    severity: str | None
+    message: str | None
+    why_null: str | None
+
+
+@dataclass(frozen=True)
 class Diagnosis(Outcome):
     """The runtime, its hardware and frameworks, what is wrong, and what to use."""
 
@@ -74,6 +91,7 @@ class Diagnosis(Outcome):
     numerics: "Numerics | None" = None
     repairs: "tuple[Repair, ...] | None" = None
     recorded_to: str | None = None
+    own_notebook: OwnNotebook | None = None
     is_replay: bool = field(default=False, metadata={"internal": True})
 
     @property

@@ -1,6 +1,7 @@
 """`%load_ext tpuctl`: the command line as a magic."""
 
 import shlex
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ _VALUES = {"--record": "record", "--replay": "replay"}
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Give a notebook the magics `%tpuctl` and `%%tpuprofile`."""
+    """Give a notebook the magics `%tpuctl`, `%%tpuprofile` and `%%tpulint`."""
     shell.register_magic_function(tpuctl, magic_kind="line", magic_name="tpuctl")
 
     def tpuprofile(line: str, cell: str) -> Any:
@@ -20,6 +21,19 @@ def load_ipython_extension(shell: Any) -> None:
         return profile_cell(shell, line, cell)
 
     shell.register_magic_function(tpuprofile, magic_kind="cell", magic_name="tpuprofile")
+
+    def tpulint(line: str, cell: str) -> None:
+        """Check a cell for a TPU without running it; `%%tpulint colab` names the runtime."""
+        from tpuctl.linting.own_notebook import lint_cell
+        from tpuctl.reporters.lint import render_lint
+
+        def report() -> None:
+            names = {k: v for k, v in shell.user_ns.items() if k not in shell.user_ns_hidden}
+            sys.stdout.write(render_lint(lint_cell(cell, names, runtime=line.strip() or None)))
+
+        _or_message(report)
+
+    shell.register_magic_function(tpulint, magic_kind="cell", magic_name="tpulint")
 
 
 def profile_cell(shell: Any, line: str, cell: str) -> Any:

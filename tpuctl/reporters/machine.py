@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tpuctl.diagnosis.catalogue import Failure
     from tpuctl.diagnosis.explain import Explanation, WorkerLog
-    from tpuctl.diagnosis.report import Diagnosis, Problem
+    from tpuctl.diagnosis.report import Diagnosis, OwnNotebook, Problem
     from tpuctl.settings import Settings
 
 _MARKS = {"blocking": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("i", "cyan")}
@@ -30,6 +30,8 @@ def render_diagnosis(diagnosis: Diagnosis) -> RenderableType:
         parts += [*_problem(problem), ""]
     if not diagnosis.problems and _has_framework(diagnosis):
         parts += [layout.text("No problems found.", "green"), ""]
+    if notebook := diagnosis.own_notebook:
+        parts += [layout.text(_notebook_line(notebook)), ""]
     # The code is neither wrapped nor indented, so that it can be copied.
     parts += [layout.text(_start_line(diagnosis)), "", layout.command(_start_code(diagnosis))]
     lines = [*_repair_lines(diagnosis), *_trial_lines(diagnosis)]
@@ -105,6 +107,17 @@ def _state_line(diagnosis: Diagnosis) -> str:
         for h in diagnosis.holders
     )
     return f"held by {'; '.join(holders)}{note}"
+
+
+def _notebook_line(notebook: OwnNotebook) -> str:
+    """Name the worst finding in the notebook that doctor runs in."""
+    if notebook.path is None:
+        return f"This notebook was not checked: {notebook.why_null}"
+    if not notebook.findings:
+        return f"This notebook ({notebook.path}): no findings."
+    more = f" ({notebook.findings} findings: tpuctl lint {notebook.path})"
+    place = f"cell {notebook.cell}, line {notebook.line}" if notebook.cell else notebook.path
+    return f"This notebook, {place}: {notebook.code} {notebook.message}{more}"
 
 
 def _has_framework(diagnosis: Diagnosis) -> bool:

@@ -79,11 +79,13 @@ def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
     return cast(BinaryIO, open(path, mode, opener=opener))
 
 
-def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
+def write_atomically(
+    path: Path, content: bytes | str, *, private: bool = False, mode: int | None = None
+) -> None:
     """Replace `path` with `content` atomically; it survives a crash.
 
-    A `private` file and the folders created for it are for their owner alone. Raises WriteError and
-    then leaves the old content.
+    A `private` file and the folders created for it are for their owner alone; `mode` sets other
+    permissions. Raises WriteError and then leaves the old content.
     """
     data = content.encode() if isinstance(content, str) else content
     with translated_write_errors(path):
@@ -98,6 +100,8 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)

@@ -150,7 +150,7 @@ import keras
 {first}print(keras.backend.backend(), keras.distribution.list_devices())
 """
 
-_DATA_PARALLEL = "keras.distribution.set_distribution(keras.distribution.DataParallel())\n"
+DATA_PARALLEL = "keras.distribution.set_distribution(keras.distribution.DataParallel())\n"
 _ALL_HOSTS = "# The same program must start on every host.\n"
 
 _SNIPPETS: dict[str, dict[str, str]] = {
@@ -182,9 +182,9 @@ _SNIPPETS: dict[str, dict[str, str]] = {
     },
     "keras": {
         "jax-single": _KERAS.format(backend="jax", first=""),
-        "jax-data-parallel": _KERAS.format(backend="jax", first=_DATA_PARALLEL),
+        "jax-data-parallel": _KERAS.format(backend="jax", first=DATA_PARALLEL),
         "jax-distributed": _ALL_HOSTS
-        + _KERAS.format(backend="jax", first="keras.distribution.initialize()\n" + _DATA_PARALLEL),
+        + _KERAS.format(backend="jax", first="keras.distribution.initialize()\n" + DATA_PARALLEL),
         "tensorflow": _KERAS.format(backend="tensorflow", first=""),
         "torch": _KERAS.format(backend="torch", first=""),
     },

@@ -1,0 +1,1 @@
+"""Lint: what in a notebook or script will break or crawl on a TPU, read without running it."""

@@ -1,0 +1,178 @@
+"""Change source code with LibCST: what no edit names stays as it is, to the byte."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from tpuctl.linting.models import Edit
+
+_GONE = "tpuctl_removed__"
+_GONE_LINES = re.compile(rf"^[ \t]*{_GONE}\b[^\n\r]*(?:\r\n|\r|\n|\Z)", re.MULTILINE)
+Span = tuple[int, int, int, int]
+
+
+def apply(source: str, edits: Sequence[Edit], *, first_line: int = 1) -> str:
+    """Apply edits of nodes that `ast` found in this source, which starts at `first_line`.
+
+    Raises ValueError if LibCST cannot read the source or does not find a node.
+    """
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    wanted = {(_span(edit.node, lines, first_line), edit.kind): edit for edit in edits}
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+        work = _Work(wanted)
+        changed = wrapper.visit(work)
+    except (cst.ParserSyntaxError, cst.CSTValidationError) as error:
+        raise ValueError(f"LibCST: {type(error).__name__}") from error
+    return _GONE_LINES.sub("", changed.code)
+
+
+def add_lines(source: str, new: Sequence[str], at: int) -> str:
+    """Insert lines before line `at`, unless the same statement is above it already."""
+    lines = source.splitlines(keepends=True)
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    before = {line.strip() for line in lines[: at - 1]}
+    wanted = [f"{line}{end}" for line in new if line.strip() not in before]
+    return "".join([*lines[: at - 1], *wanted, *lines[at - 1 :]])
+
+
+def _span(node: ast.AST, lines: list[str], first_line: int) -> Span:
+    """Return where a node is, in characters; `ast` counts the bytes of UTF-8."""
+    place = cast("Any", node)
+    start, end = place.lineno - first_line, place.end_lineno - first_line
+    return (
+        start + 1,
+        _characters(lines[start], place.col_offset),
+        end + 1,
+        _characters(lines[end], place.end_col_offset),
+    )
+
+
+def _characters(line: str, offset: int) -> int:
+    return offset if line.isascii() else len(line.encode()[:offset].decode(errors="replace"))
+
+
+class _Work(cst.CSTTransformer):
+    """Replace nodes by where they are."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, wanted: dict[tuple[Span, str], Edit]) -> None:
+        super().__init__()
+        self._wanted = wanted
+        self._by_start = {
+            (span[0], span[1]): edit for (span, kind), edit in wanted.items() if kind == "unwrap"
+        }
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, cst.IndentedBlock):
+            return _with_pass(updated)
+        if isinstance(original_node, (cst.BaseExpression, cst.BaseSmallStatement, cst.With)):
+            found = self.get_metadata(PositionProvider, original_node, None)
+            if isinstance(found, CodeRange):
+                return self._changed(original_node, updated, found)
+        return updated
+
+    def _changed(self, original: Any, updated: Any, place: CodeRange) -> Any:
+        span = (place.start.line, place.start.column, place.end.line, place.end.column)
+        if isinstance(original, cst.With):
+            return _unwrapped(updated) if span[:2] in self._by_start else updated
+        if isinstance(original, cst.BaseSmallStatement):
+            if (span, "remove") in self._wanted:
+                return cst.Expr(cst.Name(_GONE))
+            if edit := self._wanted.get((span, "statement")):
+                return _statement(edit.new)
+            return updated
+        if isinstance(original, cst.Call) and (edit := self._wanted.get((span, "keyword"))):
+            updated = _with_keyword(updated, edit.new)
+        if edit := self._wanted.get((span, "append")):
+            updated = _appended(updated, edit.new)
+        if edit := self._wanted.get((span, "replace")):
+            new = cst.parse_expression(edit.new)
+            return new.with_changes(lpar=updated.lpar, rpar=updated.rpar) if updated.lpar else new
+        return updated
+
+
+def _statement(source: str) -> Any:
+    line = cst.ensure_type(cst.parse_statement(source), cst.SimpleStatementLine)
+    return line.body[0]
+
+
+def _unwrapped(node: Any) -> Any:
+    """Return the statements of a block without the line above them, with its comments."""
+    if not isinstance(node.body, cst.IndentedBlock):
+        return node
+    first, *rest = node.body.body
+    first = first.with_changes(leading_lines=(*node.leading_lines, *first.leading_lines))
+    return cst.FlattenSentinel([first, *rest])
+
+
+def _with_pass(block: cst.IndentedBlock) -> cst.IndentedBlock:
+    """Leave `pass` in a block whose last statement was removed."""
+    gone = [_is_gone(line) for line in block.body]
+    if not all(gone):
+        return block
+    line = cst.SimpleStatementLine([cst.Pass()])
+    return block.with_changes(body=[*block.body[:-1], line])
+
+
+def _is_gone(line: Any) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and all(
+        isinstance(small, cst.Expr)
+        and isinstance(small.value, cst.Name)
+        and small.value.value == _GONE
+        for small in line.body
+    )
+
+
+def _with_keyword(call: cst.Call, change: str) -> cst.Call:
+    """Add `name=value`, rename `old>new`, or drop `old>`, in the arguments of a call."""
+    old, arrow, new = change.partition(">")
+    if arrow and "=" not in old:
+        if new:
+            args = [
+                arg.with_changes(keyword=cst.Name(new)) if _is_keyword(arg, old) else arg
+                for arg in call.args
+            ]
+        else:
+            args = _without_last_comma([arg for arg in call.args if not _is_keyword(arg, old)])
+        return call.with_changes(args=args)
+    name, _, value = change.partition("=")
+    made = cst.Arg(
+        keyword=cst.Name(name),
+        value=cst.parse_expression(value),
+        equal=cst.AssignEqual(
+            whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
+        ),
+    )
+    if not call.args:
+        return call.with_changes(args=[made])
+    last = call.args[-1]
+    if isinstance(last.comma, cst.Comma):
+        return call.with_changes(args=[*call.args, made.with_changes(comma=last.comma)])
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return call.with_changes(args=[*call.args[:-1], last.with_changes(comma=comma), made])
+
+
+def _is_keyword(arg: cst.Arg, name: str) -> bool:
+    return arg.keyword is not None and arg.keyword.value == name
+
+
+def _without_last_comma(args: list[cst.Arg]) -> list[cst.Arg]:
+    if args and isinstance(args[-1].comma, cst.Comma):
+        args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    return args
+
+
+def _appended(node: Any, call: str) -> Any:
+    """Call a method of what a node is: `.prefetch(n)`."""
+    made = cst.ensure_type(cst.parse_expression(f"x{call}"), cst.Call)
+    function = cst.ensure_type(made.func, cst.Attribute)
+    return made.with_changes(func=function.with_changes(value=node))

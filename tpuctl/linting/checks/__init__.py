@@ -1,0 +1,1 @@
+"""The checks of `tpuctl lint`, a module per family of rules."""

@@ -1,0 +1,239 @@
+"""What no longer exists: names that a library has dropped, and calls that it refuses."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from tpuctl.linting.models import DATA, Edit, Hit, Severity
+from tpuctl.linting.program import Program, argument
+
+_PREFIXES = {
+    "tf.contrib": ("T101", "TensorFlow 2"),
+    "tf.estimator": ("T104", "TensorFlow 2.16"),
+    "tf.compat.v1.estimator": ("T104", "TensorFlow 2.16"),
+    "jax.tools.colab_tpu": ("T106", "JAX 0.4.36"),
+    "tf.distribute.experimental.TPUStrategy": ("T109", "TensorFlow 2.21"),
+    "jax.device_put_sharded": ("T108", "JAX 0.10"),
+    "jax.device_put_replicated": ("T108", "JAX 0.10"),
+}
+# Names of modules that are written often enough to have a usual short one.
+_SHORT_NAMES = {"torch_xla.runtime": "xr", "torch_xla.distributed.spmd": "xs"}
+_SPAWNERS = ("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
+_EXPECTED = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"}
+
+
+@dataclass(frozen=True)
+class Gone:
+    """One name that is no longer there; `new` is its successor."""
+
+    code: str
+    library: str
+    new: str | None = None
+    same_arguments: bool = True
+    still_works: bool = False
+
+
+@cache
+def gone_names() -> dict[str, Gone]:
+    """Load the table of names, and of prefixes under which everything is gone."""
+    document = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
+    found = {prefix: Gone(*known) for prefix, known in _PREFIXES.items()}
+    for table in document["tables"]:
+        differ = set(table["arguments_differ"])
+        for old, new in table["names"].items():
+            found.setdefault(old, Gone(table["code"], table["library"], new, old not in differ))
+    for old, new in document["renamed"]["names"].items():
+        found[old] = Gone(document["renamed"]["code"], "JAX", new, still_works=True)
+    return found
+
+
+@cache
+def only_in_tf_keras() -> frozenset[str]:
+    """Return the names that tf.keras has and keras has not."""
+    document = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
+    return frozenset(document["only_in_tf_keras"]["names"])
+
+
+def lookup(path: str) -> tuple[str, Gone] | None:
+    """Find the longest beginning of a path that is gone."""
+    table = gone_names()
+    path = path.removeprefix("tf.") if path.startswith("tf.keras") else path
+    while path:
+        if path in table:
+            return path, table[path]
+        path = path.rpartition(".")[0]
+    return None
+
+
+def dropped_names(program: Program) -> Iterator[Hit]:
+    """Look up every imported name in the table of what is gone."""
+    for alias, path in program.imports:
+        if found := lookup(path):
+            yield _hit(program, alias, *found, shown=path, edit=None)
+    for node, path in program.paths:
+        if found := lookup(path):
+            old, gone = found
+            if old in _PREFIXES and gone.new is None:
+                yield _hit(program, node, old, gone, shown=path, edit=None)
+                continue
+            part = _part(node, path.removeprefix("tf.") if old.startswith("keras.") else path, old)
+            edit = _rename(program, part, old, gone)
+            yield _hit(program, part, old, gone, shown=program.path(part) or path, edit=edit)
+
+
+def _part(node: ast.expr, path: str, old: str) -> ast.expr:
+    """Return the part of a dotted expression that stands for the beginning of its path."""
+    for _ in range(path.count(".") - old.count(".")):
+        if isinstance(node, ast.Attribute):
+            node = node.value
+    return node
+
+
+def _hit(
+    program: Program, node: ast.AST, old: str, gone: Gone, *, shown: str, edit: Edit | None
+) -> Hit:
+    if gone.still_works:
+        message = f"{shown} is the old name of {gone.new}, and warns."
+    elif gone.new and gone.same_arguments:
+        message = f"{shown} is gone from {gone.library}; it is now {_as_shown(shown, gone.new)}."
+    elif gone.new:
+        new = _as_shown(shown, gone.new)
+        message = f"{shown} is gone from {gone.library}; {new} takes other arguments."
+    else:
+        message = f"{shown} is gone from {gone.library}."
+    severity: Severity | None = "warning" if gone.still_works else None
+    if is_guarded(program, node):
+        severity, edit = "maybe", None
+    return Hit(gone.code, node, message, severity, edits=(edit,) if edit else ())
+
+
+def _as_shown(shown: str, new: str) -> str:
+    return f"tf.{new}" if shown.startswith("tf.keras") and new.startswith("keras") else new
+
+
+def is_guarded(program: Program, node: ast.AST) -> bool:
+    """Whether the program expects that a name may be missing: try, or a look at the version."""
+    inside = node
+    for outer in program.ancestors(node):
+        if isinstance(outer, ast.Try) and inside in outer.body:
+            for handler in outer.handlers:
+                names = (
+                    {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)}
+                    if (handler.type)
+                    else _EXPECTED
+                )
+                if names & _EXPECTED:
+                    return True
+        if isinstance(outer, (ast.If, ast.IfExp)) and inside is not outer.test:
+            asked = ast.dump(outer.test)
+            if "ersion" in asked or "hasattr" in asked or "VERSION" in asked:
+                return True
+        inside = outer
+    return False
+
+
+def _rename(program: Program, node: ast.expr, old: str, gone: Gone) -> Edit | None:
+    """Write the successor of a name with the alias that the program uses, if that is all."""
+    if gone.new is None or not gone.same_arguments:
+        return None
+    root = node
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    base = program.path(root)
+    if not isinstance(root, ast.Name) or root is node:
+        return None
+    new = gone.new
+    if base == "tf" and new.startswith("keras."):
+        new = f"tf.{new}"
+    if base.startswith("tf.keras") and new.startswith("keras."):
+        new = f"tf.{new}"
+    if new.startswith(f"{base}."):
+        return Edit(node, "replace", root.id + new[len(base) :])
+    module, _, name = new.rpartition(".")
+    if short := _SHORT_NAMES.get(module):
+        known = next((a.asname for a, path in program.imports if path == module and a.asname), None)
+        needs = () if known else (f"import {module} as {short}",)
+        return Edit(node, "replace", f"{known or short}.{name}", needs)
+    return None
+
+
+def sessions(program: Program) -> Iterator[Hit]:
+    """Find what only a graph session understands, besides the names themselves."""
+    if any(path.startswith("tf.compat.v1") for _, path in (*program.paths, *program.imports)):
+        yield from _compatible_sessions(program)
+        return
+    if "tensorflow" not in _imported(program):
+        return
+    for call in program.methods("run", "eval"):
+        for keyword in call.keywords:
+            if keyword.arg == "feed_dict":
+                yield Hit("T102", keyword, "feed_dict feeds a session, and there are none.")
+
+
+def _compatible_sessions(program: Program) -> Iterator[Hit]:
+    """Graph mode through tf.compat.v1 runs, but not on a TPU of today."""
+    if not program.aims_at_tpu:
+        return
+    names = ("Session", "InteractiveSession", "disable_v2_behavior", "disable_eager_execution")
+    for name in names:
+        for call in program.calls_of(f"tf.compat.v1.{name}"):
+            message = f"tf.compat.v1.{name} is graph mode, which reaches no TPU of today."
+            yield Hit("T102", call, message, "warning")
+
+
+def _imported(program: Program) -> set[str]:
+    return {"tensorflow" if path == "tf" else path for _, path in program.imports} | {
+        "tensorflow" for _, path in program.imports if path.startswith("tf.")
+    }
+
+
+def refused_jax_calls(program: Program) -> Iterator[Hit]:
+    """Find calls that JAX refuses: dropped arguments, a pmap in a pmap, dropped attributes."""
+    dropped = {
+        "jax.pmap": ("global_arg_shapes",),
+        "jax.experimental.pjit.pjit": ("in_axis_resources", "out_axis_resources"),
+        "jax.shard_map": ("check_rep", "auto"),
+    }
+    for path, names in dropped.items():
+        for call in program.calls_of(path):
+            for keyword in call.keywords:
+                if keyword.arg in names:
+                    yield Hit("T108", keyword, f"{path} has no argument {keyword.arg} any more.")
+    for call in program.calls_of("jax.pmap"):
+        if call.args and program.called(call.args[0]) == "jax.pmap":
+            yield Hit("T108", call, "A pmap of a pmap is refused by JAX 0.10.")
+    if "jax" not in program.modules:
+        return
+    for call in program.methods("block_host_until_ready"):
+        edit = Edit(call.func, "replace", f"{ast.unparse(call.func)[:-23]}.block_until_ready")
+        message = "Arrays have no block_host_until_ready(); it is block_until_ready()."
+        yield Hit("T108", call, message, edits=(edit,))
+    for node, names in ((n, ("device_buffers", "sharding_spec")) for n in program.references):
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            yield Hit("T108", node, f"Arrays have no {node.attr} any more; use addressable_shards.")
+
+
+def spawned_processes(program: Program) -> Iterator[Hit]:
+    """Find a number of processes given to torch_xla."""
+    for call in program.calls_of(*_SPAWNERS):
+        given = argument(call, 2 if program.called(call) == _SPAWNERS[0] else None, "nprocs")
+        value = program.constant(given)
+        none = isinstance(given, ast.Constant) and given.value is None
+        if given is None or none or value == 1:
+            continue
+        by_name = any(keyword.value is given for keyword in call.keywords)
+        edits = (Edit(call, "keyword", "nprocs>"),) if by_name else ()
+        shown = ast.unparse(given)
+        if value is None:
+            message = f"nprocs={shown} raises ValueError unless it is 1 or None."
+            yield Hit("T111", given, message, "maybe")
+        else:
+            message = f"nprocs={shown} raises ValueError: only 1 and None are supported."
+            yield Hit("T111", given, message, edits=edits)
+
+
+CHECKS = (dropped_names, sessions, refused_jax_calls, spawned_processes)

@@ -1,0 +1,194 @@
+"""What fails in JAX and PyTorch/XLA: shapes, precision, processes, and the order of start-up."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tpuctl.linting.models import Edit, Hit, Severity
+from tpuctl.linting.program import Program, argument, has_keyword
+from tpuctl.linting.targets import UNKNOWN
+
+_DATA_DEPENDENT = ("nonzero", "flatnonzero", "argwhere", "unique", "extract", "where")
+_DOUBLE = ("jax.numpy.float64", "jax.numpy.int64", "jax.numpy.uint64", "jax.numpy.complex128")
+_PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
+_TOUCHES = (
+    "torch_xla.core.xla_model.xla_device", "torch_xla.device", "torch_xla.devices",
+    "torch_xla.core.xla_model.get_xla_supported_devices", "torch_xla.real_devices",
+    "torch_xla.core.xla_model.xla_real_devices", "torch_xla.runtime.world_size",
+    "torch_xla.runtime.global_device_count", "torch_xla.core.xla_model.xla_device_hw",
+)  # fmt: skip
+_SPAWN = ("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
+_FORKS = (
+    "os.fork", "multiprocessing.Process", "multiprocessing.Pool", "multiprocessing.pool.Pool",
+    "concurrent.futures.ProcessPoolExecutor",
+)  # fmt: skip
+
+
+def data_dependent_shapes(program: Program) -> Iterator[Hit]:
+    """Find functions in compiled code whose result depends on the data in its shape."""
+    for name in _DATA_DEPENDENT:
+        for call in program.calls_of(f"jax.numpy.{name}"):
+            one = len(call.args) + len(call.keywords) == 1
+            if has_keyword(call, "size") or (name == "where" and not one):
+                continue
+            if program.is_compiled(call):
+                message = f"jnp.{name} in a compiled function: its shape depends on the data."
+                yield Hit("T309", call, message)
+    if "jax" not in program.modules:
+        return
+    for node in program.references:
+        parent = program.parents.get(node)
+        if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Compare):
+            loaded = isinstance(parent.ctx, ast.Load) and parent.value is node
+            if loaded and program.is_compiled(parent) and ast.dump(node) in ast.dump(parent.slice):
+                message = "A boolean mask in a compiled function: its shape depends on the data."
+                yield Hit("T309", parent, message)
+
+
+def double_precision(program: Program) -> Iterator[Hit]:
+    """Find 64-bit types where JAX has 32 bits, and where a TPU must emulate them."""
+    enabled = [
+        call
+        for call in program.calls_of("jax.config.update")
+        if call.args and program.constant(call.args[0]) == "jax_enable_x64"
+    ]
+    for call in enabled:
+        on = len(call.args) > 1 and program.constant(call.args[1]) is True
+        if on and program.aims_at_tpu:
+            message = "jax_enable_x64: TPUs emulate float64, many times slower."
+            yield Hit("T310", call, message, "maybe")
+    if not enabled and not program.by_path.get("jax.enable_x64"):
+        for node, path in program.paths:
+            compared = isinstance(program.parents.get(node), ast.Compare)
+            if path in _DOUBLE and not compared:
+                name = path.rpartition(".")[2]
+                message = f"jnp.{name} is silently {name.replace('64', '32').replace('128', '64')}."
+                yield Hit("T310", node, message, "warning")
+    if "torch_xla" in program.modules:
+        for node, path in program.paths:
+            if path in ("torch.float64", "torch.double"):
+                yield Hit("T310", node, "float64 on a TPU is emulated and slow.", "warning")
+
+
+def precision_variables(program: Program) -> Iterator[Hit]:
+    """Find environment variables that changed the precision of PyTorch/XLA."""
+    for node in program.nodes[ast.Constant]:
+        if node.value not in _PRECISION or isinstance(program.parents.get(node), ast.Expr):
+            continue
+        statement = program.statement(node)
+        alone = isinstance(statement, ast.Assign) and isinstance(
+            program.parents.get(node), ast.Subscript
+        )
+        edits = (Edit(statement, "remove"),) if alone and statement else ()
+        message = f"{node.value} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
+        yield Hit("T303", node, message, edits=edits)
+    for command in program.document.commands:
+        for name in _PRECISION:
+            if f"{name}=" in command.text.replace(" ", "="):
+                message = f"{name} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
+                yield Hit("T303", (command.line, command.column), message)
+
+
+def _spawns(program: Program) -> list[ast.Call]:
+    return [
+        call
+        for call in program.calls_of(*_SPAWN)
+        if program.constant(argument(call, 2, "nprocs")) != 1
+        and program.constant(argument(call, None, "debug_single_process")) is not True
+    ]
+
+
+def touched_before_spawn(program: Program) -> Iterator[Hit]:
+    """Find the device, or a checkpoint on it, used by the parent before it starts processes."""
+    spawns = _spawns(program)
+    if not spawns:
+        return
+    last = max(call.lineno for call in spawns)
+    for call in program.calls:
+        path = program.path(call.func)
+        if call.lineno > last or program.function(call) is not None:
+            continue
+        if path in _TOUCHES:
+            message = f"{path.rpartition('.')[2]}() before the processes start: spawn then raises."
+            yield Hit("T311", call, message)
+        elif path == "torch.load" and not has_keyword(call, "map_location") and len(call.args) < 2:
+            message = "torch.load without map_location before the processes start."
+            edit = Edit(call, "keyword", 'map_location="cpu"')
+            yield Hit("T312", call, message, edits=(edit,))
+    for call in program.calls_of("torch.load"):
+        if program.function(call) and len(call.args) < 2 and not has_keyword(call, "map_location"):
+            message = "torch.load without map_location puts tensors where they were saved."
+            edit = Edit(call, "keyword", 'map_location="cpu"')
+            yield Hit("T312", call, message, "maybe", edits=(edit,))
+
+
+def distributed_on_one_host(program: Program) -> Iterator[Hit]:
+    """Find jax.distributed.initialize where there is one host."""
+    target = program.target
+    for call in program.calls_of("jax.distributed.initialize"):
+        if target.name.startswith("kaggle"):
+            message = "jax.distributed.initialize() hangs on Kaggle, which is one host."
+            yield Hit("T313", call, message, edits=_statement_removal(program, call))
+        elif call.args or call.keywords or target.situation.several_hosts:
+            continue
+        elif target.name != UNKNOWN:
+            message = "jax.distributed.initialize() on one host: there is nothing to join."
+            yield Hit("T313", call, message, edits=_statement_removal(program, call))
+        elif program.document.is_notebook:
+            message = "jax.distributed.initialize() in a notebook, which runs on one host."
+            yield Hit("T313", call, message, "maybe")
+
+
+def _statement_removal(program: Program, call: ast.Call) -> tuple[Edit, ...]:
+    parent = program.parents.get(call)
+    return (Edit(parent, "remove"),) if isinstance(parent, ast.Expr) else ()
+
+
+def forks(program: Program) -> Iterator[Hit]:
+    """Find processes that are forked from one in which JAX has started its threads."""
+    if "jax" not in program.modules or _starts_afresh(program):
+        return
+    for call in program.calls_of(*_FORKS):
+        if not has_keyword(call, "mp_context"):
+            name = program.path(call.func)
+            yield Hit("T314", call, f"{name} forks a process in which JAX has threads.")
+    for call in program.calls_of("torch.utils.data.DataLoader"):
+        workers = program.number(argument(call, 5, "num_workers"))
+        if workers and not has_keyword(call, "multiprocessing_context"):
+            message = f"DataLoader(num_workers={workers}) forks a process in which JAX has threads."
+            yield Hit("T314", call, message, "maybe")
+
+
+def _starts_afresh(program: Program) -> bool:
+    calls = program.calls_of(
+        "multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"
+    )
+    return any(
+        call.args and program.constant(call.args[0]) in ("spawn", "forkserver") for call in calls
+    )
+
+
+def half_precision(program: Program) -> Iterator[Hit]:
+    """Find float16 in PyTorch/XLA programs."""
+    if "torch_xla" not in program.modules:
+        return
+    severity: Severity = "warning"
+    for node, path in program.paths:
+        if path in ("torch.float16", "torch.half"):
+            edit = (
+                Edit(node, "replace", "torch.bfloat16") if isinstance(node, ast.Attribute) else None
+            )
+            message = "float16 on a TPU: it has no float16 arithmetic."
+            yield Hit("T302", node, message, severity, edits=(edit,) if edit else ())
+
+
+CHECKS = (
+    data_dependent_shapes,
+    double_precision,
+    precision_variables,
+    touched_before_spawn,
+    distributed_on_one_host,
+    forks,
+    half_precision,
+)

@@ -1,0 +1,201 @@
+"""Apply the edits of findings to files; a file is changed as a whole, or not at all."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tpuctl.lazy import need_modules
+from tpuctl.linting.cells import Cell, code_cells, is_python, with_sources
+from tpuctl.linting.documents import Document, read_notebook, read_script
+from tpuctl.linting.lint import Placed, Selection, check
+from tpuctl.linting.models import Change, Edit
+from tpuctl.linting.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# An edit inside another one is found again after it; more rounds than this mean a circle.
+_ROUNDS = 6
+# Modules that never import a framework.
+_HARMLESS = {*sys.stdlib_module_names, "numpy", "pandas", "matplotlib", "PIL", "scipy", "six"}
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A file's new text, how many findings are gone, and what is left in it."""
+
+    raw: str
+    fixed: int
+    left: list[Placed]
+    note: str | None = None
+
+
+def fix(documents: Sequence[Document], target: Target, wanted: Selection) -> Fixed:
+    """Apply all edits to the documents of one file, until there are none left.
+
+    Raises MissingExtraError without LibCST or nbformat.
+    """
+    need_modules("Fixing code", "libcst", extra="lint")
+    if documents[0].is_notebook:
+        need_modules("Fixing notebooks", "nbformat", extra="lint")
+    raw, now = documents[0].raw, list(documents)
+    first = _found(now, target, wanted)
+    left = first
+    for _ in range(_ROUNDS):
+        if not any(placed.hit.edits for placed in left):
+            break
+        try:
+            changed = _applied(now, left)
+            again = _read(documents[0], changed)
+            _check(now, again, raw, changed)
+        except (ValueError, RecursionError) as error:
+            return Fixed(raw, len(first) - len(left), left, f"{documents[0].path}: {error}")
+        if changed == raw:
+            break
+        raw, now = changed, again
+        left = _found(now, target, wanted)
+    return Fixed(raw, max(0, len(first) - len(left)), left)
+
+
+def _found(documents: Sequence[Document], target: Target, wanted: Selection) -> list[Placed]:
+    return [placed for document in documents for placed in check(document, target, wanted)]
+
+
+def _read(document: Document, raw: str) -> list[Document]:
+    if document.is_notebook:
+        return read_notebook(document.path, raw)
+    return [replace(read_script(document.path, raw), encoding=document.encoding)]
+
+
+def _applied(documents: Sequence[Document], found: Sequence[Placed]) -> str:
+    """Return the file's text with the edits of all findings."""
+    edits: dict[tuple[ast.AST, str], Edit] = {}
+    for placed in found:
+        for edit in placed.hit.edits:
+            edits.setdefault((edit.node, edit.kind), edit)
+    if not documents[0].is_notebook:
+        return _changed(documents[0].raw, documents[0].text, list(edits.values()), 1)
+    sources: dict[int, str] = {}
+    for document in documents:
+        sources |= _changed_cells(document, list(edits.values()))
+    return with_sources(documents[0].raw, sources) if sources else documents[0].raw
+
+
+def _changed(raw: str, text: str, edits: list[Edit], first_line: int) -> str:
+    from tpuctl.linting._edits import add_lines, apply
+
+    made = apply(raw, edits, first_line=first_line) if edits else raw
+    needs = list(dict.fromkeys(line for edit in edits for line in edit.needs))
+    return add_lines(made, needs, _import_line(made)) if needs else made
+
+
+def _import_line(text: str) -> int:
+    """Return the line for new imports: before the first that may import a framework."""
+    tree = ast.parse(text)
+    line = 1
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            if not _is_harmless(node):
+                return node.lineno
+            line = (node.end_lineno or node.lineno) + 1
+        elif line == 1 and _is_docstring(node):
+            line = (node.end_lineno or node.lineno) + 1
+    return line
+
+
+def _is_harmless(node: ast.Import | ast.ImportFrom) -> bool:
+    names = (
+        [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+    )
+    roots = {name.partition(".")[0] for name in names}
+    return roots <= _HARMLESS
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _changed_cells(document: Document, edits: list[Edit]) -> dict[int, str]:
+    """Return the new text of each cell that the edits change; imports go to the first that has any."""
+    from tpuctl.linting._edits import add_lines, apply
+
+    by_cell: dict[int, list[Edit]] = defaultdict(list)
+    own = {id(node) for node in ast.walk(document.tree)}
+    mine = [edit for edit in edits if id(edit.node) in own]
+    for edit in mine:
+        number, _ = document.place(getattr(edit.node, "lineno", 1))
+        by_cell[number or 0].append(edit)
+    needs = list(dict.fromkeys(line for edit in mine for line in edit.needs))
+    made: dict[int, str] = {}
+    for cell, start in zip(document.cells, document.starts, strict=True):
+        python = cell.python
+        if cell.number in by_cell:
+            python = apply(python, by_cell[cell.number], first_line=start)
+        if needs and _imports_framework(cell):
+            python = add_lines(python, needs, _import_line(python))
+            needs = []
+        if python != cell.python:
+            made[cell.number] = cell.restored(python)
+    if needs:
+        raise ValueError("no cell imports anything, so there is no place for the new imports")
+    return made
+
+
+def _imports_framework(cell: Cell) -> bool:
+    return is_python(cell.python) and any(
+        isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_harmless(node)
+        for node in ast.parse(cell.python).body
+    )
+
+
+def _check(before: Sequence[Document], after: Sequence[Document], old: str, new: str) -> None:
+    """Raise ValueError if a change would break what was whole."""
+    broken = [document.problem for document in before if document.problem]
+    now = [document.problem for document in after if document.problem]
+    if len(now) > len(broken):
+        raise ValueError("not changed: the result would not parse. Please report this")
+    if before[0].is_notebook:
+        _check_notebook(old, new)
+
+
+def _check_notebook(old: str, new: str) -> None:
+    import nbformat
+
+    one, other = json.loads(old, strict=False), json.loads(new, strict=False)
+    for notebook in (one, other):
+        for cell in notebook["cells"]:
+            if cell.get("cell_type") == "code":
+                cell["source"] = ""
+    if one != other or len(list(code_cells(one))) != len(list(code_cells(other))):
+        raise ValueError("not changed: more than code would change. Please report this")
+    if nbformat.reads(new, as_version=nbformat.NO_CONVERT).nbformat < 4:
+        raise ValueError("not changed: save it in notebook format 4 first")
+
+
+def describe_change(document: Document, fixed: Fixed) -> Change:
+    """Write what changed as a unified diff; of a notebook, cell by cell."""
+    name = str(document.path)
+    if not document.is_notebook:
+        return Change(name, fixed.fixed, _diff(document.raw, fixed.raw, name))
+    before = dict(code_cells(json.loads(document.raw, strict=False)))
+    after = dict(code_cells(json.loads(fixed.raw, strict=False)))
+    parts = [
+        _diff(before[number], after[number], f"{name}:cell {number}")
+        for number in before
+        if before[number] != after[number]
+    ]
+    return Change(name, fixed.fixed, "".join(parts))
+
+
+def _diff(old: str, new: str, name: str) -> str:
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
+    )
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,248 @@
+"""A program as the rules see it: calls by name, constant values, the runtime it is for."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+
+from tpuctl.linting.documents import Document
+from tpuctl.linting.scope import FUNCTIONS, Index
+from tpuctl.linting.targets import Target
+
+_DEEPEST_VALUE = 12
+_REPLICA_COUNTS = (
+    "num_replicas_in_sync", "device_count", "local_device_count", "world_size",
+    "global_device_count", "xrt_world_size", "process_count",
+)  # fmt: skip
+_TPU_PATHS = (
+    "tf.distribute.TPUStrategy", "tf.distribute.experimental.TPUStrategy", "tf.contrib.tpu",
+    "tf.distribute.cluster_resolver.TPUClusterResolver", "tf.tpu", "torch_xla", "tf.compat.v1.tpu",
+    "tf.contrib.cluster_resolver.TPUClusterResolver", "keras.distribution", "libtpu",
+    "jax.tools.colab_tpu", "tf.compat.v1.estimator.tpu", "tf.estimator.tpu",
+)  # fmt: skip
+# Calls whose function argument is compiled, and decorators that compile.
+COMPILERS = (
+    "jax.jit", "jax.pmap", "jax.experimental.pjit.pjit", "flax.nnx.jit", "jax.shard_map",
+    "jax.experimental.shard_map.shard_map", "equinox.filter_jit",
+)  # fmt: skip
+
+
+class Program(Index):
+    """An index of a document, with the questions that several rules ask."""
+
+    def __init__(self, document: Document, target: Target) -> None:
+        super().__init__(document.tree)
+        self.document = document
+        self.target = target
+
+    @cached_property
+    def by_path(self) -> dict[str, list[ast.Call]]:
+        """The calls of each function, by its path."""
+        found: dict[str, list[ast.Call]] = defaultdict(list)
+        for call in self.calls:
+            if path := self.path(call.func):
+                found[path].append(call)
+        return found
+
+    @cached_property
+    def by_method(self) -> dict[str, list[ast.Call]]:
+        """The calls `x.name()`, by name."""
+        found: dict[str, list[ast.Call]] = defaultdict(list)
+        for call in self.calls:
+            if isinstance(call.func, ast.Attribute):
+                found[call.func.attr].append(call)
+        return found
+
+    @cached_property
+    def paths(self) -> list[tuple[ast.expr, str]]:
+        """Every name that stands for something imported, with its path."""
+        found = ((node, self.path(node)) for node in self.references)
+        return [(node, path) for node, path in found if path and not path.startswith("builtins.")]
+
+    @cached_property
+    def modules(self) -> set[str]:
+        """The first parts of all imported paths."""
+        return {path.partition(".")[0] for _, path in self.imports}
+
+    @cached_property
+    def aims_at_tpu(self) -> bool:
+        """Whether this is meant for a TPU: it says so, or the runtime is one."""
+        if self.target.is_known:
+            return True
+        used = [path for _, path in self.paths] + [path for _, path in self.imports]
+        if any(path.startswith(_TPU_PATHS) for path in used):
+            return True
+        words = (node.value for node in self.nodes[ast.Constant] if isinstance(node, ast.Constant))
+        return any(
+            isinstance(word, str) and word in ("tpu", "TPU", "COLAB_TPU_ADDR") for word in words
+        )
+
+    @cached_property
+    def statements(self) -> list[ast.stmt]:
+        """Every statement, also in blocks."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+
+    @cached_property
+    def names_in_chains(self) -> list[ast.Name]:
+        """Every use of a plain name, also at the beginning of a dotted one."""
+        return [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        ]
+
+    def calls_of(self, *paths: str) -> Iterator[ast.Call]:
+        """Yield the calls of functions by their paths."""
+        for path in paths:
+            yield from self.by_path.get(path, ())
+
+    def methods(self, *names: str) -> Iterator[ast.Call]:
+        """Yield the calls of methods by their names."""
+        for name in names:
+            yield from self.by_method.get(name, ())
+
+    def constant(self, node: ast.expr | None, depth: int = 0) -> object:
+        """Return the constant that an expression is, through names and arithmetic, or None."""
+        if node is None or depth > _DEEPEST_VALUE:
+            return None
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name():
+                values = {self._hashable(v, depth) for v in self.values(node)}
+                return values.pop() if len(values) == 1 else None
+            case ast.BinOp(left=left, op=op, right=right):
+                return _arithmetic(
+                    op, self.constant(left, depth + 1), self.constant(right, depth + 1)
+                )
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                value = self.constant(operand, depth + 1)
+                return -value if isinstance(value, (int, float)) else None
+        return None
+
+    def _hashable(self, node: ast.expr, depth: int) -> object:
+        value = self.constant(node, depth + 1)
+        return value if isinstance(value, (int, float, str, bool)) else None
+
+    def number(self, node: ast.expr | None) -> int | None:
+        """Return a whole number that an expression is, or None."""
+        value = self.constant(node)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def text(self, node: ast.expr | None) -> str | None:
+        """Return the text that an expression is, or None; of an f-string its constant beginning."""
+        if isinstance(node, ast.JoinedStr) and node.values:
+            return self.text(node.values[0])
+        if isinstance(node, ast.Call) and self.called(node) in ("os.path.join", "pathlib.Path"):
+            return self.text(node.args[0]) if node.args else None
+        if isinstance(node, ast.Name):
+            values = [self.text(value) for value in self.values(node)] or [None]
+            return values[0] if len(set(values)) == 1 else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
+            whole = self.constant(node)
+            return whole if isinstance(whole, str) else self.text(node.left)
+        value = self.constant(node)
+        return value if isinstance(value, str) else None
+
+    def per_replica(self, node: ast.expr | None) -> int | None:
+        """Return the factor that an expression multiplies with the number of replicas, or None."""
+        if isinstance(node, ast.Name):
+            values = self.values(node)
+            return self.per_replica(values[0]) if len(values) == 1 else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                if self.counts_replicas(one):
+                    return self.number(other)
+        return None
+
+    def counts_replicas(self, node: ast.expr) -> bool:
+        """Whether an expression is the number of replicas or devices."""
+        if isinstance(node, ast.Call):
+            node = node.func
+        if isinstance(node, ast.Attribute):
+            return node.attr in _REPLICA_COUNTS
+        if isinstance(node, ast.Name):
+            return any(self.counts_replicas(v) for v in self.values(node)[:1])
+        return False
+
+    def is_compiled(self, node: ast.AST) -> bool:
+        """Whether a node is inside a function that JAX compiles."""
+        return any(function in self._compiled for function in self._functions_around(node))
+
+    def _functions_around(self, node: ast.AST) -> Iterator[ast.AST]:
+        yield from (outer for outer in self.ancestors(node) if isinstance(outer, FUNCTIONS))
+
+    @cached_property
+    def _compiled(self) -> set[ast.AST]:
+        found: set[ast.AST] = set()
+        for node in self.nodes[ast.FunctionDef]:
+            assert isinstance(node, ast.FunctionDef)
+            if any(self.compiles(decorator) for decorator in node.decorator_list):
+                found.add(node)
+        for call in self.calls_of(*COMPILERS):
+            if call.args:
+                found.update(self.definitions(call.args[0]))
+        return found
+
+    def compiles(self, decorator: ast.expr) -> bool:
+        """Whether a decorator is jit, or partial(jit, ...)."""
+        if isinstance(decorator, ast.Call):
+            inner = decorator.args[0] if decorator.args else None
+            partial = self.called(decorator) == "functools.partial" and inner is not None
+            return self.path(inner if partial else decorator.func) in COMPILERS
+        return self.path(decorator) in COMPILERS
+
+    def definitions(self, node: ast.expr) -> list[ast.AST]:
+        """Return the functions or lambdas that an expression stands for."""
+        if isinstance(node, ast.Lambda):
+            return [node]
+        if isinstance(node, ast.Name) and (found := self.bindings(node)):
+            return [
+                binding.node
+                for binding in found[1]
+                if isinstance(binding.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            ]
+        return []
+
+
+def _arithmetic(op: ast.operator, left: object, right: object) -> object:
+    if isinstance(op, ast.Add) and isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
+        return None
+    # Powers and shifts are left out: they can make numbers of any size.
+    if isinstance(op, ast.Mult):
+        return left * right
+    if isinstance(op, ast.Add):
+        return left + right
+    if isinstance(op, ast.Sub):
+        return left - right
+    if isinstance(op, ast.FloorDiv):
+        return left // right if right else None
+    return None
+
+
+def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
+    """Return an argument of a call by position or keyword; None if it is not given."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if position is not None and position < len(call.args):
+        if any(isinstance(given, ast.Starred) for given in call.args[: position + 1]):
+            return None
+        return call.args[position]
+    return None
+
+
+def has_keyword(call: ast.Call, *names: str) -> bool:
+    """Whether a call has one of the keywords, or ** with any."""
+    return any(keyword.arg is None or keyword.arg in names for keyword in call.keywords)
+
+
+def has_stars(call: ast.Call) -> bool:
+    """Whether a call has * or ** arguments, so that what it is given is not known."""
+    return any(isinstance(given, ast.Starred) for given in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
