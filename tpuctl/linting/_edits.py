@@ -23,7 +23,9 @@ def apply(source: str, edits: Sequence[Edit], *, first_line: int = 1) -> str:
     Raises ValueError if LibCST cannot read the source or does not find a node.
     """
     lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    wanted = {(_span(edit.node, lines, first_line), edit.kind): edit for edit in edits}
+    wanted: dict[tuple[Span, str], Edit] = {
+        (_span(edit.node, lines, first_line), edit.kind): edit for edit in edits
+    }
     try:
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
         work = _Work(wanted)
@@ -73,7 +75,7 @@ class _Work(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
         if isinstance(original_node, cst.IndentedBlock):
-            return _with_pass(updated)
+            return _with_pass(cast("cst.IndentedBlock", updated))
         if isinstance(original_node, (cst.BaseExpression, cst.BaseSmallStatement, cst.With)):
             found = self.get_metadata(PositionProvider, original_node, None)
             if isinstance(found, CodeRange):
@@ -109,7 +111,7 @@ def _unwrapped(node: Any) -> Any:
     """Return the statements of a block without the line above them, with its comments."""
     if not isinstance(node.body, cst.IndentedBlock):
         return node
-    first, *rest = node.body.body
+    first, *rest = cast("list[Any]", node.body.body)
     first = first.with_changes(leading_lines=(*node.leading_lines, *first.leading_lines))
     return cst.FlattenSentinel([first, *rest])
 

@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from json.decoder import scanstring
 from textwrap import dedent, indent
 from typing import Any
 
@@ -261,7 +260,7 @@ def _members(raw: str, at: int) -> Iterator[tuple[str, int, int]]:
         raise ValueError("not an object")
     at = _skip(raw, at + 1)
     while raw[at] == '"':
-        key, at = scanstring(raw, at + 1, False)
+        key, at = _decode(raw, at)
         start = _skip(raw, _skip(raw, at) + 1)
         _, end = _decode(raw, start)
         yield key, start, end

@@ -9,7 +9,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
 from tpuctl.lazy import need_modules
 from tpuctl.linting.cells import Cell, code_cells, is_python, with_sources
@@ -17,9 +17,6 @@ from tpuctl.linting.documents import Document, read_notebook, read_script
 from tpuctl.linting.lint import Placed, Selection, check
 from tpuctl.linting.models import Change, Edit
 from tpuctl.linting.targets import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # An edit inside another one is found again after it; more rounds than this mean a circle.
 _ROUNDS = 6
@@ -123,7 +120,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _changed_cells(document: Document, edits: list[Edit]) -> dict[int, str]:
-    """Return the new text of each cell that the edits change; imports go to the first that has any."""
+    """Return the new text of each changed cell; new imports go to the first that imports."""
     from tpuctl.linting._edits import add_lines, apply
 
     by_cell: dict[int, list[Edit]] = defaultdict(list)
@@ -175,7 +172,7 @@ def _check_notebook(old: str, new: str) -> None:
                 cell["source"] = ""
     if one != other or len(list(code_cells(one))) != len(list(code_cells(other))):
         raise ValueError("not changed: more than code would change. Please report this")
-    if nbformat.reads(new, as_version=nbformat.NO_CONVERT).nbformat < 4:
+    if cast("Any", nbformat).reads(new, as_version=nbformat.NO_CONVERT).nbformat < 4:
         raise ValueError("not changed: save it in notebook format 4 first")
 
 

@@ -66,8 +66,9 @@ class Edit:
     """A change of one node.
 
     `kind` says what to do with the node: `replace` an expression or a `statement`, `remove` a
-    statement, `unwrap` the block of a `with`, `append` a method call, or change a `keyword` of a call: `name=value` adds
-    one, `old>new` renames one, `old>` drops one. `needs` are imports that the new source uses.
+    statement, `unwrap` the block of a `with`, `append` a method call, or change a `keyword` of a
+    call: `name=value` adds one, `old>new` renames one, `old>` drops one. `needs` are lines of
+    imports that the new source uses.
     """
 
     node: ast.AST

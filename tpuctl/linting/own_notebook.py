@@ -93,6 +93,7 @@ def _imports(names: Mapping[str, object]) -> Iterator[str]:
             yield f"import {value.__name__} as {name}"
             continue
         module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        if isinstance(module, str) and isinstance(own, str) and module != "__main__":
-            if own.isidentifier() and all(map(str.isidentifier, module.split("."))):
-                yield f"from {module} import {own} as {name}"
+        if not isinstance(module, str) or not isinstance(own, str) or module == "__main__":
+            continue
+        if own.isidentifier() and all(map(str.isidentifier, module.split("."))):
+            yield f"from {module} import {own} as {name}"

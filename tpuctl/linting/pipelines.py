@@ -14,8 +14,9 @@ _SOURCES = (
     "tf.data.Dataset.", "tf.data.TFRecordDataset", "tf.data.TextLineDataset",
     "tf.data.FixedLengthRecordDataset", "tf.data.experimental.make_csv_dataset",
     "tensorflow_datasets.load", "tf.keras.utils.image_dataset_from_directory",
-    "tf.keras.preprocessing.image_dataset_from_directory", "tf.keras.utils.text_dataset_from_directory",
-    "keras.utils.image_dataset_from_directory", "keras.utils.text_dataset_from_directory",
+    "tf.keras.preprocessing.image_dataset_from_directory",
+    "tf.keras.utils.text_dataset_from_directory", "keras.utils.image_dataset_from_directory",
+    "keras.utils.text_dataset_from_directory",
 )  # fmt: skip
 # A method of this name alone could belong to many other classes.
 _COMMON = {"map", "filter", "apply", "take", "skip", "zip", "enumerate", "concatenate", "window"}

@@ -48,7 +48,7 @@ _RENAMED = {
 def port(program: Program, hits: list[Hit]) -> list[Hit]:
     """Give the hits about the set-up of a TPU the edits that port it, if all of it can be."""
     reasons = [hit for hit in hits if hit.code in _REASONS and _is_error(hit)]
-    if not reasons or "COLAB_TPU_ADDR" not in program.document.text and not _has_setup(program):
+    if not reasons or ("COLAB_TPU_ADDR" not in program.document.text and not _has_setup(program)):
         return hits
     work = _Port(program)
     group = work.edits()
@@ -147,13 +147,19 @@ class _Port:
         program = self._program
         for assign in program.nodes[ast.Assign]:
             names = [t.id for t in assign.targets if isinstance(t, ast.Name)]
-            if len(names) == len(assign.targets) and all(n in self._tainted for n in names):
-                if self._kind(assign.value, self._tainted):
-                    self._add(assign, "remove")
+            whole = len(names) == len(assign.targets) and all(n in self._tainted for n in names)
+            if whole and self._kind(assign.value, self._tainted):
+                self._add(assign, "remove")
         for call in program.calls_of(*_CONNECTS):
             statement = program.parents.get(call)
             if isinstance(statement, ast.Expr):
                 self._add(statement, "remove")
+        self._models()
+        self._sessions()
+
+    def _models(self) -> None:
+        """Keep the model of keras_to_tpu_model, and drop assertions that there is a TPU."""
+        program = self._program
         for assertion in (n for n in program.statements if isinstance(n, ast.Assert)):
             if "COLAB_TPU_ADDR" in ast.dump(assertion.test):
                 self._add(assertion, "statement", f"print({_DEVICES})")
@@ -165,7 +171,6 @@ class _Port:
                     self._add(program.parents[call], "remove")
                 else:
                     self._add(call, "replace", ast.unparse(model))
-        self._sessions()
 
     def _sessions(self) -> None:
         """Replace a session that only lists the devices."""
@@ -193,9 +198,9 @@ class _Port:
                 self._made[node] = Edit(node, "unwrap")
                 self._made[call] = Edit(call, "replace", "None")
         for reference in program.references:
-            if isinstance(reference, ast.Attribute) and reference.attr == "num_replicas_in_sync":
-                if self._is(reference, "strategy"):
-                    self._add(reference, "replace", f"len({_DEVICES})")
+            name = reference.attr if isinstance(reference, ast.Attribute) else ""
+            if name == "num_replicas_in_sync" and self._is(reference, "strategy"):
+                self._add(reference, "replace", f"len({_DEVICES})")
         for constant in program.nodes[ast.Constant]:
             if constant.value == "COLAB_TPU_ADDR":
                 self._test(constant)
@@ -250,7 +255,7 @@ class _Port:
                 root = _root(node)
                 if new and root is not None and self._program.path(root) == "tf":
                     self._add(node, "replace", new)
-            elif path in _RENAMED and _RENAMED[path]:
+            elif _RENAMED.get(path):
                 self._add(node, "replace", _RENAMED[path])
 
     def _imports(self) -> None:

@@ -118,8 +118,8 @@ class Program(Index):
                     op, self.constant(left, depth + 1), self.constant(right, depth + 1)
                 )
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self.constant(operand, depth + 1)
-                return -value if isinstance(value, (int, float)) else None
+                inner = self.constant(operand, depth + 1)
+                return -inner if isinstance(inner, (int, float)) else None
         return None
 
     def _hashable(self, node: ast.expr, depth: int) -> object:

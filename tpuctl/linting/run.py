@@ -6,7 +6,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from tpuctl.diagnosis.explain import Explanation, Match
 from tpuctl.errors import UsageError

@@ -8,13 +8,14 @@ import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union, cast
+from typing import Any
 
-Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _INNER_SCOPES = frozenset((*FUNCTIONS, ast.ClassDef, *COMPREHENSIONS))
+_COLLECTED = frozenset((ast.Call, ast.Name, ast.Attribute))
 _SKIPPED = frozenset((ast.Load, ast.Store, ast.Del))
 # The kinds of nodes that rules look at one by one.
 _KEPT = frozenset((ast.Assign, ast.Constant, ast.JoinedStr, ast.With, ast.For, ast.FunctionDef))
@@ -81,7 +82,7 @@ class Index:
 
     def loops(self, node: ast.AST) -> list[ast.AST]:
         """Return the loops that run a node again and again, within its function."""
-        found = []
+        found: list[ast.AST] = []
         inside = node
         for outer in self.ancestors(node):
             if isinstance(outer, FUNCTIONS):
@@ -229,14 +230,17 @@ class _Walk:
                     if isinstance(child, ast.AST) and type(child) not in _SKIPPED:
                         parents[child] = node
                         stack.append((child, scope))
-            if kind is ast.Call:
-                self.made.calls.append(cast("ast.Call", node))
-            elif (kind is ast.Name or kind is ast.Attribute) and not isinstance(
-                parents[node], ast.Attribute
-            ):
-                reference = cast("ast.Name | ast.Attribute", node)
-                if isinstance(reference.ctx, ast.Load):
-                    self.made.references.append(reference)
+            if kind in _COLLECTED:
+                self._collect(node)
+
+    def _collect(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Call):
+            self.made.calls.append(node)
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            # A name that is only the beginning of a longer dotted one is part of that.
+            begins = isinstance(self.made.parents[node], ast.Attribute)
+            if isinstance(node.ctx, ast.Load) and not begins:
+                self.made.references.append(node)
 
     def _bind_assign(self, node: ast.Assign, scope: Scope) -> None:
         for target in node.targets:

@@ -199,21 +199,24 @@ def refused_jax_calls(program: Program) -> Iterator[Hit]:
         "jax.shard_map": ("check_rep", "auto"),
     }
     for path, names in dropped.items():
-        for call in program.calls_of(path):
-            for keyword in call.keywords:
-                if keyword.arg in names:
-                    yield Hit("T108", keyword, f"{path} has no argument {keyword.arg} any more.")
+        keywords = (k for call in program.calls_of(path) for k in call.keywords if k.arg in names)
+        for keyword in keywords:
+            yield Hit("T108", keyword, f"{path} has no argument {keyword.arg} any more.")
     for call in program.calls_of("jax.pmap"):
         if call.args and program.called(call.args[0]) == "jax.pmap":
             yield Hit("T108", call, "A pmap of a pmap is refused by JAX 0.10.")
+
+
+def dropped_array_attributes(program: Program) -> Iterator[Hit]:
+    """Find methods and attributes that JAX's arrays no longer have."""
     if "jax" not in program.modules:
         return
     for call in program.methods("block_host_until_ready"):
         edit = Edit(call.func, "replace", f"{ast.unparse(call.func)[:-23]}.block_until_ready")
         message = "Arrays have no block_host_until_ready(); it is block_until_ready()."
         yield Hit("T108", call, message, edits=(edit,))
-    for node, names in ((n, ("device_buffers", "sharding_spec")) for n in program.references):
-        if isinstance(node, ast.Attribute) and node.attr in names:
+    for node in program.references:
+        if isinstance(node, ast.Attribute) and node.attr in ("device_buffers", "sharding_spec"):
             yield Hit("T108", node, f"Arrays have no {node.attr} any more; use addressable_shards.")
 
 
@@ -236,4 +239,10 @@ def spawned_processes(program: Program) -> Iterator[Hit]:
             yield Hit("T111", given, message, edits=edits)
 
 
-CHECKS = (dropped_names, sessions, refused_jax_calls, spawned_processes)
+CHECKS = (
+    dropped_names,
+    sessions,
+    refused_jax_calls,
+    dropped_array_attributes,
+    spawned_processes,
+)

@@ -96,10 +96,9 @@ def legacy_nodes(program: Program) -> Iterator[Hit]:
         if given is not None and address is not None and address.startswith("grpc://"):
             message = "A TPU at a grpc:// address is a legacy node; there are none any more."
             yield Hit("T113", call, message)
-        elif any(k.arg in ("zone", "project", "gcp_project", "tpu_zone") for k in call.keywords):
-            if not program.target.situation.several_hosts:
-                message = "A TPU looked up by name, zone and project is a legacy node."
-                yield Hit("T113", call, message, "warning")
+        elif has_place(call) and not program.target.situation.several_hosts:
+            message = "A TPU looked up by name, zone and project is a legacy node."
+            yield Hit("T113", call, message, "warning")
     for node in program.nodes[ast.Constant]:
         value = node.value
         if not isinstance(value, str) or not value.startswith("grpc://"):
@@ -111,6 +110,11 @@ def legacy_nodes(program: Program) -> Iterator[Hit]:
     for command in program.document.commands:
         if command.text.startswith("!") and "grpc://" in command.text:
             yield _of_command("T113", command, "A grpc:// address is that of a legacy TPU node.")
+
+
+def has_place(call: ast.Call) -> bool:
+    """Whether a resolver is told where in Google Cloud its TPU is."""
+    return any(k.arg in ("zone", "project", "gcp_project", "tpu_zone") for k in call.keywords)
 
 
 def _is_docstring(program: Program, node: ast.AST) -> bool:

@@ -178,10 +178,10 @@ def _makes_floats(program: Program, call: ast.Call, called: set[str]) -> bool:
     if "tf.image.convert_image_dtype" in called:
         return True
     for definition in program.definitions(call.args[0]) if call.args else ():
-        for child in ast.walk(definition):
-            if isinstance(child, ast.Call) and program.path(child.func) == "tf.cast":
-                if program.path(argument(child, 1, "dtype")) == "tf.float32":
-                    return True
+        casts = (child for child in ast.walk(definition) if program.called(child) == "tf.cast")
+        kinds = (argument(cast, 1, "dtype") for cast in casts if isinstance(cast, ast.Call))
+        if any(program.path(kind) == "tf.float32" for kind in kinds):
+            return True
     return False
 
 

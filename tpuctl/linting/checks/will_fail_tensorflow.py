@@ -142,7 +142,9 @@ def outside_scope(program: Program) -> Iterator[Hit]:
     for call in program.calls:
         path = program.path(call.func)
         loads = isinstance(call.func, ast.Attribute) and call.func.attr == "load_weights"
-        model = path in _MODELS or path.startswith("tf.keras.applications.") and path[-1].isalnum()
+        model = path in _MODELS or (
+            path.startswith("tf.keras.applications.") and path[-1].isalnum()
+        )
         model = model and not path.endswith(("preprocess_input", "decode_predictions"))
         optimizer = path.startswith("tf.keras.optimizers.") and ".schedules." not in path
         if not (loads or model or optimizer) or call.lineno < first:
@@ -242,9 +244,9 @@ def double_precision(program: Program) -> Iterator[Hit]:
     if not program.aims_at_tpu:
         return
     for call in program.calls:
-        if program.path(call.func).endswith("backend.set_floatx"):
-            if call.args and program.constant(call.args[0]) == "float64":
-                yield Hit("T310", call, "set_floatx('float64'): TPUs have no float64 units.")
+        kind = program.constant(call.args[0]) if call.args else None
+        if kind == "float64" and program.path(call.func).endswith("backend.set_floatx"):
+            yield Hit("T310", call, "set_floatx('float64'): TPUs have no float64 units.")
     for node, path in program.paths:
         if path == "tf.float64" and program.function(node) in _run_functions(program):
             yield Hit("T310", node, "float64 in a step: TPUs have no float64 units.")
