@@ -144,7 +144,7 @@ def _with_keyword(call: cst.Call, change: str) -> cst.Call:
                 for arg in call.args
             ]
         else:
-            args = _without_last_comma([arg for arg in call.args if not _is_keyword(arg, old)])
+            args = _without(call.args, old)
         return call.with_changes(args=args)
     name, _, value = change.partition("=")
     made = cst.Arg(
@@ -167,10 +167,19 @@ def _is_keyword(arg: cst.Arg, name: str) -> bool:
     return arg.keyword is not None and arg.keyword.value == name
 
 
-def _without_last_comma(args: list[cst.Arg]) -> list[cst.Arg]:
-    if args and isinstance(args[-1].comma, cst.Comma):
-        args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-    return args
+def _without(args: Sequence[cst.Arg], name: str) -> list[cst.Arg]:
+    """Drop an argument; where it was the last, the one before it ends the call as it did."""
+    left = [arg for arg in args if not _is_keyword(arg, name)]
+    if not left or left[-1] is args[-1]:
+        return left
+    last, ending = left[-1].comma, args[-1].comma
+    comma: Any = cst.MaybeSentinel.DEFAULT
+    if isinstance(last, cst.Comma) and isinstance(ending, cst.Comma):
+        space, end = last.whitespace_after, ending.whitespace_after
+        if isinstance(space, cst.ParenthesizedWhitespace) and isinstance(end, type(space)):
+            end = space.with_changes(indent=end.indent, last_line=end.last_line)
+        comma = last.with_changes(whitespace_after=end)
+    return [*left[:-1], left[-1].with_changes(comma=comma)]
 
 
 def _appended(node: Any, call: str) -> Any:

@@ -5,6 +5,7 @@ module 0.3 s (2026-11-22). It is used for the edits of --fix only.
 """
 
 import ast
+import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Index:
     def _sort(self) -> None:
         self.calls.sort(key=_position)
         self.references.sort(key=_position)
+        self.imports.sort(key=lambda found: _position(found[0]))
         for kept in self.nodes.values():
             kept.sort(key=_position)
         for scope in self.scopes.values():
@@ -166,7 +168,7 @@ class Index:
             return ""
         found = self.bindings(node)
         if found is None:
-            return f"builtins.{node.id}"
+            return f"builtins.{node.id}" if hasattr(builtins, node.id) else ""
         paths = {self._bound(binding, depth) for binding in found[1] if not _is_none(binding)}
         return paths.pop() if len(paths) == 1 else self._latest(node, *found)
 

@@ -16,10 +16,10 @@ _PREFIXES = {
     "tf.estimator": ("T104", "TensorFlow 2.16"),
     "tf.compat.v1.estimator": ("T104", "TensorFlow 2.16"),
     "jax.tools.colab_tpu": ("T106", "JAX 0.4.36"),
-    "tf.distribute.experimental.TPUStrategy": ("T109", "TensorFlow 2.21"),
     "jax.device_put_sharded": ("T108", "JAX 0.10"),
     "jax.device_put_replicated": ("T108", "JAX 0.10"),
 }
+_OLD_STRATEGY = "tf.distribute.experimental.TPUStrategy"
 # Names of modules that are written often enough to have a usual short one.
 _SHORT_NAMES = {"torch_xla.runtime": "xr", "torch_xla.distributed.spmd": "xs"}
 _SPAWNERS = ("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
@@ -48,6 +48,8 @@ def gone_names() -> dict[str, Gone]:
             found.setdefault(old, Gone(table["code"], table["library"], new, old not in differ))
     for old, new in document["renamed"]["names"].items():
         found[old] = Gone(document["renamed"]["code"], "JAX", new, still_works=True)
+    new = "tf.distribute.TPUStrategy"
+    found[_OLD_STRATEGY] = Gone("T109", "TensorFlow", new, still_works=True)
     return found
 
 

@@ -1,0 +1,209 @@
+"""--fix and --diff: what is mechanical is ported, the rest stays as it is, to the byte."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import lint_cases as cases
+from tests.lint_cases import notebook
+from tpuctl.errors import MissingExtraError
+from tpuctl.linting import run
+from tpuctl.linting.run import lint_paths
+
+pytest.importorskip("libcst")
+pytest.importorskip("nbformat")
+
+# Each change alone: a program, and the same after --fix for a runtime.
+CHANGES = [
+    ("import tensorflow as tf\ntf.set_random_seed( 1 )  # why\n",
+     "import tensorflow as tf\ntf.random.set_seed( 1 )  # why\n"),
+    ("import tensorflow as T\nx = T.log(T.random_normal([2]))\n",
+     "import tensorflow as T\nx = T.math.log(T.random.normal([2]))\n"),
+    ("import jax\nn = jax.host_count()\ny = jax.tree_map(f,\n             x)\n",
+     "import jax\nn = jax.process_count()\ny = jax.tree.map(f,\n             x)\n"),
+    ("import torch_xla.core.xla_model as xm\nw = xm.xrt_world_size()\n",
+     "import torch_xla.runtime as xr\nimport torch_xla.core.xla_model as xm\nw = xr.world_size()\n"),
+    ("import torch_xla.runtime as r\nimport torch_xla.core.xla_model as xm\nxm.get_ordinal()\n",
+     "import torch_xla.runtime as r\nimport torch_xla.core.xla_model as xm\nr.global_ordinal()\n"),
+    ("import torch_xla.distributed.xla_multiprocessing as xmp\nxmp.spawn(f, args=(a,), nprocs=8)\n",
+     "import torch_xla.distributed.xla_multiprocessing as xmp\nxmp.spawn(f, args=(a,))\n"),
+    ("import torch_xla\nimport torch\ns = torch.load('é.pt')\ntorch_xla.launch(f)\n",
+     "import torch_xla\nimport torch\ns = torch.load('é.pt', map_location=\"cpu\")\n"
+     "torch_xla.launch(f)\n"),
+    ("import os\nif x:\n    os.environ['XLA_USE_BF16'] = '1'\nimport torch_xla.runtime\n",
+     "import os\nif x:\n    pass\nimport torch_xla.runtime\n"),
+    ("import keras\no = keras.optimizers.Adam(\n    lr=0.1,  # slow\n    decay=0,\n)\n",
+     "import keras\no = keras.optimizers.Adam(\n    learning_rate=0.1,  # slow\n)\n"),
+    ("import keras\nm.fit_generator(g); m.save_weights('a.h5')\nm.load_weights('a.h5')\n",
+     "import keras\nm.fit(g); m.save_weights('a.weights.h5')\nm.load_weights('a.weights.h5')\n"),
+    ("import keras\nkeras.mixed_precision.set_global_policy('mixed_float16')\n",
+     'import keras\nkeras.mixed_precision.set_global_policy("mixed_bfloat16")\n'),
+    ("import jax\nimport tensorflow as tf\ndef d(p):\n    return tf.io.decode_jpeg(p)\n"
+     "ds = tf.data.Dataset.range(9).map(d).batch(2)\nfor x in ds:\n    step(x)\n",
+     "import jax\nimport tensorflow as tf\ndef d(p):\n    return tf.io.decode_jpeg(p)\n"
+     "ds = tf.data.Dataset.range(9).map(d, num_parallel_calls=tf.data.AUTOTUNE).batch(2)"
+     ".prefetch(tf.data.AUTOTUNE)\nfor x in ds:\n    step(x)\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_a_change_is_made_and_nothing_else(
+    tmp_path: Path, before: str, after: str, newline: str
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(before.replace("\n", newline).encode())
+    result = lint_paths([path], fixes=True)
+    assert path.read_bytes().decode() == after.replace("\n", newline)
+    assert result.fixed > 0
+    assert lint_paths([path], fixes=True).fixed == 0
+
+
+def test_a_diff_writes_nothing_and_can_be_applied(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(CHANGES[0][0])
+    result = lint_paths([path], diff=True)
+    assert path.read_text() == CHANGES[0][0]
+    (change,) = result.changes
+    assert "-tf.set_random_seed( 1 )  # why\n+tf.random.set_seed( 1 )  # why\n" in change.diff
+    assert [finding.code for finding in result.findings] == ["T103"]
+    words = ["patch", "--quiet", str(path)]
+    subprocess.run(words, input=change.diff, text=True, check=True)
+    assert path.read_text() == CHANGES[0][1]
+
+
+def test_mode_link_encoding_and_byte_order_mark_survive(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.py", tmp_path / "link.py"
+    text = "# coding: latin-1\nimport tensorflow as tf\nx = 'é'; tf.log(x)\n"
+    real.write_bytes(text.encode("latin-1"))
+    real.chmod(0o750)
+    link.symlink_to("real.py")
+    assert lint_paths([link], fixes=True).fixed == 1
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o750
+    assert real.read_bytes().decode("latin-1") == text.replace("tf.log", "tf.math.log")
+    real.write_bytes(b"\xef\xbb\xbfimport tensorflow as tf\ntf.log(x)\n")
+    assert lint_paths([real], fixes=True).fixed == 1
+    assert real.read_bytes() == b"\xef\xbb\xbfimport tensorflow as tf\ntf.math.log(x)\n"
+
+
+def test_a_file_that_changes_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(CHANGES[0][0])
+    made = run.fix
+
+    def slow(*arguments: object) -> object:
+        path.write_text("x = 1\n")
+        return made(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "fix", slow)
+    result = lint_paths([path], fixes=True)
+    assert path.read_text() == "x = 1\n"
+    assert "modified while" in result.warnings[0]
+
+
+def test_without_the_extra_the_error_names_the_pip_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(CHANGES[0][0])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert len(lint_paths([path]).findings) == 1
+    with pytest.raises(MissingExtraError) as caught:
+        lint_paths([path], fixes=True)
+    assert caught.value.hint == "pip install 'tpuctl[lint]'"
+    assert path.read_text() == CHANGES[0][0]
+
+
+def fixed(tmp_path: Path, raw: str, runtime: str | None = None) -> dict[str, object]:
+    path = tmp_path / "old.ipynb"
+    path.write_text(raw, encoding="utf-8")
+    lint_paths([path], fixes=True, runtime=runtime)
+    found: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("indent", [1, 2, None])
+@pytest.mark.parametrize("cells", [cases.GPU_AGAINST_TPU, cases.FASHION], ids=["A", "D"])
+def test_a_notebook_keeps_its_form_outputs_and_other_cells(
+    tmp_path: Path, cells: tuple[str, ...], indent: int | None
+) -> None:
+    raw = cases.colab(cells, indent=indent)  # type: ignore[arg-type]
+    fixed(tmp_path, raw)
+    after = (tmp_path / "old.ipynb").read_text(encoding="utf-8")
+    before = json.loads(raw)
+    assert after != raw
+    same = [c["source"] for c in before["cells"]] == [c["source"] for c in json.loads(after)["cells"]]
+    assert not same
+    for cell, changed in zip(before["cells"], json.loads(after)["cells"], strict=True):
+        cell["source"] = changed["source"]
+    # Written by the same rules, the whole file is the same but for the sources.
+    assert after == json.dumps(before, indent=indent, ensure_ascii=False) + "\n"
+    assert "errors" not in after
+    left = lint_paths([tmp_path / "old.ipynb"]).findings
+    assert [f for f in left if f.severity == "error"] == []
+
+
+def test_magics_and_indented_cells_survive_a_fix(tmp_path: Path) -> None:
+    cell = "%time x = 1\nif x:\n    !pip install a \\\n        b\n    y = tf.log(x)\nfiles = !ls"
+    found = fixed(tmp_path, notebook("import tensorflow as tf", cell, "  z = tf.log(y)\n  !ls"))
+    sources = ["".join(each["source"]) for each in found["cells"]]  # type: ignore[attr-defined]
+    assert sources[1] == cell.replace("tf.log", "tf.math.log")
+    assert sources[2] == "  z = tf.math.log(y)\n  !ls"
+
+
+def test_a_setup_that_is_used_in_another_way_is_not_ported(tmp_path: Path) -> None:
+    cells = [*cases.FASHION[:2], "mine.train(strategy, tpu)"]
+    found = fixed(tmp_path, cases.colab(tuple(cells)))
+    sources = ["".join(each["source"]) for each in found["cells"]]  # type: ignore[attr-defined]
+    assert "strategy = tf.distribute.TPUStrategy(tpu)" in sources[1]
+    assert "keras" not in sources[0]
+
+
+RUNNER = """
+import json, sys
+for path in sys.argv[1:]:
+    names = {"__name__": "__main__"}
+    for cell in json.load(open(path))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), path, "exec"), names)
+import keras
+print(keras.backend.backend(), len(keras.distribution.list_devices()), "tensorflow" in sys.modules)
+"""
+SEEDS = {"a.ipynb": cases.GPU_AGAINST_TPU, "d.ipynb": cases.FASHION}
+
+
+def executed(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the notebooks in a folder, on two virtual CPU devices."""
+    (folder / "runner.py").write_text(RUNNER)
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = {key: os.environ[key] for key in os.environ.keys() - {"KERAS_BACKEND"}} | flags
+    return subprocess.run(
+        [sys.executable, "runner.py", *SEEDS], cwd=folder, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.tf
+def test_fixed_notebooks_run_on_keras_3_over_jax(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("jax")
+    random = np.random.default_rng(7)
+    images = random.integers(0, 255, (64, 28, 28)).astype("uint8")
+    np.savez(tmp_path / "digits.npz", x=images, y=random.integers(0, 10, 64))
+    for name, cells in SEEDS.items():
+        (tmp_path / name).write_text(cases.colab(cells))
+    assert "SyntaxError" in executed(tmp_path).stderr
+    assert lint_paths([tmp_path], fixes=True, runtime="kaggle").fixed > 10
+    done = executed(tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "ran 2 epochs" in done.stdout
+    assert "ran 4 steps" in done.stdout
+    assert "jax 2 False" in done.stdout

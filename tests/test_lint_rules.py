@@ -1,0 +1,219 @@
+"""Every rule: its examples, the seeds' old code line by line, and what must stay silent."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tests import lint_cases as cases
+from tpuctl.linting.checks.gone import gone_names
+from tpuctl.linting.checks.moving import equivalents
+from tpuctl.linting.documents import read_notebook
+from tpuctl.linting.lint import CHECKS, Selection, check
+from tpuctl.linting.models import DATA, FAMILIES, SEVERITIES, rules
+from tpuctl.linting.targets import target
+
+WITH_EXAMPLES = [code for code in rules() if not code.startswith("T0") and code != "T114"]
+
+
+@pytest.mark.parametrize("code", WITH_EXAMPLES)
+def test_a_rule_finds_its_bad_example_and_not_its_good_one(code: str) -> None:
+    rule = rules()[code]
+    assert code in cases.codes(rule.bad)
+    assert code not in cases.codes(rule.good)
+
+
+@pytest.mark.parametrize("code", rules())
+def test_a_rule_says_what_why_how_and_from_where(code: str) -> None:
+    rule = rules()[code]
+    assert code.startswith(f"T{FAMILIES.index(rule.family)}")
+    assert rule.severity in SEVERITIES
+    assert rule.title
+    assert rule.why.endswith(".")
+    assert rule.fix
+    assert rule.sources
+    for source in rule.sources:
+        assert source.what
+        assert len(source.date.split("-")) == 3
+
+
+def test_every_check_is_used() -> None:
+    found = set()
+    for rule in rules().values():
+        found |= cases.codes(rule.bad)
+    assert found >= set(WITH_EXAMPLES)
+    assert len(CHECKS) == len(set(CHECKS))
+
+
+SEEDS = {
+    "B": cases.SURVIVAL_GUIDE,
+    "C": cases.KAGGLE_UTILITY,
+    "E": cases.WITHOUT_ESTIMATOR,
+}
+
+
+@pytest.mark.parametrize("runtime", ["colab", "kaggle:v5e-8", "tpu-vm", None])
+@pytest.mark.parametrize("seed", "BCE")
+def test_each_line_of_a_seed_that_no_longer_works_is_named(seed: str, runtime: str | None) -> None:
+    text, wanted = cases.marked(SEEDS[seed])
+    placed = cases.placed(text, runtime)
+    found: dict[int, set[str]] = {}
+    for each in placed:
+        found.setdefault(each.finding.line, set()).add(each.finding.code)
+    assert {line: sorted(codes - found.get(line, set())) for line, codes in wanted.items()} == {
+        line: [] for line in wanted
+    }
+    errors = {each.finding.line for each in placed if each.finding.severity == "error"}
+    assert errors <= set(wanted)
+
+
+@pytest.mark.parametrize(
+    ("cells", "wanted"),
+    [
+        (
+            cases.GPU_AGAINST_TPU,
+            {(2, 1): "T112", (5, 14): "T103", (6, 3): "T105", (6, 4): "T103", (6, 5): "T101",
+             (6, 7): "T101", (6, 8): "T101"},
+        ),
+        (
+            cases.FASHION,
+            {(1, 6): "T105", (1, 9): "T105", (1, 12): "T102", (2, 1): "T113", (2, 2): "T105",
+             (2, 5): "T109"},
+        ),
+    ],
+    ids=["A", "D"],
+)  # fmt: skip
+def test_each_line_of_a_notebook_is_named_by_its_cell(cells, wanted, tmp_path) -> None:
+    (document,) = read_notebook(tmp_path / "old.ipynb", cases.colab(cells))
+    placed = check(document, target(None), Selection())
+    found = {(p.finding.cell, p.finding.line, p.finding.code) for p in placed}
+    assert {(*at, code) for at, code in wanted.items()} <= found
+    assert all("KERAS_BACKEND" in (p.finding.fix or "") for p in placed if p.hit.code == "T105")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "code", "text"),
+    [
+        ("colab", "keras", 'os.environ["KERAS_BACKEND"] = "jax"'),
+        ("kaggle", "keras", "keras.distribution.DataParallel()"),
+        ("pod", "keras", "keras.distribution.initialize()"),
+        ("tpu-vm", "tensorflow", 'TPUClusterResolver(tpu="local")'),
+        ("colab", "tensorflow", 'os.environ["KERAS_BACKEND"] = "jax"'),
+        ("kaggle", "torch", 'os.environ.pop("TPU_PROCESS_ADDRESSES", None)'),
+        ("colab:v6e-1", "torch", "torch_xla.device()"),
+        ("pod", "jax", "jax.distributed.initialize()"),
+    ],
+)
+def test_the_code_is_that_of_the_runtime(runtime: str, code: str, text: str) -> None:
+    assert text in target(runtime).code(code)
+
+
+# Names that stand for something else, and code that is right.
+SILENT = [
+    "def f(tf):\n    return tf.Session()\n",
+    "tf = object()\ntf.contrib\n",
+    "from mine import jax\njax.tree_map(f, x)\n",
+    "class tf:\n    pass\ntf.placeholder\n",
+    "import tensorflow as tf\ndef f():\n    tf = other()\n    tf.set_random_seed(1)\n",
+    "import torch_tpu\ndevice = 'tpu'\n",
+    "print('os.environ[\\'COLAB_TPU_ADDR\\'] was an address')\n",
+    "import pandas as pd\npd.read_csv('a').map(f).filter(g)\n",
+    "import jax\n@jax.jit\ndef f(x):\n    return x\nfor b in data:\n    f(b)\n",
+    "import jax.numpy as jnp\ndef f(x):\n    return jnp.nonzero(x)\n",
+    "import jax\njax.distributed.initialize()\n",
+    "import jax\nfor i, b in enumerate(data):\n    s, loss = train_step(s, b)\nprint(float(loss))\n",
+    "import tf_keras\nmodel.fit_generator(x)\n",
+    "import keras\noptimizer = keras.optimizers.Adam(learning_rate=0.1)\n",
+    "import tensorflow as tf\nd = tf.data.Dataset.range(9).batch(2)\n",
+    "import keras\nkeras.layers.Dense(300)\n",
+    "'''tf.contrib is gone'''\n# %tensorflow_version 1.x\n",
+]
+
+
+@pytest.mark.parametrize("text", SILENT)
+def test_what_is_not_sure_is_silent(text: str) -> None:
+    assert cases.codes(text) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ("import tensorflow as tf", "tf.contrib.tpu.x"),
+        ("import tensorflow", "tensorflow.contrib.tpu.x"),
+        ("from tensorflow import contrib as c", "c.tpu.x"),
+        ("import tensorflow.compat.v2 as tf", "tf.contrib.tpu.x"),
+        ("import tensorflow as tf\nc = tf.contrib", "c.tpu.x"),
+        ("import tensorflow as tf\ndef f():\n    t = tf\n    return", "t.contrib.tpu.x"),
+        ("try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None", "tf.contrib.x"),
+    ],
+)
+def test_names_are_followed_through_imports_and_aliases(before: str, name: str) -> None:
+    text = f"{before} {name}\n" if before.endswith("return") else f"{before}\n{name}\n"
+    last = text.count("\n")
+    assert last in cases.lines(text, "T101")
+
+
+def test_a_name_that_the_program_expects_to_be_missing_is_a_maybe() -> None:
+    text = "import jax\ntry:\n    f = jax.tree_map\nexcept AttributeError:\n    f = jax.tree.map\n"
+    (found,) = cases.placed(text)
+    assert found.finding.severity == "maybe"
+    assert not found.finding.fixable
+
+
+def test_the_generation_decides_the_width_of_the_matrix_unit() -> None:
+    text = "import keras\nlayer = keras.layers.Dense(384, activation='relu')\n"
+    assert "T408" in cases.codes(text, "colab:v6e-1")
+    assert "T408" not in cases.codes(text, "colab:v5e-1")
+
+
+def test_the_message_about_a_secret_does_not_repeat_it() -> None:
+    secret = "hf_" + "aB3dE5fG7hI9jK1lM3nO5pQ7rS9tU1vW3x"
+    (found,) = cases.placed(f"login(token={secret!r})\n")
+    assert found.finding.code == "T316"
+    assert secret[3:] not in json.dumps(dataclasses.asdict(found.finding))
+    assert cases.codes("login(token='hf_" + "x" * 34 + "')\n") == set()
+
+
+def test_a_notebook_says_which_accelerator_it_asks_for() -> None:
+    assert cases.codes("x = 1", accelerator="TPU", colab={"gpuType": "V28"}) == {"T114"}
+    assert cases.codes("x = 1", kaggle={"accelerator": "tpu1vmV38"}) == {"T114"}
+    assert cases.codes("x = 1", accelerator="TPU", colab={"gpuType": "V5E1"}) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["!pip install torch_xla", "!pip install -q -U 'jax[tpu]' -f x", "%pip install tensorflow",
+     "!python3 -m pip install --upgrade libtpu", "if True:\n    !pip install torch==2.1"],
+)  # fmt: skip
+def test_an_install_that_replaces_the_image_is_named(line: str) -> None:
+    assert "T315" in cases.codes(line + "\nx = 1", "kaggle")
+    assert "T315" not in cases.codes(line + "\nx = 1", "tpu-vm")
+
+
+def test_the_tables_of_names_are_dated_and_complete() -> None:
+    document = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
+    assert document["as_of"] == "2026-11-22"
+    assert {gone.code for gone in gone_names().values()} <= set(rules())
+    assert len(gone_names()) > 1000
+    assert None in equivalents().values()
+
+
+@pytest.mark.tf
+def test_the_names_that_are_gone_are_gone_and_the_new_ones_are_there() -> None:
+    import keras
+    import tensorflow as tf
+
+    def is_there(path: str) -> bool:
+        found = {"tf": tf, "keras": keras}[path.partition(".")[0]]
+        for part in path.split(".")[1:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+
+    known = {old: gone for old, gone in gone_names().items() if old.startswith(("tf.", "keras."))}
+    news = {gone.new for gone in known.values() if gone.new}
+    assert [new for new in news if not is_there(new)] == []
+    gone = [old for old, found in known.items() if not found.still_works]
+    assert [old for old in gone if is_there(old)] == []
+    assert is_there("keras.Model")
