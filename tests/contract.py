@@ -109,6 +109,10 @@ BENCH: Shape = {
         " examples_per_s"
     )
 }
+LINT: Shape = {
+    "[findings]": keys("path cell line column code severity message why fix fixable"),
+    **keys("files fixed"),
+}
 PLAN = keys("script argv env unset framework strategy devices workers because")
 # Returned by a callback: the function ends with an exception.
 RESULTS_ELSEWHERE: dict[str, tuple[type, ...]] = {"data serve": (Service,)}
@@ -128,6 +132,7 @@ LEAST: dict[str, Shape] = {
     "fit": FIT,
     "bench": BENCH,
     "launch": PLAN,
+    "lint": LINT,
 }
 _DATE = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$"
 _SCALARS: dict[Any, dict[str, Any]] = {

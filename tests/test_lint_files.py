@@ -154,9 +154,7 @@ LINES = st.lists(st.text(max_size=8), max_size=4).map("\n".join)
 
 
 @settings(max_examples=25)
-@given(
-    st.lists(LINES, min_size=1, max_size=4), st.sampled_from([None, 0, 1, 2, 4]), st.booleans()
-)
+@given(st.lists(LINES, min_size=1, max_size=4), st.sampled_from([None, 0, 1, 2, 4]), st.booleans())
 def test_a_cell_can_be_replaced_in_any_notebook(
     texts: list[str], indent: int | None, ascii_only: bool
 ) -> None:
@@ -222,8 +220,9 @@ def test_rules_are_selected_and_ignored(
 
 
 @pytest.mark.parametrize(
-    "options", [{"select": ["X1"]}, {"ignore": ["T999"]}, {"runtime": "moon"}, {"runtime": "colab:v9"},
-                {"fixes": True, "diff": True}],
+    "options",
+    [{"select": ["X1"]}, {"ignore": ["T999"]}, {"runtime": "moon"}, {"runtime": "colab:v9"},
+     {"fixes": True, "diff": True}],
 )  # fmt: skip
 def test_a_wrong_option_is_an_error(tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(UsageError):

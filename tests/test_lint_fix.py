@@ -26,7 +26,8 @@ CHANGES = [
     ("import jax\nn = jax.host_count()\ny = jax.tree_map(f,\n             x)\n",
      "import jax\nn = jax.process_count()\ny = jax.tree.map(f,\n             x)\n"),
     ("import torch_xla.core.xla_model as xm\nw = xm.xrt_world_size()\n",
-     "import torch_xla.runtime as xr\nimport torch_xla.core.xla_model as xm\nw = xr.world_size()\n"),
+     "import torch_xla.runtime as xr\nimport torch_xla.core.xla_model as xm\n"
+     "w = xr.world_size()\n"),
     ("import torch_xla.runtime as r\nimport torch_xla.core.xla_model as xm\nxm.get_ordinal()\n",
      "import torch_xla.runtime as r\nimport torch_xla.core.xla_model as xm\nr.global_ordinal()\n"),
     ("import torch_xla.distributed.xla_multiprocessing as xmp\nxmp.spawn(f, args=(a,), nprocs=8)\n",
@@ -139,7 +140,9 @@ def test_a_notebook_keeps_its_form_outputs_and_other_cells(
     after = (tmp_path / "old.ipynb").read_text(encoding="utf-8")
     before = json.loads(raw)
     assert after != raw
-    same = [c["source"] for c in before["cells"]] == [c["source"] for c in json.loads(after)["cells"]]
+    same = [c["source"] for c in before["cells"]] == [
+        c["source"] for c in json.loads(after)["cells"]
+    ]
     assert not same
     for cell, changed in zip(before["cells"], json.loads(after)["cells"], strict=True):
         cell["source"] = changed["source"]

@@ -121,7 +121,7 @@ SILENT = [
     "import jax\n@jax.jit\ndef f(x):\n    return x\nfor b in data:\n    f(b)\n",
     "import jax.numpy as jnp\ndef f(x):\n    return jnp.nonzero(x)\n",
     "import jax\njax.distributed.initialize()\n",
-    "import jax\nfor i, b in enumerate(data):\n    s, loss = train_step(s, b)\nprint(float(loss))\n",
+    "import jax\nfor b in data:\n    s, loss = train_step(s, b)\nprint(float(loss))\n",
     "import tf_keras\nmodel.fit_generator(x)\n",
     "import keras\noptimizer = keras.optimizers.Adam(learning_rate=0.1)\n",
     "import tensorflow as tf\nd = tf.data.Dataset.range(9).batch(2)\n",

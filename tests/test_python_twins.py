@@ -343,6 +343,13 @@ def _(at: Bench) -> Any:
     )
 
 
+@twin("lint")
+def _(at: Bench) -> Any:
+    old = at.file("old.py", "import jax\nprint(jax.host_count())\n")
+    words = [old, "--select", "T1", "--runtime", "colab", "--diff"]
+    return words, lambda: library.lint(old, select=["T1"], runtime="colab", diff=True)
+
+
 @twin("launch", *needs("tensorflow"))
 def _(at: Bench) -> Any:
     return (

@@ -1,4 +1,4 @@
-"""Change source code with LibCST: what no edit names stays as it is, to the byte."""
+"""Change source code with LibCST, where what no edit names stays as it is; nbformat checks."""
 
 from __future__ import annotations
 
@@ -58,6 +58,14 @@ def _span(node: ast.AST, lines: list[str], first_line: int) -> Span:
 
 def _characters(line: str, offset: int) -> int:
     return offset if line.isascii() else len(line.encode()[:offset].decode(errors="replace"))
+
+
+def notebook_format(text: str) -> int:
+    """Return the format of a notebook, as nbformat reads it."""
+    import nbformat
+
+    notebook: Any = cast("Any", nbformat).reads(text, as_version=nbformat.NO_CONVERT)
+    return int(notebook.nbformat)
 
 
 class _Work(cst.CSTTransformer):

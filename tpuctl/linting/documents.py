@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import sys
 import tokenize
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,10 @@ _PYTHON_2 = re.compile(
     r"^\s*print\s+[^=(\s,.]|^\s*print\s*>>|^\s*except\s+[\w.]+\s*,\s*\w+\s*:|^\s*exec\s+[\"'\w]"
     r"|\bur?'[^']*'|<>|^\s*raise\s+\w+\s*,\s*[\"'\w]|[^\w.]0\d+\b|\d[lL]\b",
     re.MULTILINE,
+)
+# Syntax of Python 3.11 to 3.14: type parameters, type statements, except*, t-strings.
+_NEWER = re.compile(
+    r"^\s*(?:class|(?:async\s+)?def)\s+\w+\[|^\s*type\s+\w+.*=|^\s*except\*|\bt[\"']", re.MULTILINE
 )
 TOP: tuple[int, int] = (1, 0)
 
@@ -156,6 +161,10 @@ def _syntax_hit(text: str, error: SyntaxError, start: int) -> Hit:
     at = (start + (error.lineno or 1), max(0, (error.offset or 1) - 1))
     if _PYTHON_2.search(text) or "print" in (error.msg or "").partition("(")[0].lower():
         return Hit("T001", at, "This is Python 2, which no TPU runtime of today has.")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if (error.msg or "").startswith("f-string") or _NEWER.search(text):
+        message = f"Not checked: this seems to need a newer Python than {version}: {error.msg}."
+        return Hit("T002", at, message, "maybe")
     return Hit("T002", at, f"The code does not parse: {error.msg}.")
 
 

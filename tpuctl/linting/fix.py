@@ -9,7 +9,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from tpuctl.lazy import need_modules
 from tpuctl.linting.cells import Cell, code_cells, is_python, with_sources
@@ -163,7 +162,7 @@ def _check(before: Sequence[Document], after: Sequence[Document], old: str, new:
 
 
 def _check_notebook(old: str, new: str) -> None:
-    import nbformat
+    from tpuctl.linting._edits import notebook_format
 
     one, other = json.loads(old, strict=False), json.loads(new, strict=False)
     for notebook in (one, other):
@@ -172,7 +171,7 @@ def _check_notebook(old: str, new: str) -> None:
                 cell["source"] = ""
     if one != other or len(list(code_cells(one))) != len(list(code_cells(other))):
         raise ValueError("not changed: more than code would change. Please report this")
-    if cast("Any", nbformat).reads(new, as_version=nbformat.NO_CONVERT).nbformat < 4:
+    if notebook_format(new) < 4:
         raise ValueError("not changed: save it in notebook format 4 first")
 
 

@@ -86,12 +86,12 @@ def _property(text: str) -> str:
 
 def render_sarif(linting: Linting) -> str:
     """Write a SARIF document, as GitHub code scanning and editors read it."""
-    from tpuctl import __version__
+    from importlib.metadata import version
 
     codes = sorted({finding.code for finding in linting.findings})
     driver = {
         "name": "tpuctl lint",
-        "version": __version__,
+        "version": version("tpuctl"),
         "informationUri": "https://github.com/tpuctl/tpuctl/tree/main/docs/lint.md",
         "rules": [_sarif_rule(code) for code in codes],
     }

@@ -218,8 +218,16 @@ def dropped_array_attributes(program: Program) -> Iterator[Hit]:
         message = "Arrays have no block_host_until_ready(); it is block_until_ready()."
         yield Hit("T108", call, message, edits=(edit,))
     for node in program.references:
-        if isinstance(node, ast.Attribute) and node.attr in ("device_buffers", "sharding_spec"):
+        dropped = ("device_buffers", "sharding_spec")
+        if isinstance(node, ast.Attribute) and node.attr in dropped and not _asked(program, node):
             yield Hit("T108", node, f"Arrays have no {node.attr} any more; use addressable_shards.")
+
+
+def _asked(program: Program, node: ast.AST) -> bool:
+    return (
+        is_guarded(program, node)
+        or program.path(node if isinstance(node, ast.expr) else None) != ""
+    )
 
 
 def spawned_processes(program: Program) -> Iterator[Hit]:

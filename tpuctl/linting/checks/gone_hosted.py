@@ -47,7 +47,7 @@ def old_variables(program: Program) -> Iterator[Hit]:
             yield Hit(code, node, f"Nothing reads {node.value} any more.", "warning")
         else:
             message = f"No runtime sets {node.value}, so this finds no TPU even where there is one."
-            yield Hit(code, node, message)
+            yield Hit(code, node, message, None if code == "T105" else "warning")
     for command in program.document.commands:
         for name in _VARIABLES:
             if name in command.text:

@@ -86,10 +86,10 @@ def _checkpoint(program: Program, call: ast.Call) -> Iterator[Hit]:
     for keyword in call.keywords:
         if keyword.arg == "period":
             yield Hit("T116", keyword, "ModelCheckpoint has no argument period; use save_freq.")
-    name = program.text(argument(call, 0, "filepath"))
+    name = program.constant(argument(call, 0, "filepath"))
     weights = program.constant(argument(call, None, "save_weights_only")) is True
     wanted = ".weights.h5" if weights else ".keras"
-    if name and not name.endswith((wanted, ".h5" if not weights else wanted)):
+    if isinstance(name, str) and not name.endswith((wanted, ".h5" if not weights else wanted)):
         message = f"Keras 3 wants a file name that ends in {wanted} here."
         yield Hit("T116", call, message, "maybe")
 

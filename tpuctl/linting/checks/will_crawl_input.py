@@ -96,7 +96,7 @@ def wrong_order(program: Program) -> Iterator[Hit]:
             if "unbatch" not in names:
                 yield Hit("T403", call, "shuffle() after batch() shuffles batches, not examples.")
         elif step.name == "cache":
-            if "shuffle" in names:
+            if any(each.name == "shuffle" and not _keeps_order(each.call) for each in before):
                 yield Hit("T403", call, "cache() after shuffle() repeats one order every epoch.")
             if _repeats(before):
                 yield Hit("T403", call, "cache() after repeat() never ends, and never hits.")
@@ -107,6 +107,12 @@ def wrong_order(program: Program) -> Iterator[Hit]:
             step.name == "map" and "cache" in names and _could_be_cached(pipelines.called_in(call))
         ):
             yield Hit("T404", call, "Images are decoded after cache(), so again in every epoch.")
+
+
+def _keeps_order(call: ast.Call) -> bool:
+    """Whether a shuffle is meant to give the same order in every epoch."""
+    given = argument(call, 2, "reshuffle_each_iteration")
+    return isinstance(given, ast.Constant) and given.value is False
 
 
 def _could_be_cached(called: set[str]) -> bool:
@@ -193,7 +199,7 @@ def small_files(program: Program) -> Iterator[Hit]:
             continue
         path = program.path(call.func)
         if name.endswith(_FILES) or path.endswith("from_directory"):
-            message = "Many small files in a bucket: each one is a request of 20 to 100 ms."
+            message = "Many small files in a bucket: each one is a request with its own delay."
             yield Hit("T416", call, message)
 
 

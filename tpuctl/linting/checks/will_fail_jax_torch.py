@@ -67,7 +67,7 @@ def double_precision(program: Program) -> Iterator[Hit]:
                 yield Hit("T310", node, message, "warning")
     if "torch_xla" in program.modules:
         for node, path in program.paths:
-            if path in ("torch.float64", "torch.double"):
+            if path in ("torch.float64", "torch.double") and _is_given(program, node):
                 yield Hit("T310", node, "float64 on a TPU is emulated and slow.", "warning")
 
 
@@ -132,12 +132,20 @@ def distributed_on_one_host(program: Program) -> Iterator[Hit]:
             yield Hit("T313", call, message, edits=_statement_removal(program, call))
         elif call.args or call.keywords or target.situation.several_hosts:
             continue
-        elif target.name != UNKNOWN:
-            message = "jax.distributed.initialize() on one host: there is nothing to join."
+        elif target.situation.accelerator != "tpu":
+            message = "jax.distributed.initialize() where there is no cluster raises ValueError."
             yield Hit("T313", call, message, edits=_statement_removal(program, call))
-        elif program.document.is_notebook:
-            message = "jax.distributed.initialize() in a notebook, which runs on one host."
+        elif _is_one_host(program) and not _is_conditional(program, call):
+            message = "jax.distributed.initialize() on one host: there is nothing to join."
             yield Hit("T313", call, message, "maybe")
+
+
+def _is_one_host(program: Program) -> bool:
+    return program.document.is_notebook or program.target.name != UNKNOWN
+
+
+def _is_conditional(program: Program, node: ast.AST) -> bool:
+    return any(isinstance(outer, ast.If) for outer in program.ancestors(node))
 
 
 def _statement_removal(program: Program, call: ast.Call) -> tuple[Edit, ...]:
@@ -169,13 +177,18 @@ def _starts_afresh(program: Program) -> bool:
     )
 
 
+def _is_given(program: Program, node: ast.AST) -> bool:
+    """Whether a value is an argument, and not only compared or listed."""
+    return isinstance(program.parents.get(node), (ast.Call, ast.keyword))
+
+
 def half_precision(program: Program) -> Iterator[Hit]:
     """Find float16 in PyTorch/XLA programs."""
     if "torch_xla" not in program.modules:
         return
     severity: Severity = "warning"
     for node, path in program.paths:
-        if path in ("torch.float16", "torch.half"):
+        if path in ("torch.float16", "torch.half") and _is_given(program, node):
             edit = (
                 Edit(node, "replace", "torch.bfloat16") if isinstance(node, ast.Attribute) else None
             )

@@ -64,12 +64,21 @@ def float16(program: Program) -> Iterator[Hit]:
     """Find float16, which TPUs have no arithmetic for."""
     for node in program.nodes[ast.Constant]:
         if node.value == "mixed_float16" and not isinstance(program.parents[node], ast.Expr):
-            compared = isinstance(program.parents[node], ast.Compare)
             severity: Severity | None = None if program.aims_at_tpu else "maybe"
-            if not compared:
+            if _sets_policy(program, node):
                 edit = Edit(node, "replace", '"mixed_bfloat16"')
                 message = "mixed_float16 on a TPU: it has no float16 arithmetic."
                 yield Hit("T302", node, message, severity, edits=(edit,))
+
+
+def _sets_policy(program: Program, node: ast.AST) -> bool:
+    """Whether the name of a policy is used as one, and not only compared or listed."""
+    parent = program.parents[node]
+    if isinstance(parent, ast.Call):
+        return program.path(parent.func).endswith(("policy", "Policy"))
+    return isinstance(parent, ast.Assign) or (
+        isinstance(parent, ast.keyword) and "dtype" in (parent.arg or "")
+    )
 
 
 def resolver_without_local(program: Program) -> Iterator[Hit]:
