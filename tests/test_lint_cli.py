@@ -169,7 +169,7 @@ def test_in_a_kernel_the_magic_lints_and_doctor_names_the_worst(
         "%load_ext tpuctl\nimport json as jax",
         "%%tpulint colab\nimport os\nprint('ran')\nos.environ['COLAB_TPU_ADDR']",
         "__vsc_ipynb_file__ = 'day.ipynb'\nimport tpuctl\nprint(tpuctl.doctor())",
-        "!JPY_SESSION_NAME=day.ipynb tpuctl doctor",
+        "import sys\n!JPY_SESSION_NAME=day.ipynb {sys.executable} -m tpuctl doctor",
     )
     lint, doctor, child = ("".join(o.get("text", "") for o in each) for each in outputs[1:])
     assert "T105 error" in lint

@@ -227,3 +227,23 @@ def test_rules_are_selected_and_ignored(
 def test_a_wrong_option_is_an_error(tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         lint_paths([tmp_path], **options)  # type: ignore[arg-type]
+
+
+HARD = {
+    "circle": "import tensorflow as tf\nb = 2\nb = b * b\nx = x + 'a'\nn = n * d.device_count()\n"
+    "ds.batch(b)\nopen(x)\nds.batch(n)\ntf = tf\ntf.Session()\n",
+    "doubling": "import tensorflow as tf\nb = 2\n" + "b = b * b\n" * 300 + "ds.batch(b)\n",
+    "long": "x = " + " + ".join(["'a'"] * 4000) + "\nmodel.save(x)\n",
+    "aliases": "import jax\n" + "".join(f"a{n} = a{n - 1}\n" for n in range(1, 400)) + "a399.b()\n",
+    "reassigned": "import tensorflow as tf\nds = tf.data.Dataset.range(3)\n"
+    + "ds = ds.map(f)\n" * 300,
+    "deep calls": "import jax\n" + "f(" * 80 + "x" + ")" * 80 + "\n",
+}
+
+
+@pytest.mark.parametrize("text", HARD.values(), ids=HARD)
+def test_a_hard_program_is_checked_without_an_exception(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    for runtime in ("kaggle", None):
+        assert lint_paths([path], runtime=runtime).files == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +37,6 @@ def doctor(
     """
     from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
-    from tpuctl.linting.own_notebook import look_at_own_notebook
 
     diagnosis = examine(
         deep=deep,
@@ -44,8 +45,17 @@ def doctor(
         replay=Path(replay) if replay else None,
         approve=confirm if fix else None,
     )
-    notebook = None if replay else look_at_own_notebook(diagnosis.runtime)
+    notebook = None
+    if not replay and _may_be_a_notebook(diagnosis.runtime):
+        from tpuctl.linting.own_notebook import look_at_own_notebook
+
+        notebook = look_at_own_notebook(diagnosis.runtime)
     return Report(**{**vars(diagnosis), "own_notebook": notebook})
+
+
+def _may_be_a_notebook(runtime: str) -> bool:
+    in_notebook = "IPython" in sys.modules or "JPY_SESSION_NAME" in os.environ
+    return in_notebook or runtime.startswith("colab")
 
 
 def explain(*text: str) -> Explanation:
@@ -60,10 +70,12 @@ def explain(*text: str) -> Explanation:
     from tpuctl.diagnosis.explain import explain_logs
     from tpuctl.diagnosis.here import this_machine
     from tpuctl.diagnosis.log_text import looks_like_file, read_file
-    from tpuctl.linting.run import explain_rules
 
-    if (rule := explain_rules(" ".join(text))) is not None:
-        return rule
+    if re.fullmatch(r"\s*[Tt]\d{1,3}\s*", " ".join(text)):
+        from tpuctl.linting.run import explain_rules
+
+        if (rules := explain_rules(" ".join(text))) is not None:
+            return rules
     words = tuple(word for word in text if word.strip())
     if not words:
         raise _nothing_to_explain()

@@ -20,7 +20,7 @@ from tpuctl.linting.checks import (
     will_fail_notebook,
     will_fail_tensorflow,
 )
-from tpuctl.linting.documents import Document
+from tpuctl.linting.documents import TOP, Document
 from tpuctl.linting.models import SEVERITIES, Finding, Hit, Rule, rules
 from tpuctl.linting.port import port
 from tpuctl.linting.program import Program
@@ -106,8 +106,12 @@ def _hits(document: Document, target: Target) -> Iterator[Hit]:
     if document.problem is not None:
         yield document.problem
     if document.tree.body or document.is_notebook:
-        program = Program(document, target)
-        yield from port(program, [hit for each in CHECKS for hit in each(program)])
+        try:
+            program = Program(document, target)
+            hits = port(program, [hit for each in CHECKS for hit in each(program)])
+        except RecursionError:
+            hits = [Hit("T002", TOP, "The code is nested too deeply to be checked.")]
+        yield from hits
 
 
 def _position(hit: Hit) -> tuple[int, int]:

@@ -25,7 +25,7 @@ _OWN = {
     "shard", "flat_map", "with_options", "snapshot", "rebatch", "parallel_interleave",
 }  # fmt: skip
 METHODS = _COMMON | _OWN
-_DEEPEST = 40
+_DEEPEST, _LONGEST = 40, 40
 _DECODERS = (
     "tf.io.decode_jpeg", "tf.image.decode_jpeg", "tf.io.decode_image", "tf.image.decode_image",
     "tf.io.decode_png", "tf.image.decode_png", "tf.io.decode_and_crop_jpeg",
@@ -109,7 +109,8 @@ class Pipelines:
             return Pipeline((Step("source", node),), is_whole=True)
         if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS and not path:
             base = self.of(node.func.value, depth + 1) or Pipeline((), is_whole=False)
-            return Pipeline((*base.steps, Step(node.func.attr, node)), base.is_whole)
+            steps = (*base.steps[-_LONGEST:], Step(node.func.attr, node))
+            return Pipeline(steps, base.is_whole and len(base.steps) <= _LONGEST)
         return self._returned(node, depth)
 
     def _returned(self, call: ast.Call, depth: int) -> Pipeline | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from tpuctl.linting.documents import Document
 from tpuctl.linting.scope import FUNCTIONS, Index
 from tpuctl.linting.targets import Target
 
-_DEEPEST_VALUE = 12
+_MOST_VALUES = 8
+_LARGEST_NUMBER, _LONGEST_TEXT = 1 << 40, 10_000
 _REPLICA_COUNTS = (
     "num_replicas_in_sync", "device_count", "local_device_count", "world_size",
     "global_device_count", "xrt_world_size", "process_count",
@@ -36,6 +37,7 @@ class Program(Index):
         super().__init__(document.tree)
         self.document = document
         self.target = target
+        self._read: dict[tuple[str, int], object] = {}
 
     @cached_property
     def by_path(self) -> dict[str, list[ast.Call]]:
@@ -103,28 +105,32 @@ class Program(Index):
         for name in names:
             yield from self.by_method.get(name, ())
 
-    def constant(self, node: ast.expr | None, depth: int = 0) -> object:
+    def constant(self, node: ast.expr | None) -> object:
         """Return the constant that an expression is, through names and arithmetic, or None."""
-        if node is None or depth > _DEEPEST_VALUE:
-            return None
         match node:
             case ast.Constant(value=value):
                 return value
             case ast.Name():
-                values = {self._hashable(v, depth) for v in self.values(node)}
-                return values.pop() if len(values) == 1 else None
+                return self._of_name("constant", node, self.constant)
             case ast.BinOp(left=left, op=op, right=right):
-                return _arithmetic(
-                    op, self.constant(left, depth + 1), self.constant(right, depth + 1)
-                )
+                return _arithmetic(op, self.constant(left), self.constant(right))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self.constant(operand, depth + 1)
+                inner = self.constant(operand)
                 return -inner if isinstance(inner, (int, float)) else None
         return None
 
-    def _hashable(self, node: ast.expr, depth: int) -> object:
-        value = self.constant(node, depth + 1)
-        return value if isinstance(value, (int, float, str, bool)) else None
+    def _of_name(self, kind: str, name: ast.Name, read: Callable[[ast.expr], object]) -> object:
+        """Read the values of a name; None if they differ, or if one depends on the name itself."""
+        found = self.bindings(name)
+        key = (kind, id(found[1]) if found else 0)
+        if key not in self._read:
+            self._read[key] = None
+            values = self.values(name)[: _MOST_VALUES + 1]
+            known = {value for each in values if _is_plain(value := read(each))}
+            whole = len(known) == 1 and 0 < len(values) <= _MOST_VALUES
+            same = whole and all(read(each) in known for each in values)
+            self._read[key] = known.pop() if same else None
+        return self._read[key]
 
     def number(self, node: ast.expr | None) -> int | None:
         """Return a whole number that an expression is, or None."""
@@ -138,8 +144,8 @@ class Program(Index):
         if isinstance(node, ast.Call) and self.called(node) in ("os.path.join", "pathlib.Path"):
             return self.text(node.args[0]) if node.args else None
         if isinstance(node, ast.Name):
-            values = [self.text(value) for value in self.values(node)] or [None]
-            return values[0] if len(set(values)) == 1 else None
+            value = self._of_name("text", node, self.text)
+            return value if isinstance(value, str) else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
             whole = self.constant(node)
             return whole if isinstance(whole, str) else self.text(node.left)
@@ -149,8 +155,8 @@ class Program(Index):
     def per_replica(self, node: ast.expr | None) -> int | None:
         """Return the factor that an expression multiplies with the number of replicas, or None."""
         if isinstance(node, ast.Name):
-            values = self.values(node)
-            return self.per_replica(values[0]) if len(values) == 1 else None
+            value = self._of_name("factor", node, self.per_replica)
+            return value if isinstance(value, int) else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for one, other in ((node.left, node.right), (node.right, node.left)):
                 if self.counts_replicas(one):
@@ -163,9 +169,9 @@ class Program(Index):
             node = node.func
         if isinstance(node, ast.Attribute):
             return node.attr in _REPLICA_COUNTS
-        if isinstance(node, ast.Name):
-            return any(self.counts_replicas(v) for v in self.values(node)[:1])
-        return False
+        return isinstance(node, ast.Name) and bool(
+            self._of_name("count", node, self.counts_replicas)
+        )
 
     def is_compiled(self, node: ast.AST) -> bool:
         """Whether a node is inside a function that JAX compiles."""
@@ -207,12 +213,18 @@ class Program(Index):
         return []
 
 
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (int, float, str, bool))
+
+
 def _arithmetic(op: ast.operator, left: object, right: object) -> object:
     if isinstance(op, ast.Add) and isinstance(left, str) and isinstance(right, str):
-        return left + right
+        return left + right if len(left) + len(right) < _LONGEST_TEXT else None
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return None
-    # Powers and shifts are left out: they can make numbers of any size.
+    # Powers and shifts are left out, and large numbers too: they could take any time.
+    if max(abs(left), abs(right)) > _LARGEST_NUMBER:
+        return None
     if isinstance(op, ast.Mult):
         return left * right
     if isinstance(op, ast.Add):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Sequence
 
@@ -15,8 +14,6 @@ from tpuctl.linting.lint import Selection, check, fix_text, ordered, selection
 from tpuctl.linting.models import Change, Finding, Linting, rules
 from tpuctl.linting.targets import Target, target
 from tpuctl.storage.local import open_regular, write_atomically
-
-_RULE_CODE = re.compile(r"T\d{1,3}", re.IGNORECASE)
 
 
 def lint_paths(
@@ -81,8 +78,6 @@ def _write(document: Document, fixed: Fixed) -> bool:
 def explain_rules(text: str) -> Explanation | None:
     """Explain the rules whose code begins with a text such as T105; None if it is no such code."""
     code = text.strip().upper()
-    if not _RULE_CODE.fullmatch(code):
-        return None
     where = target(None)
     found = [rule for known, rule in rules().items() if known.startswith(code)]
     matches = [

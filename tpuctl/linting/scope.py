@@ -1,11 +1,12 @@
 """What a name in a program stands for: imports, aliases and scopes, found with `ast` alone.
 
-LibCST resolves names too, and takes forty times as long: 6.3 s for 10,000 lines, `ast` and this
-module 0.3 s (2026-11-22). It is used for the edits of --fix only.
+LibCST resolves names too, and takes some forty times as long (benchmarks/lint_speed.py). It is used
+for the edits of --fix only.
 """
 
 import ast
 import builtins
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -142,7 +143,8 @@ class Index:
         if scope is self.scope(name):
             at = self.statement(name)
             line = at.lineno if at else name.lineno
-            bindings = [b for b in bindings if getattr(b.node, "lineno", 0) < line]
+            before = bisect_left(bindings, line, key=lambda binding: _position(binding.node)[0])
+            return bindings[before - 1].value if before else None
         return bindings[-1].value if bindings else None
 
     def path(self, node: ast.AST | None) -> str:
