@@ -108,6 +108,46 @@ def test_the_code_is_that_of_the_runtime(runtime: str, code: str, text: str) -> 
     assert text in target(runtime).code(code)
 
 
+VARIANTS = [
+    ("T104", "import tensorflow as tf\ntf.contrib.tpu.TPUEstimator()\n"),
+    ("T105", "from os import environ\nenviron['COLAB_TPU_ADDR']\n"),
+    ("T106", "from jax.tools.colab_tpu import setup_tpu\nsetup_tpu()\n"),
+    ("T107", "from jax.experimental.maps import xmap\nxmap(f)\n"),
+    ("T108", "import jax\njax.pmap(jax.pmap(f))\n"),
+    ("T111", "from torch_xla.distributed import xla_multiprocessing as x\nN = 8\n"
+     "x.spawn(f, (), N)\n"),
+    ("T112", "try:\n  %tensorflow_version 2.x\nexcept Exception:\n  pass\n"),
+    ("T113", "!gcloud compute tpus create t1 --zone a\n"),
+    ("T116", "from keras.layers.convolutional import Conv2D\n"),
+    ("T302", "import torch_xla\nm.half()\n"),
+    ("T303", "%env XLA_USE_BF16=1\n"),
+    ("T305", "import tensorflow as tf\ns = tf.distribute.TPUStrategy(r)\ndef make():\n"
+     "    return tf.keras.Sequential([])\nm = make()\n"),
+    ("T309", "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: jnp.unique(x))\n"),
+    ("T309", "from functools import partial\nimport jax\n@partial(jax.jit, static_argnums=0)\n"
+     "def f(n, x):\n    return x[x > 0]\n"),
+    ("T310", "import jax.numpy as jnp\nx = jnp.array([1.0], dtype='float64')\n"),
+    ("T316", "!export KAGGLE_KEY=0123456789abcdef0123456789abcdef\n"),
+    ("T316", "import wandb\nwandb.login(key='0123456789abcdef0123456789abcdef01234567')\n"),
+    ("T401", "import tensorflow as tf\ns = tf.distribute.TPUStrategy(r)\nd = d.map(f).batch(8)\n"),
+    ("T402", "import tensorflow as tf\ns = tf.distribute.TPUStrategy(r)\ndef make():\n"
+     "    d = tf.data.TFRecordDataset(f)\n    d = d.batch(128)\n    return d\nm.fit(make())\n"),
+    ("T409", "import torch_xla\nfor x in d:\n    loss = f(x)\n    loss.backward()\n"
+     "    total += loss.item()\n"),
+    ("T414", "import jax\nfrom functools import partial\n@partial(jax.jit, static_argnums=(1,))\n"
+     "def f(x, n):\n    return x\nfor i in range(9):\n    f(x, i)\n"),
+    ("T415", "import torch_xla.core.xla_model as xm\nfor x in d:\n    xm.mark_step()\n    f()\n"
+     "    xm.mark_step()\n"),
+    ("T417", "import tensorflow as tf\nm = tf.train.CheckpointManager(c, 'gs://b/c', 3)\n"
+     "for x in d:\n    train_step(x)\n    m.save()\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "text"), VARIANTS)
+def test_a_variant_of_a_bad_example_is_found(code: str, text: str) -> None:
+    assert code in cases.codes(text)
+
+
 # Names that stand for something else, and code that is right.
 SILENT = [
     "def f(tf):\n    return tf.Session()\n",

@@ -82,8 +82,10 @@ class Pipelines:
         """Every call of a method of a data set, with the steps up to and with it."""
         if not self._uses_tensorflow:
             return []
-        found = ((call, self.of(call)) for call in self._program.methods(*METHODS))
-        return [(call, pipeline) for call, pipeline in found if pipeline and _is_tf_data(pipeline)]
+        found = [(call, self.of(call)) for call in self._program.methods(*METHODS)]
+        # A map alone could be of many classes; a batch() after it tells what it is.
+        sure = {s.call for _, p in found if p and _is_tf_data(p) for s in p.steps}
+        return [(call, pipeline) for call, pipeline in found if pipeline and call in sure]
 
     @property
     def _uses_tensorflow(self) -> bool:

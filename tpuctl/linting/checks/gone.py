@@ -13,6 +13,10 @@ from tpuctl.linting.program import Program, argument
 
 _PREFIXES = {
     "tf.contrib": ("T101", "TensorFlow 2"),
+    "tf.contrib.tpu.TPUEstimator": ("T104", "TensorFlow 2"),
+    "tf.contrib.tpu.TPUEstimatorSpec": ("T104", "TensorFlow 2"),
+    "tf.contrib.tpu.RunConfig": ("T104", "TensorFlow 2"),
+    "tf.python.tpu.tpu_estimator": ("T104", "TensorFlow 2.16"),
     "tf.estimator": ("T104", "TensorFlow 2.16"),
     "tf.compat.v1.estimator": ("T104", "TensorFlow 2.16"),
     "jax.tools.colab_tpu": ("T106", "JAX 0.4.36"),

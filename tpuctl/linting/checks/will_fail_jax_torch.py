@@ -46,7 +46,7 @@ def data_dependent_shapes(program: Program) -> Iterator[Hit]:
                 yield Hit("T309", parent, message)
 
 
-def double_precision(program: Program) -> Iterator[Hit]:
+def double_precision_in_jax(program: Program) -> Iterator[Hit]:
     """Find 64-bit types where JAX has 32 bits, and where a TPU must emulate them."""
     enabled = [
         call
@@ -58,17 +58,35 @@ def double_precision(program: Program) -> Iterator[Hit]:
         if on and program.aims_at_tpu:
             message = "jax_enable_x64: TPUs emulate float64, many times slower."
             yield Hit("T310", call, message, "maybe")
-    if not enabled and not program.by_path.get("jax.enable_x64"):
-        for node, path in program.paths:
-            compared = isinstance(program.parents.get(node), ast.Compare)
-            if path in _DOUBLE and not compared:
-                name = path.rpartition(".")[2]
-                message = f"jnp.{name} is silently {name.replace('64', '32').replace('128', '64')}."
-                yield Hit("T310", node, message, "warning")
-    if "torch_xla" in program.modules:
-        for node, path in program.paths:
-            if path in ("torch.float64", "torch.double") and _is_given(program, node):
-                yield Hit("T310", node, "float64 on a TPU is emulated and slow.", "warning")
+    if enabled or program.by_path.get("jax.enable_x64"):
+        return
+    for node, path in program.paths:
+        if path in _DOUBLE and not isinstance(program.parents.get(node), ast.Compare):
+            yield _silently(node, path.rpartition(".")[2])
+    for call in program.calls:
+        kind = argument(call, None, "dtype")
+        name = program.constant(kind) if isinstance(kind, ast.Constant) else None
+        is_double = isinstance(name, str) and f"jax.numpy.{name}" in _DOUBLE
+        if kind is not None and is_double and program.path(call.func).startswith("jax."):
+            yield _silently(kind, str(name))
+
+
+def double_precision_in_torch(program: Program) -> Iterator[Hit]:
+    """Find float64 in PyTorch/XLA programs."""
+    if "torch_xla" not in program.modules:
+        return
+    message = "float64 on a TPU is emulated and slow."
+    for node, path in program.paths:
+        if path in ("torch.float64", "torch.double") and _is_given(program, node):
+            yield Hit("T310", node, message, "warning")
+    for call in program.methods("double"):
+        if not call.args:
+            yield Hit("T310", call, message, "warning")
+
+
+def _silently(node: ast.AST, name: str) -> Hit:
+    made = name.replace("64", "32").replace("128", "64")
+    return Hit("T310", node, f"{name} is silently {made} in JAX.", "warning")
 
 
 def precision_variables(program: Program) -> Iterator[Hit]:
@@ -194,11 +212,17 @@ def half_precision(program: Program) -> Iterator[Hit]:
             )
             message = "float16 on a TPU: it has no float16 arithmetic."
             yield Hit("T302", node, message, severity, edits=(edit,) if edit else ())
+    for call in program.methods("half"):
+        if not call.args and isinstance(call.func, ast.Attribute):
+            edit = Edit(call.func, "replace", f"{ast.unparse(call.func.value)}.bfloat16")
+            message = "half() on a TPU: it has no float16 arithmetic."
+            yield Hit("T302", call, message, severity, edits=(edit,))
 
 
 CHECKS = (
     data_dependent_shapes,
-    double_precision,
+    double_precision_in_jax,
+    double_precision_in_torch,
     precision_variables,
     touched_before_spawn,
     distributed_on_one_host,

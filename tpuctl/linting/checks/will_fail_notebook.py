@@ -27,6 +27,7 @@ _SECRETS = (
 )
 _SECRET_NAME = re.compile(r"(?:api_?key|token|secret|password|passwd|kaggle_key)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"[A-Za-z0-9_+/=-]{20,}")
+_EXPORTED = re.compile(r"\b(\w*(?:KEY|TOKEN|SECRET|PASSWORD))=[\"']?([\w+/=-]{20,})")
 _NOT_SECRET = re.compile(r"^(?:your|my|the|some|xxx|<|\.|\*)|(.)\1{7}", re.IGNORECASE)
 
 
@@ -65,8 +66,17 @@ def secrets(program: Program) -> Iterator[Hit]:
         name = _name(assign.targets[0])
         if isinstance(value, str) and _SECRET_NAME.search(name) and _looks_secret(value):
             yield Hit("T316", assign.value, f"A secret is assigned to {name}.", "maybe")
+    for keyword in (k for call in program.calls for k in call.keywords):
+        value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+        named = keyword.arg == "key" or _SECRET_NAME.search(keyword.arg or "")
+        if isinstance(value, str) and named and _looks_secret(value):
+            yield Hit("T316", keyword, f"A secret is given as {keyword.arg}.", "maybe")
     for command in program.document.commands:
-        yield from _secret((command.line, command.column), command.text)
+        place = (command.line, command.column)
+        yield from _secret(place, command.text)
+        found = _EXPORTED.search(command.text)
+        if found and _looks_secret(found[2]):
+            yield Hit("T316", place, f"A secret is assigned to {found[1]}.", "maybe")
 
 
 def _secret(node: ast.AST | tuple[int, int], text: str) -> Iterator[Hit]:

@@ -15,6 +15,7 @@ _READERS = ("tf.data.TFRecordDataset", "tf.data.TextLineDataset", "tf.data.Datas
 _WRITERS = {
     "tf.train.CheckpointManager": (1, "directory"),
     "tf.keras.callbacks.TensorBoard": (0, "log_dir"),
+    "tf.keras.callbacks.ModelCheckpoint": (0, "filepath"),
     "tf.summary.create_file_writer": (0, "logdir"),
     "tf.summary.FileWriter": (0, "logdir"),
 }
@@ -54,6 +55,8 @@ def _is_remote(program: Program) -> bool:
 
 
 def _local(program: Program, node: ast.expr | None, verb: str) -> Iterator[Hit]:
+    if isinstance(node, (ast.List, ast.Tuple)) and node.elts:
+        node = node.elts[0]
     path = program.text(node)
     if node is None or not path or "://" in path or path.endswith(_ON_CLIENT):
         return
@@ -236,9 +239,10 @@ def _run_functions(program: Program) -> set[ast.AST]:
 
 def dynamic_shapes(program: Program) -> Iterator[Hit]:
     """Find operations in a replica's step whose result depends on the data in its shape."""
-    if not strategy_names(program):
-        return
-    steps = _run_functions(program)
+    steps = _run_functions(program) if strategy_names(program) else set()
+    for node in program.nodes[ast.FunctionDef]:
+        if any(_compiles_for_xla(program, decorator) for decorator in node.decorator_list):
+            steps.add(node)
     for call in program.calls_of(*_DATA_DEPENDENT):
         path = program.path(call.func)
         inside = any(
@@ -246,6 +250,14 @@ def dynamic_shapes(program: Program) -> Iterator[Hit]:
         )
         if inside and not (path == "tf.where" and len(call.args) + len(call.keywords) > 1):
             yield Hit("T309", call, f"The shape of {path}'s result depends on the data.")
+
+
+def _compiles_for_xla(program: Program, decorator: ast.expr) -> bool:
+    return (
+        isinstance(decorator, ast.Call)
+        and program.called(decorator) == "tf.function"
+        and program.constant(argument(decorator, None, "jit_compile")) is True
+    )
 
 
 def double_precision(program: Program) -> Iterator[Hit]:
