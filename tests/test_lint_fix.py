@@ -210,3 +210,58 @@ def test_fixed_notebooks_run_on_keras_3_over_jax(tmp_path: Path) -> None:
     assert "ran 2 epochs" in done.stdout
     assert "ran 4 steps" in done.stdout
     assert "jax 2 False" in done.stdout
+
+
+ADDRESS = "'grpc://' + os.environ['COLAB_TPU_ADDR']"
+RESOLVER = f"tf.distribute.cluster_resolver.TPUClusterResolver({ADDRESS})"
+SETUPS = {
+    "assertion": (
+        "import tensorflow as tf, os\nassert 'COLAB_TPU_ADDR' in os.environ, 'no'\n"
+        "address = 'grpc://{}'.format(os.environ['COLAB_TPU_ADDR'])\nprint(f'at {address}')",
+        "tpu = tf.distribute.cluster_resolver.TPUClusterResolver(address)\n"
+        "strategy = tf.distribute.TPUStrategy(tpu)\nwith strategy.scope():\n  n = 1",
+    ),
+    "key error": (
+        "import tensorflow as tf, os\ntry:\n    name = os.environ['COLAB_TPU_ADDR']\n"
+        "    address = 'grpc://' + name\nexcept KeyError:\n    print('none')",
+        "tpu_model = tf.contrib.tpu.keras_to_tpu_model(model, strategy=\n"
+        "    tf.contrib.tpu.TPUDistributionStrategy(\n"
+        "        tf.contrib.cluster_resolver.TPUClusterResolver(address)))\n"
+        "tpu_model.save_weights('m.h5')",
+    ),
+    "flag": (
+        "from tensorflow import keras\nimport tensorflow as tf\nimport os\ntpu = True",
+        f"if tpu:\n    strategy = tf.contrib.tpu.TPUDistributionStrategy({RESOLVER})\n"
+        "    model = tf.contrib.tpu.keras_to_tpu_model(model, strategy=strategy)",
+    ),
+    "fallback": (
+        "import os\nimport tensorflow as tf",
+        f"try:\n  tpu = {RESOLVER}\n  tf.config.experimental_connect_to_cluster(tpu)\n"
+        "  strategy = tf.distribute.experimental.TPUStrategy(tpu)\nexcept ValueError:\n"
+        "  tpu = None\n  strategy = tf.distribute.get_strategy()",
+        "with strategy.scope():\n    m = tf.keras.Sequential()",
+        "print(strategy.num_replicas_in_sync)",
+    ),
+    "from imports": (
+        "import os\nfrom tensorflow.keras import layers as L, models\nimport tensorflow as tf\n"
+        "from tensorflow.contrib.tpu.python.tpu import keras_support",
+        f"r = tf.contrib.cluster_resolver.TPUClusterResolver({ADDRESS})\n"
+        "s = keras_support.TPUDistributionStrategy(r)\n"
+        "model = tf.contrib.tpu.keras_to_tpu_model(models.Sequential([L.Dense(1)]), strategy=s)",
+    ),
+}
+
+
+@pytest.mark.parametrize("cells", SETUPS.values(), ids=SETUPS)
+def test_other_ways_to_set_up_a_tpu_are_ported_as_a_whole(
+    tmp_path: Path, cells: tuple[str, ...]
+) -> None:
+    found = fixed(tmp_path, cases.colab(cells))
+    text = "\n".join("".join(each["source"]) for each in found["cells"])  # type: ignore[attr-defined]
+    assert text.count("import keras\n") == 1
+    assert text.index("KERAS_BACKEND") < text.index("import keras")
+    assert "COLAB_TPU_ADDR" not in text
+    assert "tensorflow" not in text
+    assert "strategy" not in text
+    left = lint_paths([tmp_path]).findings
+    assert [f for f in left if f.severity == "error"] == []

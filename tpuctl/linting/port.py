@@ -148,7 +148,10 @@ class _Port:
         for assign in program.nodes[ast.Assign]:
             names = [t.id for t in assign.targets if isinstance(t, ast.Name)]
             whole = len(names) == len(assign.targets) and all(n in self._tainted for n in names)
-            if whole and self._kind(assign.value, self._tainted):
+            other = all(self._tainted.get(n) == "strategy" for n in names) and program.called(
+                assign.value
+            ).startswith("tf.distribute.")
+            if whole and (other or self._kind(assign.value, self._tainted)):
                 self._add(assign, "remove")
         for call in program.calls_of(*_CONNECTS):
             statement = program.parents.get(call)
@@ -263,26 +266,35 @@ class _Port:
         for node in self._program.statements:
             if isinstance(node, ast.ImportFrom) and not node.level:
                 self._import_from(node)
-            elif isinstance(node, ast.Import) and len(node.names) == 1:
-                self._import(node, node.names[0])
+            elif isinstance(node, ast.Import):
+                self._import(node)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = canonical(f"{node.module}.")[:-1]
         names = [f"{module}.{alias.name}" for alias in node.names]
         if module == "tf" and [alias.name for alias in node.names] == ["keras"]:
             alias = node.names[0].asname
-            self._add(node, "statement", f"import keras as {alias}" if alias else "import keras")
+            self._add(node, *(("statement", f"import keras as {alias}") if alias else ("remove",)))
         elif module.startswith("tf.keras") and all(map(_keras_name, names)):
             listed = ", ".join(_as_written(alias) for alias in node.names)
             self._add(node, "statement", f"from {module[3:]} import {listed}")
         elif module.startswith(("tf.contrib", "tf.python")) and not self._is_used(node.names):
             self._add(node, "remove")
 
-    def _import(self, node: ast.Import, alias: ast.alias) -> None:
-        path = canonical(f"{alias.name}.")[:-1]
-        if path.startswith("tf.keras") and alias.asname and _keras_name(path):
-            self._add(node, "statement", f"import {path[3:]} as {alias.asname}")
-        elif path in ("tf", "tf.compat.v1") and not self._is_used(node.names):
+    def _import(self, node: ast.Import) -> None:
+        left, changed = [], False
+        for alias in node.names:
+            path = canonical(f"{alias.name}.")[:-1]
+            written = _as_written(alias)
+            if path.startswith("tf.keras") and alias.asname and _keras_name(path):
+                written = f"{path[3:]} as {alias.asname}"
+            elif path in ("tf", "tf.compat.v1") and not self._is_used([alias]):
+                written = ""
+            changed |= written != _as_written(alias)
+            left += [written] if written else []
+        if changed and left:
+            self._add(node, "statement", f"import {', '.join(left)}")
+        elif changed:
             self._add(node, "remove")
 
     def _is_used(self, names: Iterable[ast.alias]) -> bool:

@@ -23,6 +23,7 @@ _SKIPPED = frozenset((ast.Load, ast.Store, ast.Del))
 _KEPT = frozenset((ast.Assign, ast.Constant, ast.JoinedStr, ast.With, ast.For, ast.FunctionDef))
 # The names under which libraries are looked up, longest first.
 _CANONICAL = (
+    ("tensorflow.contrib.tpu.python.tpu.keras_support.", "tf.contrib.tpu."),
     ("tensorflow.compat.v2.", "tf."),
     ("tensorflow.keras", "tf.keras"),
     ("tensorflow.", "tf."),
