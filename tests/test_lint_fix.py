@@ -11,7 +11,7 @@ import pytest
 from tests import lint_cases as cases
 from tests.lint_cases import notebook
 from tpuctl.errors import MissingExtraError
-from tpuctl.linting import run
+from tpuctl.linting.fix import fix
 from tpuctl.linting.run import lint_paths
 
 pytest.importorskip("libcst")
@@ -97,13 +97,13 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
 ) -> None:
     path = tmp_path / "a.py"
     path.write_text(CHANGES[0][0])
-    made = run.fix
+    made = fix
 
     def slow(*arguments: object) -> object:
         path.write_text("x = 1\n")
         return made(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run, "fix", slow)
+    monkeypatch.setattr("tpuctl.linting.run.fix", slow)
     result = lint_paths([path], fixes=True)
     assert path.read_text() == "x = 1\n"
     assert "modified while" in result.warnings[0]

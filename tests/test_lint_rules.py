@@ -220,6 +220,14 @@ def test_a_notebook_says_which_accelerator_it_asks_for() -> None:
     assert cases.codes("x = 1", accelerator="TPU", colab={"gpuType": "V5E1"}) == set()
 
 
+def test_a_notebook_for_a_gpu_may_use_float16_and_install_what_it_needs() -> None:
+    text = (
+        "!pip install -U tensorflow\nimport keras\nkeras.config.set_dtype_policy('mixed_float16')"
+    )
+    assert cases.codes(text, accelerator="GPU") == set()
+    assert cases.codes(text, accelerator="NONE") == {"T302", "T315"}
+
+
 @pytest.mark.parametrize(
     "line",
     ["!pip install torch_xla", "!pip install -q -U 'jax[tpu]' -f x", "%pip install tensorflow",

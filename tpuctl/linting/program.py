@@ -95,6 +95,12 @@ class Program(Index):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         ]
 
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether a notebook's file asks for a GPU, and no TPU was named."""
+        metadata = self.document.metadata or {}
+        return metadata.get("accelerator") == "GPU" and not self.aims_at_tpu
+
     def calls_of(self, *paths: str) -> Iterator[ast.Call]:
         """Yield the calls of functions by their paths."""
         for path in paths:

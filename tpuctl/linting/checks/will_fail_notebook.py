@@ -34,7 +34,9 @@ _NOT_SECRET = re.compile(r"^(?:your|my|the|some|xxx|<|\.|\*)|(.)\1{7}", re.IGNOR
 def installs(program: Program) -> Iterator[Hit]:
     """Find installs that replace the frameworks of a hosted notebook's image."""
     target = program.target
-    if not program.document.is_notebook or (target.is_known and not target.is_hosted):
+    if not program.document.is_notebook or program.is_for_gpu:
+        return
+    if target.is_known and not target.is_hosted:
         return
     for command in program.document.commands:
         found = _INSTALL.match(command.text)

@@ -65,7 +65,7 @@ def _local(program: Program, node: ast.expr | None, verb: str) -> Iterator[Hit]:
 
 def float16(program: Program) -> Iterator[Hit]:
     """Find float16, which TPUs have no arithmetic for."""
-    for node in program.nodes[ast.Constant]:
+    for node in program.nodes[ast.Constant] if not program.is_for_gpu else ():
         if node.value == "mixed_float16" and not isinstance(program.parents[node], ast.Expr):
             severity: Severity | None = None if program.aims_at_tpu else "maybe"
             if _sets_policy(program, node):
