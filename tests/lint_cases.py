@@ -318,8 +318,8 @@ def rules_page() -> str:
             lines += ["", f"# {titles[family]}"]
         sources = "; ".join(f"{source.what} ({source.date})" for source in rule.sources)
         lines += ["", f"## {rule.code}: {rule.title}", "", f"*{rule.severity}.* {rule.why}"]
-        lines += ["", f"Fix: {rule.fix}", "", "```python", *rule.bad.rstrip().splitlines(), "```"]
-        lines += ["", "Instead:", "", "```python", *rule.good.rstrip().splitlines(), "```"]
+        lines += ["", f"Fix: {rule.fix}", "", "```", *rule.bad.rstrip().splitlines(), "```"]
+        lines += ["", "Instead:", "", "```", *rule.good.rstrip().splitlines(), "```"]
         lines += ["", f"Sources: {sources}."]
     return "\n".join(lines) + "\n"
 

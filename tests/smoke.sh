@@ -25,4 +25,7 @@ test -s "$work/copy/images.py"
 # What is not installed is one error that names the extra, and exit code 1.
 mkdir photographs
 if run data presize photographs shards; then exit 1; elif [ $? -ne 1 ]; then exit 1; fi
+printf 'import jax\nprint(jax.host_count())\n' >old.py
+run lint old.py
+if run lint old.py --fix; then exit 1; elif [ $? -ne 1 ]; then exit 1; fi
 echo "smoke: passed"

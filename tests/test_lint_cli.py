@@ -77,6 +77,21 @@ def test_annotations_of_github_are_escaped(tpuctl: Tpuctl, old: Path) -> None:
     assert lines[1].startswith("::error file=old.ipynb,line=1,col=1,title=tpuctl T105::cell 2, ")
 
 
+def test_names_in_files_do_not_reach_the_terminal_as_they_are(
+    tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evil = "\x1b[31m\u202etoken"
+    secret = "a1b2c3d4e5f6g7h8i9j0k1l2"
+    Path("red\x1b[31m.py").write_text(f"import os\nos.environ[{evil!r}] = {secret!r}\n")
+    os.rename(os.fsencode("red\x1b[31m.py"), b"red\x1b[31m\xff.py")
+    for words in ((), ("--format", "github"), ("--format", "sarif"), ("--json",), ("--diff",)):
+        done = tpuctl("lint", ".", *words)
+        assert "\x1b" not in done.stdout
+        assert secret not in done.stdout
+    assert "T316 maybe" in tpuctl("lint", ".").stdout
+
+
 # The parts of the SARIF 2.1.0 schema that readers depend on.
 SARIF = {
     "type": "object",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tpuctl.lazy import need_modules
 from tpuctl.linting.cells import Cell, code_cells, is_python, with_sources
 from tpuctl.linting.documents import Document, read_notebook, read_script
-from tpuctl.linting.lint import Placed, Selection, check
+from tpuctl.linting.lint import Placed, Selection, check, shown
 from tpuctl.linting.models import Change, Edit
 from tpuctl.linting.targets import Target
 
@@ -52,7 +52,7 @@ def fix(documents: Sequence[Document], target: Target, wanted: Selection) -> Fix
             again = _read(documents[0], changed)
             _check(now, again, raw, changed)
         except (ValueError, RecursionError) as error:
-            return Fixed(raw, len(first) - len(left), left, f"{documents[0].path}: {error}")
+            return Fixed(raw, len(first) - len(left), left, f"{shown(documents[0].path)}: {error}")
         if changed == raw:
             break
         raw, now = changed, again
@@ -177,7 +177,7 @@ def _check_notebook(old: str, new: str) -> None:
 
 def describe_change(document: Document, fixed: Fixed) -> Change:
     """Write what changed as a unified diff; of a notebook, cell by cell."""
-    name = str(document.path)
+    name = shown(document.path)
     if not document.is_notebook:
         return Change(name, fixed.fixed, _diff(document.raw, fixed.raw, name))
     before = dict(code_cells(json.loads(document.raw, strict=False)))
@@ -192,6 +192,6 @@ def describe_change(document: Document, fixed: Fixed) -> Change:
 
 def _diff(old: str, new: str, name: str) -> str:
     lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
+        old.splitlines(), new.splitlines(), f"a/{name.lstrip('/')}", f"b/{name.lstrip('/')}", lineterm=""
     )
     return "".join(f"{line}\n" for line in lines)

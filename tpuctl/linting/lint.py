@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def _finding(document: Document, hit: Hit, target: Target, line: int, column: in
     rule = rules()[hit.code]
     cell, line = document.place(line)
     return Finding(
-        path=str(document.path),
+        path=shown(document.path),
         cell=cell,
         line=line,
         column=column + 1,
@@ -135,6 +136,11 @@ def _finding(document: Document, hit: Hit, target: Target, line: int, column: in
         fix=hit.fix or fix_text(rule, target),
         fixable=bool(hit.edits),
     )
+
+
+def shown(path: Path) -> str:
+    """Write a path as text; bytes of its name that are not UTF-8 are escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def fix_text(rule: Rule, target: Target) -> str:

@@ -10,7 +10,7 @@ from tpuctl.diagnosis.explain import Explanation, Match
 from tpuctl.errors import UsageError
 from tpuctl.linting.documents import Document, find_files, read_documents
 from tpuctl.linting.fix import Fixed, describe_change, fix
-from tpuctl.linting.lint import Selection, check, fix_text, ordered, selection
+from tpuctl.linting.lint import Selection, check, fix_text, ordered, selection, shown
 from tpuctl.linting.models import Change, Finding, Linting, rules
 from tpuctl.linting.targets import Target, target
 from tpuctl.storage.local import open_regular, write_atomically
@@ -27,8 +27,7 @@ def lint_paths(
 ) -> Linting:
     """Check files and folders; `fixes` changes the files, `diff` only says how.
 
-    Raises UsageError for options that are not known, NotFoundError for a path that does not exist,
-    MissingExtraError for fixes without LibCST, and WriteError.
+    Raises UsageError, NotFoundError, WriteError, and MissingExtraError for fixes without LibCST.
     """
     if not paths:
         raise UsageError("There is nothing to lint.", hint="tpuctl lint train.py notebooks/")
@@ -49,14 +48,15 @@ def lint_paths(
         if done.raw != documents[0].raw:
             changes.append(describe_change(documents[0], done))
             fixed += done.fixed
-        if done.note:
-            notes.append(done.note)
+        notes += [done.note] if done.note else []
         if diff:
             found += _findings(documents, where, wanted)
-        else:
-            found += [placed.finding for placed in done.left]
-            if done.raw != documents[0].raw and not _write(documents[0], done):
-                notes.append(f"{path} was not changed: it was modified while it was being checked.")
+            continue
+        found += [placed.finding for placed in done.left]
+        if done.raw != documents[0].raw and not _write(documents[0], done):
+            notes.append(
+                f"{shown(path)} was not changed: it was modified while it was being checked."
+            )
     return Linting(ordered(found), files, fixed, where.name, tuple(changes), diff, tuple(notes))
 
 

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tpuctl.datasets.quarantine import printable
 from tpuctl.linting.models import SEVERITIES, rules
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def render_lint(linting: Linting) -> str:
     """Show each finding in one line, then what to do, once for each rule."""
     if linting.is_dry_run:
-        return "".join(change.diff for change in linting.changes) + _summary(linting)
-    lines = [f"{_place(f)}  {f.code} {f.severity}  {f.message}" for f in linting.findings]
+        diffs = "".join(change.diff for change in linting.changes)
+        return "\n".join([*map(_line, diffs.split("\n")[:-1]), _summary(linting)])
+    lines = [_line(f"{_place(f)}  {f.code} {f.severity}  {f.message}") for f in linting.findings]
     seen: dict[str, Finding] = {}
     for finding in linting.findings:
         seen.setdefault(finding.code, finding)
@@ -37,6 +39,11 @@ def render_lint(linting: Linting) -> str:
         else:
             lines += [f"      {line}".rstrip() for line in rest]
     return "\n".join([*lines, "", _summary(linting)] if lines else [_summary(linting)])
+
+
+def _line(text: str) -> str:
+    """Escape what a terminal would obey, in text that comes from the files; tabs stay."""
+    return "\t".join(map(printable, text.split("\t")))
 
 
 def _place(finding: Finding) -> str:
@@ -77,7 +84,7 @@ def _annotations(linting: Linting) -> Iterator[str]:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:
