@@ -1,5 +1,6 @@
 """`tpuctl lint` as a program: formats, exit codes, explain, the magic, doctor in a notebook."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -162,6 +163,8 @@ def test_doctor_finds_its_notebook_where_jupyter_names_it(tmp_path: Path) -> Non
     found = look_at_own_notebook("workstation", {"JPY_SESSION_NAME": str(path)})
     assert found is not None
     assert (found.code, found.cell, found.line, found.findings) == ("T105", 3, 1, 1)
+    diagnosis = dataclasses.replace(library.doctor(), own_notebook=found)
+    assert "This notebook, cell 3, line 1: T105 Reading COLAB_TPU_ADDR" in diagnosis._repr_html_()
     assert look_at_own_notebook("workstation", {}) is None
     gone = {"JPY_SESSION_NAME": str(tmp_path / "gone.ipynb")}
     assert look_at_own_notebook("kaggle-tpu-vm", gone) is None

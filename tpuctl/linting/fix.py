@@ -192,6 +192,10 @@ def describe_change(document: Document, fixed: Fixed) -> Change:
 
 def _diff(old: str, new: str, name: str) -> str:
     lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), f"a/{name.lstrip('/')}", f"b/{name.lstrip('/')}", lineterm=""
+        old.splitlines(),
+        new.splitlines(),
+        f"a/{name.lstrip('/')}",
+        f"b/{name.lstrip('/')}",
+        lineterm="",
     )
     return "".join(f"{line}\n" for line in lines)

@@ -196,6 +196,7 @@ def diagnosis_card(diagnosis: Diagnosis) -> str:
         ("accelerator", _hardware_line(diagnosis)),
         ("state", _state_line(diagnosis)),
         ("frameworks", _frameworks(diagnosis)),
+        *((("notebook", _notebook_line(n)),) if (n := diagnosis.own_notebook) else ()),
         *_trial_rows(diagnosis),
     )
     table = "".join(
