@@ -167,6 +167,13 @@ def test_a_cell_can_be_replaced_in_any_notebook(
     assert changed == document
 
 
+def test_lines_that_stay_keep_their_escapes_and_line_ends() -> None:
+    raw = '{"a": "é", "cells": [{"source": ["x = \'\\u00e9\'\\r\\n",  "y"]}, {"source": "a"}]}'
+    new = with_sources(raw, {1: "x = 'é'\nz"})
+    assert new == raw.replace(',  "y"', ', "z"')
+    assert with_sources(raw, {2: "b\n'é'"}) == raw.replace('"source": "a"', '"source": "b\\n\'é\'"')
+
+
 def test_the_old_notebook_format_is_read_too() -> None:
     old = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["x = 1\n", "y"]}]}]}
     assert list(code_cells(old)) == [(1, "x = 1\ny")]

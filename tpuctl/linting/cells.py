@@ -222,11 +222,18 @@ def with_sources(raw: str, sources: dict[int, str]) -> str:
 
 
 def _as_json(text: str, like: str, raw: str) -> str:
-    """Write the text of a cell as the notebook writes it: a string, or a list of lines."""
+    """Write the text of a cell as the notebook writes it; lines that it had stay as they were."""
     ascii_only = raw.isascii()
+    before = json.loads(like, strict=False)
+    if "\r\n" in "".join(before):
+        text = text.replace("\n", "\r\n")
     if not like.startswith("["):
         return json.dumps(text, ensure_ascii=ascii_only)
-    items = [json.dumps(line, ensure_ascii=ascii_only) for line in text.splitlines(keepends=True)]
+    tokens = {json.loads(like[s:e], strict=False): like[s:e] for s, e in _elements(like, 0)}
+    items = [
+        tokens.get(line) or json.dumps(line, ensure_ascii=ascii_only)
+        for line in text.splitlines(keepends=True)
+    ]
     inner = re.match(r"\[(\s*)", like)
     gap = inner[1] if inner else ""
     tail = re.search(r"(\s*)\]$", like)
@@ -238,7 +245,7 @@ def _source_spans(raw: str) -> Iterator[tuple[int, int]]:
     """Yield where the `source` of each cell is in the JSON; (0, 0) for a cell without one."""
     cells = next((at for key, at, _ in _members(raw, 0) if key == "cells"), None)
     if cells is None:
-        raise ValueError("no list of cells")
+        raise ValueError("not changed: save it in notebook format 4 first")
     for start, _ in _elements(raw, cells):
         found = [(at, end) for key, at, end in _members(raw, start) if key == "source"]
         yield found[-1] if found else (0, 0)

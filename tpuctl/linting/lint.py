@@ -6,7 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpuctl.errors import UsageError
@@ -94,6 +94,9 @@ def check(document: Document, target: Target, wanted: Selection) -> list[Placed]
         line, column = _position(hit)
         if not wanted.wants(hit.code) or _is_ignored(hit, ignored):
             continue
+        # What is not sure is not changed.
+        if (hit.severity or rules()[hit.code].severity) == "maybe":
+            hit = replace(hit, edits=())
         # A nested call can break one rule several times in a line: one finding, all edits.
         if known := placed.get((line, hit.code)):
             merged = Hit(**{**vars(known.hit), "edits": (*known.hit.edits, *hit.edits)})

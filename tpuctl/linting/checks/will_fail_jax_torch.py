@@ -78,10 +78,10 @@ def double_precision_in_torch(program: Program) -> Iterator[Hit]:
     message = "float64 on a TPU is emulated and slow."
     for node, path in program.paths:
         if path in ("torch.float64", "torch.double") and _is_given(program, node):
-            yield Hit("T310", node, message, "warning")
+            yield Hit("T310", node, message, _sureness(program))
     for call in program.methods("double"):
         if not call.args:
-            yield Hit("T310", call, message, "warning")
+            yield Hit("T310", call, message, _sureness(program))
 
 
 def _silently(node: ast.AST, name: str) -> Hit:
@@ -94,13 +94,8 @@ def precision_variables(program: Program) -> Iterator[Hit]:
     for node in program.nodes[ast.Constant]:
         if node.value not in _PRECISION or isinstance(program.parents.get(node), ast.Expr):
             continue
-        statement = program.statement(node)
-        alone = isinstance(statement, ast.Assign) and isinstance(
-            program.parents.get(node), ast.Subscript
-        )
-        edits = (Edit(statement, "remove"),) if alone and statement else ()
         message = f"{node.value} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
-        yield Hit("T303", node, message, edits=edits)
+        yield Hit("T303", node, message)
     for command in program.document.commands:
         for name in _PRECISION:
             if f"{name}=" in command.text.replace(" ", "="):
@@ -195,6 +190,15 @@ def _starts_afresh(program: Program) -> bool:
     )
 
 
+def _sureness(program: Program) -> Severity:
+    """Say how sure it is that a program runs on PyTorch/XLA, which it may import if it is there."""
+    for alias, path in program.imports:
+        statement = program.statement(alias)
+        if path.partition(".")[0] == "torch_xla" and statement in program.tree.body:
+            return "warning"
+    return "maybe"
+
+
 def _is_given(program: Program, node: ast.AST) -> bool:
     """Whether a value is an argument, and not only compared or listed."""
     return isinstance(program.parents.get(node), (ast.Call, ast.keyword))
@@ -204,7 +208,7 @@ def half_precision(program: Program) -> Iterator[Hit]:
     """Find float16 in PyTorch/XLA programs."""
     if "torch_xla" not in program.modules:
         return
-    severity: Severity = "warning"
+    severity = _sureness(program)
     for node, path in program.paths:
         if path in ("torch.float16", "torch.half") and _is_given(program, node):
             edit = (
