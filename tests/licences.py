@@ -23,6 +23,7 @@ KNOWN = {
     "backports-asyncio-runner": "PSF-2.0",
     "exceptiongroup": "MIT",
     "namex": "Apache-2.0",
+    "pyyaml-ft": "MIT",
     "libtpu": "proprietary: Google Cloud Platform Terms of Service",
     "scikit-image": "BSD-3-Clause",
     "scipy": "BSD-3-Clause",
@@ -116,7 +117,7 @@ def main() -> None:
     rows = []
     for name, extras in sorted(found.items()):
         named = (f"`{extra}`" if extra else "tpuctl" for extra in sorted(extras - {"all"}))
-        where = ", ".join(named) or "Python 3.10"
+        where = ", ".join(named) or "another version of Python"
         rows.append(f"| {name} | {licence_of(name)} | {where} |\n")
     PAGE.write_text(NOTES + "".join(rows), encoding="utf-8")
 
