@@ -166,6 +166,8 @@ SILENT = [
     "import keras\noptimizer = keras.optimizers.Adam(learning_rate=0.1)\n",
     "import tensorflow as tf\nd = tf.data.Dataset.range(9).batch(2)\n",
     "import keras\nkeras.layers.Dense(300)\n",
+    "VARIABLES = ('COLAB_TPU_ADDR', 'XLA_USE_BF16')\nif 'COLAB_TPU_ADDR' in text:\n    f()\n",
+    "import tensorflow as tf\nservice = f'grpc://{host}:5000'\nname.startswith('grpc://')\n",
     "'''tf.contrib is gone'''\n# %tensorflow_version 1.x\n",
 ]
 

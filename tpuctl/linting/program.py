@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Literal
 
 from tpuctl.linting.documents import Document
 from tpuctl.linting.scope import FUNCTIONS, Index
@@ -110,6 +111,27 @@ class Program(Index):
         """Yield the calls of methods by their names."""
         for name in names:
             yield from self.by_method.get(name, ())
+
+    def environment_use(self, name: ast.Constant) -> Literal["read", "write", "ask"] | None:
+        """Say what is done with the environment variable of a name: read, write or ask."""
+        parent = self.parents.get(name)
+        if isinstance(parent, ast.Subscript) and self._may_be_environment(parent.value):
+            return "read" if isinstance(parent.ctx, ast.Load) else "write"
+        if isinstance(parent, ast.Compare) and parent.left is name:
+            return "ask" if self._may_be_environment(parent.comparators[0]) else None
+        if isinstance(parent, ast.Call) and parent.args[:1] == [name]:
+            method = parent.func.attr if isinstance(parent.func, ast.Attribute) else ""
+            if self.path(parent.func) == "os.getenv" or method == "get":
+                return "ask"
+            return "write" if method in ("setdefault", "putenv", "setenv") else None
+        return None
+
+    def _may_be_environment(self, node: ast.expr) -> bool:
+        """Whether an expression is os.environ, or a name that looks like a copy of it."""
+        if self.path(node) == "os.environ":
+            return True
+        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return "env" in name.lower()
 
     def constant(self, node: ast.expr | None) -> object:
         """Return the constant that an expression is, through names and arithmetic, or None."""

@@ -37,15 +37,13 @@ _OLD_NODES = re.compile(
 def old_variables(program: Program) -> Iterator[Hit]:
     """Find variables of the environment that no runtime sets."""
     for node in program.nodes[ast.Constant]:
-        if node.value not in _VARIABLES or isinstance(program.parents.get(node), ast.Expr):
-            continue
+        use = program.environment_use(node) if node.value in _VARIABLES else None
         code = "T105" if node.value == "COLAB_TPU_ADDR" else "T110"
-        parent = program.parents.get(node)
-        if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load):
+        if use == "read":
             yield Hit(code, node, f"Reading {node.value} raises KeyError: no runtime sets it.")
-        elif isinstance(parent, ast.Subscript):
+        elif use == "write":
             yield Hit(code, node, f"Nothing reads {node.value} any more.", "warning")
-        else:
+        elif use == "ask":
             message = f"No runtime sets {node.value}, so this finds no TPU even where there is one."
             yield Hit(code, node, message, None if code == "T105" else "warning")
     for command in program.document.commands:
@@ -100,12 +98,8 @@ def legacy_nodes(program: Program) -> Iterator[Hit]:
             message = "A TPU looked up by name, zone and project is a legacy node."
             yield Hit("T113", call, message, "warning")
     for node in program.nodes[ast.Constant]:
-        value = node.value
-        if not isinstance(value, str) or not value.startswith("grpc://"):
-            continue
-        statement = program.statement(node)
-        named = statement is not None and "COLAB_TPU_ADDR" in ast.dump(statement)
-        if not (named or _is_docstring(program, node) or _inside_resolver(program, node)):
+        is_address = isinstance(node.value, str) and node.value.startswith("grpc://")
+        if is_address and _is_of_tpu(program, node) and not _inside_resolver(program, node):
             yield Hit("T113", node, "A grpc:// address is that of a legacy TPU node.", "warning")
     for command in program.document.commands:
         if command.text.startswith("!") and "grpc://" in command.text:
@@ -117,8 +111,14 @@ def has_place(call: ast.Call) -> bool:
     return any(k.arg in ("zone", "project", "gcp_project", "tpu_zone") for k in call.keywords)
 
 
-def _is_docstring(program: Program, node: ast.AST) -> bool:
-    return isinstance(program.parents.get(node), ast.Expr)
+def _is_of_tpu(program: Program, node: ast.Constant) -> bool:
+    """Whether an address is that of a TPU: by its port, or the name it is given."""
+    statement = program.statement(node)
+    if statement is None or "COLAB_TPU_ADDR" in ast.dump(statement):
+        return False
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    named = any("tpu" in ast.unparse(target).lower() for target in targets)
+    return ":8470" in str(node.value) or named
 
 
 def _inside_resolver(program: Program, node: ast.AST) -> bool:

@@ -92,7 +92,7 @@ def _silently(node: ast.AST, name: str) -> Hit:
 def precision_variables(program: Program) -> Iterator[Hit]:
     """Find environment variables that changed the precision of PyTorch/XLA."""
     for node in program.nodes[ast.Constant]:
-        if node.value not in _PRECISION or isinstance(program.parents.get(node), ast.Expr):
+        if node.value not in _PRECISION or not program.environment_use(node):
             continue
         message = f"{node.value} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
         yield Hit("T303", node, message)
