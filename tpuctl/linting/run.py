@@ -90,8 +90,10 @@ def explain_rules(text: str) -> Explanation | None:
             fix_command=f"tpuctl lint --select {rule.code} --diff .",
             confidence="high",
             source="; ".join(f"{source.what} ({source.date})" for source in rule.sources),
+            family="lint",
             matched=rule.code,
-            position=0,
+            parts={},
+            line=0,
         )
         for rule in found
     ]
