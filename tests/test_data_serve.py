@@ -115,7 +115,7 @@ from pathlib import Path
 path, folder, port, bare = sys.argv[1:]
 agent = {"__name__": "agent"}
 exec(Path(path).read_text(), agent)
-agent["CHILD"] = "import json, sys\\nserver = json.loads(sys.argv[1])" + bare
+agent["CHILD"] = "import json, sys\\nserver = json.loads(sys.argv[2])" + bare
 events = queue.Queue()
 server = agent["Server"]({"name": "dispatcher", "port": int(port)}, events, threading.Event())
 agent["isolated"]({"folder": folder, "machine": 3}, [server])

@@ -38,7 +38,7 @@ class Match:
     code: str
     title: str
     cause: str
-    fix: str
+    fix: str = field(metadata={"lines": True})
     fix_command: str | None
     confidence: str
     source: str

@@ -105,7 +105,7 @@ class Finding:
     severity: Severity
     message: str
     why: str
-    fix: str | None
+    fix: str | None = field(metadata={"lines": True})
     fixable: bool
 
 
@@ -115,7 +115,7 @@ class Change:
 
     path: str
     edits: int
-    diff: str
+    diff: str = field(metadata={"lines": True})
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tpuctl.datasets.quarantine import printable
 from tpuctl.linting.models import SEVERITIES, rules
+from tpuctl.printable import printable
 
 if TYPE_CHECKING:
     from tpuctl.linting.models import Finding, Linting
