@@ -33,7 +33,8 @@ ARGUMENTS = {
     "data show": "missing", "data serve": "--workers 0",
     "templates list": "", "templates show": "images", "templates new": "images {new}",
     "launch": "missing.py", "fit": "missing --type v5e-8", "bench": "--batch 0",
-    "bench compare": "missing missing", "lint": "missing.py", "demo": "--images missing --out {new}/demo",
+    "bench compare": "missing missing", "lint": "missing.py",
+    "demo": "--images missing --out {new}/demo",
     "emulator start": "--detach", "emulator stop": "", "emulator status": "",
 }  # fmt: skip
 
