@@ -23,7 +23,7 @@ A, B = "us-west4-a", "us-central1-a"
 ZONE = {"types": ["v5litepod-8"], "capacity_chips": 16, "quota_chips": 32}
 SLOW = {"zones": {A: ZONE, B: ZONE}, "provision_s": 1e6, "delete_s": 5, "time_scale": 100}
 CREATE = [sys.executable, "-m", "tpuctl", "create", "t1", "--type", "v5e-8", "--yes"]
-PATIENT = ["--timeout", "9999h"]
+PATIENT = ["--timeout", "8000h"]
 
 
 @pytest.fixture

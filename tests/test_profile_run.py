@@ -6,6 +6,7 @@ neighbours may rightly change is asserted through the signals that it stands on.
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_a_folder_of_nothing_but_cut_photographs_is_one_clear_error(
     whole = (photos / "0.jpg").read_bytes()
     for index in range(3):
         (tmp_path / f"{index}.jpg").write_bytes(whole[:2000])
-    with pytest.raises(InvalidInputError, match="can be decoded"):
+    with pytest.raises(InvalidInputError, match="can be used"):
         take_two_batches(str(tmp_path), monkeypatch)
 
 
@@ -211,7 +212,7 @@ def test_photographs_that_break_only_while_decoding_are_one_clear_error(
     broken = whole[:4] + os.urandom(len(whole) - 6) + whole[-2:]
     for index in range(3):
         (tmp_path / f"{index}.jpg").write_bytes(broken)
-    with pytest.raises(InvalidInputError, match="can be decoded"):
+    with pytest.raises(InvalidInputError, match=r"can be (used|decoded)"):
         take_two_batches(str(tmp_path), monkeypatch)
 
 
@@ -223,7 +224,8 @@ def test_photographs_that_break_while_measuring_are_counted(photos: Path, tmp_pa
         broken = whole[:4] + os.urandom(len(whole) - 6) + whole[-2:]
         (tmp_path / f"{index:02}.jpg").write_bytes(broken)
     profile = profile_target(str(tmp_path), seconds=2, batch_size=4, image_size=32)
-    assert "could not be decoded while measuring" in " ".join(profile.warnings)
+    # The random bytes may break the header or only what follows it.
+    assert re.search("decoded while measuring|damaged JPEG", " ".join(profile.warnings))
 
 
 def test_a_users_stages_carry_function_and_line(target: Callable[[str], str]) -> None:

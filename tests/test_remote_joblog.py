@@ -120,4 +120,4 @@ def test_without_a_limit_all_is_kept(tpuctl, own: Slice) -> None:
     result = tpuctl("logs", *where, "-f")
     assert len(result.stdout.splitlines()) == 50_000
     assert "gone" not in result.stderr
-    assert tpuctl("run", *where, "--job", "k", "--log-limit", "much", "--", "true").exit_code == 1
+    assert tpuctl("run", *where, "--job", "k", "--log-limit", "much", "--", "true").exit_code == 2

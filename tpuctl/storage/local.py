@@ -74,7 +74,10 @@ def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
     bits = 0o600 if private else 0o666
 
     def opener(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, bits)
+        descriptor = os.open(name, flags | os.O_NOFOLLOW, bits)
+        if private:
+            os.fchmod(descriptor, bits)
+        return descriptor
 
     return cast(BinaryIO, open(path, mode, opener=opener))
 
@@ -146,7 +149,7 @@ def _make_folder(path: Path, private: bool) -> None:
         return
     for folder in reversed([path, *path.parents]):
         folder.mkdir(mode=0o700, exist_ok=True)
-    if path.stat().st_mode & 0o077:
+    if stat.S_IMODE(path.stat().st_mode) != 0o700:
         path.chmod(0o700)
 
 
