@@ -67,8 +67,7 @@ def explain(*text: str) -> Explanation:
     Raises NotFoundError if a log of that name is missing, UsageError if there is no text.
     """
     from tpuctl.diagnosis.explain import explain as explain_text
-    from tpuctl.diagnosis.explain import explain_logs
-    from tpuctl.diagnosis.here import this_machine
+    from tpuctl.diagnosis.explain import explain_logs, this_machine
     from tpuctl.diagnosis.log_text import looks_like_file, read_file
 
     if re.fullmatch(r"\s*[Tt]\d{1,3}\s*", " ".join(text)):

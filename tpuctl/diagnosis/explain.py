@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures, named
@@ -29,6 +30,22 @@ class Here:
 
     runtime: str
     packages: Mapping[str, str]
+
+
+@cache
+def this_machine() -> Here | None:
+    """Describe this machine if it has a TPU or is a hosted notebook.
+
+    On any other machine, a text is most likely about another one.
+    """
+    from tpuctl.runtime.detect import detect
+    from tpuctl.runtime.live import live_machine
+
+    machine = live_machine()
+    found = detect(machine)
+    is_hosted = found.runtime.startswith(("colab", "kaggle"))
+    has_tpu = found.accelerator in ("tpu", "tpu-remote")
+    return Here(found.runtime, dict(machine.packages)) if has_tpu or is_hosted else None
 
 
 @dataclass(frozen=True)

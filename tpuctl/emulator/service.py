@@ -78,7 +78,7 @@ class Emulator:
     """A running emulator.
 
     `requests` are all that came: method, zone and name of each. `tokens` are the scopes of every
-    access token that was issued; they are valid until it ends. Whoever has its `secret` may do
+    access token that was issued; they are valid until it ends. Anyone with its `secret` may do
     everything; with None, so may everybody on this machine.
     """
 

@@ -3,12 +3,30 @@
 from dataclasses import dataclass, replace
 
 from tpuctl.profiling.attribution import Attribution, attribute, attribute_counted
-from tpuctl.profiling.models import Advice, Measurement, Phase, Stage, Vcpus, Verdict
+from tpuctl.profiling.models import (
+    Advice,
+    Device,
+    Host,
+    Measurement,
+    Phase,
+    Stage,
+    Vcpus,
+    Verdict,
+)
 from tpuctl.profiling.reference import Thresholds, thresholds
 from tpuctl.profiling.whatif import Change
 
 PYTHON_KINDS = ("torch", "grain", "iterable")
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
+# The source of a step time that a real device took, not an assumed one.
+IN_TRAINING = "measured in the training"
+
+
+def name_idle(device: Device | None, host: Host | None) -> str:
+    """What was idle, or would be with the device that the measurement assumed."""
+    if device is None or device.source != IN_TRAINING:
+        return "MXU would be idle"
+    return "MXU idle" if host and host.has_tpu else "device idle"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,15 @@ from functools import partial
 
 import tpuctl
 from tpuctl.profiling.advice import advise
-from tpuctl.profiling.case import CPU_REGIMES, PYTHON_KINDS, Case, Finding, Situation, build_case
+from tpuctl.profiling.case import (
+    CPU_REGIMES,
+    PYTHON_KINDS,
+    Case,
+    Finding,
+    Situation,
+    build_case,
+    name_idle,
+)
 from tpuctl.profiling.models import (
     Device,
     Measurement,
@@ -16,7 +24,6 @@ from tpuctl.profiling.models import (
     Vcpus,
     Verdict,
     Window,
-    name_idle,
 )
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.verdict import judge, lock_is_held

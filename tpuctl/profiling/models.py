@@ -25,8 +25,6 @@ Verdict = Literal[
 ]
 
 NOTABLE_SHARE = 0.1
-# The source of a step time that a real device took, not an assumed one.
-IN_TRAINING = "measured in the training"
 
 
 @dataclass(frozen=True)
@@ -236,18 +234,6 @@ class Device:
     low_ms: float | None = None
     high_ms: float | None = None
 
-    @property
-    def is_real(self) -> bool:
-        """Whether it computed during the measurement; otherwise its step time was given."""
-        return self.source == IN_TRAINING
-
-
-def name_idle(device: Device | None, host: Host | None) -> str:
-    """What was idle, or would be with the device that the measurement assumed."""
-    if device is None or not device.is_real:
-        return "MXU would be idle"
-    return "MXU idle" if host and host.has_tpu else "device idle"
-
 
 @dataclass(frozen=True)
 class Window:
@@ -380,11 +366,6 @@ class Profile(Outcome):
     deep: Deep | None = None
     scaling: Scaling | None = None
     unmet: tuple[str, ...] = field(default=(), metadata={"internal": True})
-
-    @property
-    def idle_name(self) -> str:
-        """What the idle fraction is of."""
-        return name_idle(self.device, self.host)
 
     @property
     def reasons(self) -> tuple[str, ...]:

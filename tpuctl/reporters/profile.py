@@ -7,6 +7,7 @@ import dataclasses
 import io
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.profiling.case import name_idle
 from tpuctl.reporters import layout, profile_trace
 from tpuctl.units import format_bytes, format_fraction, format_rate
 
@@ -60,8 +61,8 @@ def _figures(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "device", f"{profile.device_examples_per_s:,.0f} examples/s ({step})"
         yield "input wait", format_fraction(profile.input_wait_fraction)
         idle = f"{format_fraction(profile.mxu_idle_fraction)} of {window}"
-        collected = "; MXU utilization not collected" if "MXU" in profile.idle_name else ""
-        yield profile.idle_name, f"{idle}{collected}"
+        name = name_idle(profile.device, profile.host)
+        yield name, f"{idle}; MXU utilization not collected" if "MXU" in name else idle
     else:
         yield "device", profile.why_no_device or "not measured"
     yield "vCPUs", _vcpus(profile)

@@ -3,7 +3,7 @@
 import math
 from html import escape
 
-from tpuctl.profiling.case import CPU_REGIMES
+from tpuctl.profiling.case import CPU_REGIMES, name_idle
 from tpuctl.profiling.models import Advice, Profile, Stage
 from tpuctl.profiling.trace.models import TraceDetail
 from tpuctl.profiling.whatif import Scaling
@@ -141,7 +141,7 @@ def _figures(profile: Profile) -> list[tuple[str, str]]:
         ("examples/s for the device", "not measured" if device is None else f"{device:,.0f}"),
         ("ms CPU per example", f"{profile.cpu_ms_per_example:.3g}"),
         ("input wait", format_fraction(profile.input_wait_fraction)),
-        (profile.idle_name, format_fraction(profile.mxu_idle_fraction)),
+        (name_idle(profile.device, profile.host), format_fraction(profile.mxu_idle_fraction)),
         ("vCPUs available", f"{profile.vcpus.available:g}"),
         ("vCPUs needed", "unknown" if needed is None else f"{needed:.3g}"),
     ]
@@ -188,7 +188,7 @@ def _windows(profile: Profile) -> list[str]:
             f"vCPUs needed: {vcpus.needed_to_saturate:.3g} ({vcpus.low:.3g} to {vcpus.high:.3g}); "
             f"{vcpus.used:.2f} of {vcpus.available:g} were used."
         )
-    if profile.mxu_utilization is None and "MXU" in profile.idle_name:
+    if profile.mxu_utilization is None and "MXU" in name_idle(profile.device, profile.host):
         lines.append("MXU utilization was not collected.")
     if profile.overhead_fraction is not None:
         lines.append(f"Measuring added {profile.overhead_fraction:.1%} of the CPU time.")

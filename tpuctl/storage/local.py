@@ -100,6 +100,9 @@ def write_atomically(
                 # A part that nobody has locked is that of a killed writer: `remove_stale_parts`.
                 with suppress(OSError):
                     fcntl.flock(file, fcntl.LOCK_EX)
+                # It may have been removed as one before it was locked.
+                if not os.fstat(file.fileno()).st_nlink:
+                    return write_atomically(path, content, private=private, mode=mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -166,7 +169,7 @@ def locked(path: Path, *, wait_s: float, busy: str) -> Iterator[int]:
             descriptor = os.open(path, LOCK_FLAGS, 0o600)
         try:
             _lock(descriptor, wait_s, busy)
-            # Whoever held the lock before, or took it for a stale one, may have removed the file.
+            # The process that held the lock before may have removed the file.
             is_removed = os.fstat(descriptor).st_nlink == 0
             if not is_removed:
                 yield descriptor

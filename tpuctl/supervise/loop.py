@@ -189,7 +189,7 @@ class _Watch:
         last, kind = self._state.last, self._seen.tpu.kind
         is_crash = kind == "usable" and last and last.cause == "crash" and error
         tail = self._actions.tail(last) if is_crash and last else ()
-        # What is being deleted already is left to whoever deletes it.
+        # Another process is deleting it already.
         ids = () if kind == "leaving" else self._actions.ids
         if error is None:
             return WatchEnd(ids, tail)

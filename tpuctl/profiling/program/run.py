@@ -15,8 +15,9 @@ from typing import Any
 
 from tpuctl.codec import from_plain, read_json
 from tpuctl.errors import NotFoundError, TargetError, UsageError
+from tpuctl.profiling.case import IN_TRAINING
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.models import IN_TRAINING, Device, Measurement, Profile
+from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS
 from tpuctl.usercode.scratch import scratch_folder
