@@ -72,7 +72,9 @@ soak: $(READY)  ## Interrupt every command at every point, in every way; watch f
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)
 
-fuzz: $(READY)  ## Every parser for SECONDS (20) each, guided by coverage (Python 3.11 to 3.13).
+fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (20) each (Python 3.11 to 3.13).
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile random -m 'not tf and not aot and not slow and not xla' \
+		$$(grep -l hypothesis tests/test_*.py)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 

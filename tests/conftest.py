@@ -19,8 +19,10 @@ from tpuctl.training.choose import Choice
 if TYPE_CHECKING:
     from tests.cloud_world import Worlds
 
-# These machines are shared: how long one example takes says nothing.
-hypothesis.settings.register_profile("shared", deadline=None)
+# These machines are shared: how long one example takes says nothing. The examples are the same in
+# every run; `--hypothesis-profile random`, as in `make fuzz`, draws others.
+hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("shared", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("shared")
 
 EMULATOR_TOKEN = "only-the-tests-know-this"

@@ -163,7 +163,8 @@ def test_a_cell_can_be_replaced_in_any_notebook(
     raw = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
     assert with_sources(raw, {}) == raw
     changed = json.loads(with_sources(raw, {1: "new = 'é'\nx"}))
-    cells[0]["source"] = ["new = 'é'\n", "x"]
+    end = "\r\n" if "\r\n" in texts[0] else "\n"
+    cells[0]["source"] = [f"new = 'é'{end}", "x"]
     assert changed == document
 
 
