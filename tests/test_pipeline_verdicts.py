@@ -205,10 +205,6 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
         "device",
         measurement(phase(), phase(device_s=BATCH / 250.0, wait=0.06, examples_per_s=235.0)),
     ),
-    "the vCPUs are not quite busy": (
-        "vcpu",
-        measurement(*starving(own=0.85, examples_per_s=230.0)),
-    ),
     "neighbours take little": ("stolen", measurement(*starving(own=0.9, others=0.1))),
     "a quota that hardly holds back": ("throttled", measurement(*starving(throttled_s=0.1))),
     "a late sleep without Python in the pipeline": (
@@ -381,6 +377,30 @@ def test_the_verdict_names(case: str) -> None:
 def test_the_verdict_is_another_when(case: str) -> None:
     excluded, measured = NEAR_MISSES[case]
     assert profile(measured).verdict != excluded
+
+
+@pytest.mark.parametrize(
+    ("verdict", "most", "free"),
+    [
+        ("vcpu", 0.5, {"own": 0.85, "others": 0.0}),
+        ("vcpu", 0.5, {"own": 0.79, "others": 0.08}),
+        ("vcpu", 0.5, {"own": 0.8, "others": 0.17}),
+        ("unknown", 0.0, {"own": 0.4, "others": 0.0}),
+        ("unknown", 0.0, {"own": 0.3, "others": 0.55}),
+    ],
+)
+def test_the_cause_that_comes_nearest_is_said_to_be_likely(
+    verdict: str, most: float, free: dict[str, float]
+) -> None:
+    rate = 266.0 * free["own"]
+    later = phase(own=free["own"], examples_per_s=rate, device_s=BATCH / 532.0, wait=0.5)
+    result = profile(measurement(phase(examples_per_s=rate, **free), later))
+    assert result.verdict == verdict
+    assert result.confidence <= most
+    assert ("probably" in result.headline) == (verdict != "unknown")
+    if verdict != "unknown":
+        assert result.advice
+        assert any(stage.is_bottleneck for stage in result.stages)
 
 
 def test_every_verdict_has_a_case() -> None:

@@ -1,5 +1,6 @@
 """The inputs of the rules for verdicts and advice. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpuctl.profiling.attribution import Attribution, attribute, attribute_counted
@@ -18,6 +19,8 @@ from tpuctl.profiling.whatif import Change
 
 PYTHON_KINDS = ("torch", "grain", "iterable")
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
+# With fewer vCPUs a second thread would have nowhere to run.
+TWO_THREADS = 1.5
 # The source of a step time that a real device took, not an assumed one.
 IN_TRAINING = "measured in the training"
 
@@ -162,6 +165,31 @@ def serial_runs(case: Case) -> list[tuple[list[int], float]]:
             runs.append((current, sum(case.parts.stages[i].calls_in_flight for i in current)))
             current = []
     return runs
+
+
+def heaviest_stage(case: Case) -> int | None:
+    """The stage that takes the most CPU time."""
+    costs = [stage.cpu_ms_per_example for stage in case.parts.stages]
+    return costs.index(max(costs)) if costs else None
+
+
+def longest_stage(case: Case, stages: Iterable[int] | None = None) -> int | None:
+    """The stage that takes the most time, among some or all of them."""
+    indices = range(len(case.parts.stages)) if stages is None else stages
+    costs = {index: case.parts.stages[index].active_ms_per_example for index in indices}
+    return max(costs, key=costs.__getitem__, default=None)
+
+
+def lock_is_held(case: Case) -> bool:
+    """Whether a thread holds the interpreter lock most of the time.
+
+    Other processes that preempt a thread while it holds the lock make the probe late occasionally,
+    not usually. And a thread that holds it runs or is ready to run, so it demands a whole vCPU.
+    """
+    signals, limits = case.free.signals, case.limits
+    often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
+    usually = (signals.gil_overshoot_p50_ms or 0.0) >= limits.gil_overshoot_usual_ms
+    return often and usually and (case.demand is None or case.demand >= limits.gil_demand)
 
 
 @dataclass(frozen=True)

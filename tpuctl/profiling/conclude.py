@@ -13,8 +13,10 @@ from tpuctl.profiling.case import (
     Finding,
     Situation,
     build_case,
+    lock_is_held,
     name_idle,
 )
+from tpuctl.profiling.likely import HALF_CERTAIN
 from tpuctl.profiling.models import (
     Device,
     Measurement,
@@ -26,7 +28,7 @@ from tpuctl.profiling.models import (
     Window,
 )
 from tpuctl.profiling.reference import load_facts
-from tpuctl.profiling.verdict import judge, lock_is_held
+from tpuctl.profiling.verdict import judge
 from tpuctl.profiling.whatif import Scaling, what_if
 
 # Avoids dividing by zero for pipelines that hardly use a vCPU.
@@ -179,6 +181,10 @@ def _headline(case: Case, finding: Finding, idle: float | None, device: Device |
         "startup": "Only the start is slow; after that the pipeline keeps up.",
         "unknown": "The measurements do not point to a single cause.",
     }[finding.verdict]
+    if finding.confidence <= HALF_CERTAIN and finding.verdict != "unknown":
+        cause = cause.replace(" is the ", " is probably the ").replace(
+            " are the ", " are probably the "
+        )
     if idle is None:
         return cause
     name = name_idle(device, case.measured.host)

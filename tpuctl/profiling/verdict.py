@@ -4,15 +4,24 @@ The kind of bottleneck is found first: a pipeline limited by the GIL or by slow 
 vCPUs to anything that only divides CPU time, although more of them would not help.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
-from tpuctl.profiling.case import Case, Finding, serial_runs, taken_by_others
+from tpuctl.profiling.case import (
+    TWO_THREADS,
+    Case,
+    Finding,
+    heaviest_stage,
+    lock_is_held,
+    longest_stage,
+    serial_runs,
+    taken_by_others,
+)
+from tpuctl.profiling.likely import likely_cause
 from tpuctl.profiling.models import Phase
 from tpuctl.profiling.reference import Thresholds
 
-# With fewer vCPUs a second thread would have nowhere to run.
-TWO_THREADS, ONE_HALF = 1.5, 0.5
+ONE_HALF = 0.5
 # A median below this share of the mean: a few batches took most of the time.
 MOSTLY_LATE = 0.2
 TRANSFERS = ("Transfer", "CopyToDevice", "PrefetchToDevice")
@@ -79,7 +88,7 @@ def _bursty(case: Case) -> Finding | None:
     if uneven or rare:
         late_s = times.p99 if uneven else times.largest
         line = f"batch times vary: median {times.p50 * 1e3:.0f} ms, slow ones {late_s * 1e3:.0f} ms"
-        return Finding("bursty", 0.7, (fits, line), bottleneck=_heaviest(case))
+        return Finding("bursty", 0.7, (fits, line), bottleneck=heaviest_stage(case))
     if not _runs_ahead(case):
         line = "nothing prepares the next batch while the device computes: no prefetch at the end"
         return Finding("serial", 0.9, (fits, line), bottleneck=len(case.parts.stages) - 1)
@@ -117,7 +126,7 @@ def _throttled(case: Case) -> Finding | None:
         "throttled",
         min(1.0, 0.5 + case.throttled),
         (f"the CPU quota of {usable:g} vCPUs throttled us {case.throttled:.0%} of the time",),
-        bottleneck=_heaviest(case),
+        bottleneck=heaviest_stage(case),
     )
 
 
@@ -131,7 +140,7 @@ def _cpu(case: Case) -> Finding | None:
     ]
     if case.run_delay is not None:
         lines.append(f"ready threads waited {case.run_delay:.2f} s for a vCPU per vCPU and second")
-    heaviest = _heaviest(case)
+    heaviest = heaviest_stage(case)
     later = taken_by_others(case.device) if case.device else 0.0
     if later > case.limits.contended_other:
         lines.append(f"with the device, others used {later:.0%} of the vCPUs")
@@ -185,18 +194,6 @@ def _gil(case: Case) -> Finding | None:
     )
 
 
-def lock_is_held(case: Case) -> bool:
-    """Whether a thread holds the interpreter lock most of the time.
-
-    Other processes that preempt a thread while it holds the lock make the probe late occasionally,
-    not usually. And a thread that holds it runs or is ready to run, so it demands a whole vCPU.
-    """
-    signals, limits = case.free.signals, case.limits
-    often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
-    usually = (signals.gil_overshoot_p50_ms or 0.0) >= limits.gil_overshoot_usual_ms
-    return often and usually and (case.demand is None or case.demand >= limits.gil_demand)
-
-
 def _serial(case: Case) -> Finding | None:
     if case.own >= case.limits.busy or case.free.signals.vcpus_usable < TWO_THREADS:
         return None
@@ -212,7 +209,7 @@ def _serial(case: Case) -> Finding | None:
         line = (
             f"one thread runs {names} {min(1.0, active):.0%} of the time; others cannot share that"
         )
-        return Finding("serial", _sure(1 - active, 0.2), (line,), _longest(case, stages))
+        return Finding("serial", _sure(1 - active, 0.2), (line,), longest_stage(case, stages))
     return _one_busy_thread(case, worst) or _few_lanes(case)
 
 
@@ -224,7 +221,7 @@ def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Fin
     if busiest < case.limits.serial_active or second > ONE_HALF:
         return None
     line = f"one thread is busy {busiest:.0%} of the time, the next one {second:.0%}"
-    return Finding("serial", 0.8, (line, *_overhead_line(case)), _longest(case, worst[0]))
+    return Finding("serial", 0.8, (line, *_overhead_line(case)), longest_stage(case, worst[0]))
 
 
 def _few_lanes(case: Case) -> Finding | None:
@@ -234,7 +231,7 @@ def _few_lanes(case: Case) -> Finding | None:
     if not 1 < lanes < case.limits.busy * usable or not full:
         return None
     line = f"all {lanes} workers are busy and there are {usable:g} vCPUs"
-    return Finding("serial", 0.8, (line,), _longest(case))
+    return Finding("serial", 0.8, (line,), longest_stage(case))
 
 
 def _element_by_element(case: Case) -> Finding | None:
@@ -243,14 +240,7 @@ def _element_by_element(case: Case) -> Finding | None:
         return None
     if case.parts.residual.share_of_cpu < ONE_HALF or case.blocked >= case.limits.blocked_share:
         return None
-    return Finding("serial", 0.6, _overhead_line(case), _longest(case))
-
-
-def _longest(case: Case, stages: Iterable[int] | None = None) -> int | None:
-    """The stage that takes the most time, among some or all of them."""
-    indices = range(len(case.parts.stages)) if stages is None else stages
-    costs = {index: case.parts.stages[index].active_ms_per_example for index in indices}
-    return max(costs, key=costs.__getitem__, default=None)
+    return Finding("serial", 0.6, _overhead_line(case), longest_stage(case))
 
 
 def _transfer(case: Case) -> Finding | None:
@@ -310,7 +300,7 @@ def _rarely_late(case: Case) -> Finding | None:
         f"half of the batches take up to {times.p50 * 1e3:.1f} ms but the mean is "
         f"{times.mean * 1e3:.1f} ms: a few slow ones take nearly all the time"
     )
-    return Finding("bursty", 0.6, (line,), bottleneck=_heaviest(case))
+    return Finding("bursty", 0.6, (line,), bottleneck=heaviest_stage(case))
 
 
 def _unknown(case: Case) -> Finding:
@@ -349,12 +339,8 @@ RULES: tuple[Rule, ...] = (
     _element_by_element,
     _cpu,
     _rarely_late,
+    likely_cause,
 )
-
-
-def _heaviest(case: Case) -> int | None:
-    costs = [stage.cpu_ms_per_example for stage in case.parts.stages]
-    return costs.index(max(costs)) if costs else None
 
 
 def _sure(distance: float, scale: float) -> float:
