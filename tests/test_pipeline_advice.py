@@ -1,6 +1,7 @@
 """Advice fits the verdict, predicts a gain, and names the next command."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,27 @@ def test_large_photographs_can_be_decoded_smaller() -> None:
     result = profile(measurement(*starving()))
     scaled = next(advice for advice in result.advice if advice.code == "scaled_decode")
     assert "ratio=4" in scaled.change
+
+
+OWN = {"kind": "tf.data"}
+BOX = {"batch": 0.2, "resize": 0.5, "augment": 0.3, "decode": 6.0, "read": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("given", "offered"),
+    [
+        ({}, ["Decode at 1/2 of the size: only 448 pixels are needed."]),
+        ({"active_ms": BOX}, []),
+        ({"active_ms": {"batch": 0.2, "augment": 0.3, "decode": 6.0, "read": 0.3}}, []),
+    ],
+    ids=["resized", "cut out by a random box", "resized at random"],
+)
+def test_images_are_decoded_smaller_only_where_the_pipeline_needs_no_more(
+    given: dict[str, Any], offered: list[str]
+) -> None:
+    measured = measurement(*starving(**given), **OWN, **given)
+    result = build_profile(measured, target="t.py", image_size=0, device=Device(60.0, "given"))
+    assert [a.what for a in result.advice if a.code == "scaled_decode"] == offered
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import shlex
 
 from tpuctl.profiling.align import trunk
 from tpuctl.profiling.case import Situation, serial_runs
-from tpuctl.profiling.models import Advice
+from tpuctl.profiling.models import Advice, Stage
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
 from tpuctl.units import format_bytes
@@ -53,19 +53,36 @@ def scaled_decode(at: Situation) -> Advice | None:
     stage = max(at.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
     if stage is None or not stage.decodes_jpeg or not stage.bytes_per_example:
         return None
+    needed = _needed_side(at, stage)
+    if needed is None or at.case.measured.kind == "shards":
+        return None
     side = (stage.bytes_per_example / CHANNELS / 1.5) ** 0.5
-    ratio = next((each for each in (8, 4, 2) if side / each >= at.image_size), None)
-    if ratio is None or at.case.measured.kind == "shards":
+    ratio = next((each for each in (8, 4, 2) if side / each >= needed), None)
+    if ratio is None:
         return None
     factor = load_facts("relative_costs.json")["scaled_decode"][str(ratio)]
     saved = stage.cpu_ms_per_example * (1 - factor)
     return at.advice(
         "scaled_decode",
-        f"Decode at 1/{ratio} of the size: only {at.image_size} pixels are needed.",
+        f"Decode at 1/{ratio} of the size: only {needed} pixels are needed.",
         f"tf.io.decode_jpeg(content, channels=3, ratio={ratio}) in {stage.location or stage.name}",
         at.rate_with(at.total_ms - saved),
         Change("ratio", ratio),
     )
+
+
+def _needed_side(at: Situation, decode: Stage) -> int | None:
+    """The side of the image that is left after decoding; None if that is random or not known."""
+    if at.case.measured.kind == "photos":
+        return at.image_size
+    small = (decode.bytes_per_example or 0.0) / 4
+    later = at.stages[decode.index + 1 :]
+    shrunk = next((each for each in later if 0 < (each.bytes_per_example or 0.0) < small), None)
+    # A random box may be as small as it likes, and is cut out of the whole image.
+    if shrunk is None or any(each.is_random for each in at.stages[decode.index : shrunk.index + 1]):
+        return None
+    # As bytes; floats would be fewer pixels.
+    return math.ceil(((shrunk.bytes_per_example or 0.0) / CHANNELS) ** 0.5)
 
 
 def cache(at: Situation) -> Advice | None:
