@@ -106,10 +106,14 @@ def test_more_vcpus_are_never_the_advice_where_they_would_not_help(case: str) ->
     assert "more_vcpus" not in codes(profile(CASES[case][1]))
 
 
-def test_advice_is_ranked_by_predicted_gain_and_never_loses() -> None:
+def test_advice_is_ranked_by_cost_then_predicted_gain_and_never_loses() -> None:
     result = profile(measurement(*starving()))
-    rates = [min(532.0, advice.predicted_examples_per_s or 0.0) for advice in result.advice]
-    assert len(rates) >= 3
+    costs_money = [advice.code in ("more_vcpus", "data_service") for advice in result.advice]
+    assert costs_money == sorted(costs_money)
+    assert set(costs_money) == {True, False}
+    free = result.advice[: costs_money.index(True)]
+    rates = [min(532.0, advice.predicted_examples_per_s or 0.0) for advice in free]
+    assert len(rates) >= 2
     assert result.advice[0].code == "presize"
     assert rates == sorted(rates, reverse=True)
     assert result.pipeline_examples_per_s

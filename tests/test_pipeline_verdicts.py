@@ -403,6 +403,14 @@ def test_the_cause_that_comes_nearest_is_said_to_be_likely(
         assert any(stage.is_bottleneck for stage in result.stages)
 
 
+def test_a_lambda_is_named_by_its_line() -> None:
+    result = profile(
+        measurement(*starving(active_ms={"<lambda>": 6.0}), active_ms={"<lambda>": 6.0})
+    )
+    assert [stage.name for stage in result.stages] == ["tensor_slice", "lambda at line 8"]
+    assert "lambda at line 8 uses most" in result.headline
+
+
 def test_every_verdict_has_a_case() -> None:
     assert {verdict for verdict, _ in CASES.values()} == {
         "device", "vcpu", "stolen", "throttled", "gil", "io", "threadpool", "serial", "transfer",

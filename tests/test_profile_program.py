@@ -97,6 +97,45 @@ def test_a_plain_loop_that_keeps_the_device_busy(program: Program) -> None:
     assert profile.step_ms.p50 >= 50
 
 
+PY_DATASET = """
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import time
+import keras
+import numpy as np
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(Batches(workers=WORKERS), epochs=2, verbose=0)
+"""
+
+
+@pytest.mark.tf
+def test_the_method_of_a_py_dataset_is_the_stage(program: Program) -> None:
+    profile = profile_program(program(PY_DATASET.replace("WORKERS", "1")))
+    assert profile.batch_size == 4
+    [stage] = [stage for stage in profile.stages if stage.is_bottleneck]
+    assert stage.name == "Batches.__getitem__"
+    assert stage.active_ms_per_example > 4
+    assert profile.verdict == "io"
+    assert [a.change for a in profile.advice] == ["super().__init__(workers=4) in Batches"]
+
+
+@pytest.mark.tf
+def test_what_workers_of_keras_run_is_said_to_be_unseen(program: Program) -> None:
+    profile = profile_program(program(PY_DATASET.replace("WORKERS", "2")))
+    assert profile.stages == ()
+    assert "Batches runs in 2 workers of Keras" in " ".join(profile.notes)
+    assert "between stages" not in " ".join((profile.headline, *profile.evidence))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 def test_a_torch_loader_and_its_workers_are_seen(program: Program) -> None:

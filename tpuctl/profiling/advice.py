@@ -17,11 +17,13 @@ from tpuctl.profiling.whatif import Change
 
 # More threads or workers cost memory and start-up time, and storage answers no faster.
 MOST_WAITING_LANES = 32
+# Advice to pay for other or more machines.
+COSTS_MONEY = ("more_vcpus", "data_service")
 Rule = Callable[[Situation], Advice | None]
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
-    """Collect the advice that fits the verdict, the greatest predicted gain first.
+    """Collect the advice that fits the verdict: what costs nothing first, then the greatest gain.
 
     Gains beyond what saturates the device count alike; the order of the rules then decides.
     """
@@ -31,7 +33,12 @@ def advise(situation: Situation) -> tuple[Advice, ...]:
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
     worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
     enough = situation.case.device_examples_per_s or math.inf
-    return tuple(sorted(worth, key=lambda a: -min(enough, a.predicted_examples_per_s or 0.0)))
+    return tuple(
+        sorted(
+            worth,
+            key=lambda a: (a.code in COSTS_MONEY, -min(enough, a.predicted_examples_per_s or 0.0)),
+        )
+    )
 
 
 def _more_vcpus(at: Situation) -> Advice | None:
@@ -83,8 +90,10 @@ def _workers(at: Situation) -> Advice | None:
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
+        "py_dataset": f"super().__init__(workers={count}, use_multiprocessing=True) in "
+        f"{measured.chain.name}",
     }.get(
-        measured.kind,
+        measured.settings.get("loader", measured.kind),
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
         f"functions in {count} workers",
     )
@@ -103,14 +112,16 @@ def _wait_together(at: Situation) -> Advice | None:
     index = at.finding.bottleneck
     if index is None:
         return None
-    stage, kind = at.stages[index], at.case.measured.kind
-    count = min(MOST_WAITING_LANES, 4 * (at.case.measured.lanes or 1))
+    stage, measured = at.stages[index], at.case.measured
+    kind = measured.settings.get("loader", measured.kind)
+    count = min(MOST_WAITING_LANES, 4 * (measured.lanes or 1))
     limits = [count * 1000 / sum(each.active_ms_per_example for each in at.stages)]
     if at.full_rate:
         limits.append(at.full_rate)
     lines = {
         "torch": f"DataLoader(..., num_workers={count})",
         "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
+        "py_dataset": f"super().__init__(workers={count}) in {measured.chain.name}",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
     return at.advice(
@@ -165,7 +176,7 @@ def _fewer_bytes(at: Situation) -> Advice | None:
 
 PYTHON_RULES: dict[str, tuple[Rule, ...]] = {
     "vcpu": (_cache_shards, _more_vcpus),
-    "stolen": (_neighbours, _cache_shards, _more_vcpus),
+    "stolen": (_neighbours, _workers, _cache_shards, _more_vcpus),
     "throttled": (_quota, _cache_shards, _more_vcpus),
     "gil": (_workers,),
     "serial": (_workers,),

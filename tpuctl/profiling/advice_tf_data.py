@@ -82,7 +82,7 @@ def _needed_side(at: Situation, decode: Stage) -> int | None:
     if shrunk is None or any(each.is_random for each in at.stages[decode.index : shrunk.index + 1]):
         return None
     # As bytes; floats would be fewer pixels.
-    return math.ceil(((shrunk.bytes_per_example or 0.0) / CHANNELS) ** 0.5)
+    return math.ceil(math.sqrt((shrunk.bytes_per_example or 0.0) / CHANNELS))
 
 
 def cache(at: Situation) -> Advice | None:

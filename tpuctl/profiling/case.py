@@ -137,6 +137,7 @@ def build_case(measured: Measurement) -> Case:
     """Attribute the CPU time of a measurement and collect the inputs of the rules."""
     free = measured.phases[0]
     parts = attribute_counted(free) if free.costs else attribute(measured, free)
+    parts = replace(parts, stages=tuple(map(_name_lambda, parts.stages)))
     cpu_s = sum(stage.cpu_ms_per_example for stage in parts.stages) / 1000
     if measured.program and cpu_s:
         # CPU time that no stage claims is mostly the training's own.
@@ -150,6 +151,12 @@ def build_case(measured: Measurement) -> Case:
         parts=parts,
         limits=thresholds(),
     )
+
+
+def _name_lambda(stage: Stage) -> Stage:
+    """A pipeline may have several lambdas: the line tells which one it is."""
+    line = (stage.location or "").rpartition(":")[2]
+    return replace(stage, name=stage.name.replace("<lambda>", f"lambda at line {line}"))
 
 
 def serial_runs(case: Case) -> list[tuple[list[int], float]]:

@@ -71,10 +71,13 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
         vcpus=signals.vcpus_usable,
         scaling=scaling,
     )
+    needed = fed(step_ms=step_ms).vcpus_needed
+    if case.measured.lanes == 1 and needed and needed > max(1.0, signals.vcpus_usable):
+        return refused(f"it makes one example at a time, which cannot use {needed:.3g} vCPUs")
     return Vcpus(
         signals.vcpus_usable,
         used,
-        fed(step_ms=step_ms).vcpus_needed,
+        needed,
         fed(step_ms=slow_ms).vcpus_low,
         fed(step_ms=fast_ms).vcpus_high,
         None,
@@ -209,6 +212,11 @@ def _no_stages(measured: Measurement) -> str:
         return (
             "No stages: tf.data keeps no model of a data set that a strategy distributes. "
             "Profile its pipeline alone: tpuctl profile run path.py:function --deep."
+        )
+    if measured.kind == "iterable" and (measured.lanes or 1) > 1:
+        return (
+            f"No stages: {measured.chain.name} runs in {measured.lanes} workers of Keras, which "
+            "cannot be observed. Profile it with workers=1 to see its functions."
         )
     if measured.kind in PYTHON_KINDS:
         return "No stages: none of the pipeline's functions was observed running."

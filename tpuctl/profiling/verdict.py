@@ -238,7 +238,9 @@ def _element_by_element(case: Case) -> Finding | None:
     """Idle vCPUs, no waiting, and most work is passing single elements between stages."""
     if case.is_starved_of_vcpus or case.own >= case.limits.busy or lock_is_held(case):
         return None
-    if case.parts.residual.share_of_cpu < ONE_HALF or case.blocked >= case.limits.blocked_share:
+    if not case.parts.stages or case.parts.residual.share_of_cpu < ONE_HALF:
+        return None
+    if case.blocked >= case.limits.blocked_share:
         return None
     return Finding("serial", 0.6, _overhead_line(case), longest_stage(case))
 
@@ -321,7 +323,7 @@ def _unknown(case: Case) -> Finding:
 
 def _overhead_line(case: Case) -> tuple[str, ...]:
     share = case.parts.residual.share_of_cpu
-    if share < case.limits.residual:
+    if share < case.limits.residual or not case.parts.stages:
         return ()
     return (f"{share:.0%} of the CPU time is spent on passing elements between stages",)
 

@@ -45,6 +45,19 @@ def open_iterable(
     )
 
 
+def watched(made: Any, sampler: StackSampler) -> Source:
+    """What a program iterates itself: its functions are sampled where the program takes batches."""
+    name = getattr(made, "__name__", type(made).__name__)
+    return Source(
+        kind="iterable",
+        chain=ChainNode("Iterable", name, location=location_of(made), runs_python=True),
+        lanes=1,
+        runs_ahead=False,
+        starts=[sampler.start],
+        costs=partial(sampled_costs, sampler.folder, lanes=1, own=sampler),
+    )
+
+
 def sampled_costs(
     folder: str, *, lanes: int, own: StackSampler | None = None
 ) -> tuple[StageCost, ...]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import StackSampler
-from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program.watch import Series, Watch
 
 # The iterators below these adapters are recorded by the hooks of their own frameworks.
@@ -106,8 +105,10 @@ def _torch_source(loader: Any, sampler: StackSampler) -> Source:
     return _detached(open_loader(loader, sampler.folder, batch_size=size, own=sampler))
 
 
-def hook_keras(watch: Watch, module: ModuleType, _: StackSampler) -> None:
+def hook_keras(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
     """Record every epoch of `fit` from now on."""
+    from tpuctl.profiling.frameworks.iterables import watched
+
     iterator: Any = module.__dict__["JAXEpochIterator"]
     plain = iterator._get_iterator
 
@@ -115,8 +116,11 @@ def hook_keras(watch: Watch, module: ModuleType, _: StackSampler) -> None:
         made, name = plain(self), type(self.data_adapter).__name__
         if name in WATCHED_BELOW:
             return made
-        chain = ChainNode("Iterable", name.removesuffix("Adapter"))
-        source = Source("iterable", chain, lanes=1, runs_ahead=False)
+        data = getattr(self.data_adapter, "py_dataset", None)
+        source = watched(data or self.data_adapter, sampler)
+        if data is not None:
+            lanes = max(1, data.workers)
+            source = replace(source, lanes=lanes, settings={"loader": "py_dataset"})
         return watch.wrapped(watch.of(self, lambda: source), iter(made))
 
     iterator._get_iterator = _get_iterator

@@ -6,10 +6,9 @@ from types import TracebackType
 from typing import Any
 
 from tpuctl.errors import TargetError
-from tpuctl.profiling.frameworks.iterables import iterate, location_of, sampled_costs
-from tpuctl.profiling.frameworks.source import Source
+from tpuctl.profiling.frameworks.iterables import iterate, watched
 from tpuctl.profiling.frameworks.stacks import name_producer
-from tpuctl.profiling.models import ChainNode, Profile
+from tpuctl.profiling.models import Profile
 from tpuctl.profiling.program.recording import Recording
 from tpuctl.profiling.program.run import FEW_BATCHES, conclude
 from tpuctl.profiling.program.start import start_recording
@@ -62,7 +61,7 @@ class ProfileBlock:
         recording = self._recording
         if recording is None:
             return iterate(iterable)
-        series = recording.watch.of(iterable, lambda: _source(iterable, recording))
+        series = recording.watch.of(iterable, lambda: watched(iterable, recording.sampler))
         return recording.watch.wrapped(series, name_producer(iterable, iterate(iterable)))
 
     @property
@@ -89,16 +88,3 @@ def current() -> ProfileBlock:
 def profile() -> ProfileBlock:
     """Profile the training inside a `with` block: what its steps wait for."""
     return ProfileBlock()
-
-
-def _source(iterable: Any, recording: Recording) -> Source:
-    sampler = recording.sampler
-    name = getattr(iterable, "__name__", type(iterable).__name__)
-    return Source(
-        kind="iterable",
-        chain=ChainNode("Iterable", name, location=location_of(iterable), runs_python=True),
-        lanes=1,
-        runs_ahead=False,
-        starts=[sampler.start],
-        costs=lambda: sampled_costs(sampler.folder, lanes=1, own=sampler),
-    )
