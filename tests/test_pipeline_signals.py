@@ -108,6 +108,24 @@ def test_a_thread_that_ended_takes_nothing_away_from_what_the_others_did(tmp_pat
     assert found.run_delay_s == pytest.approx(2.0)
 
 
+def test_workers_that_ended_are_counted_until_they_were_last_seen(tmp_path: Path) -> None:
+    def thread(name: int, running_s: int, delayed_s: int) -> None:
+        times = f"{running_s}000000000 {delayed_s}000000000 1"
+        write(tmp_path, {f"proc/self/task/{name}/schedstat": times})
+
+    threads = signals.Threads()
+    thread(1, 1, 1)
+    before = signals.read(tmp_path, threads=threads)
+    thread(1, 3, 4)
+    thread(2, 5, 6)
+    threads.read(tmp_path)
+    (tmp_path / "proc/self/task/1/schedstat").unlink()
+    thread(2, 1, 2)  # The ID of the thread that ended, used again.
+    after = signals.read(tmp_path, threads=threads)
+    found = signals.between(before, after, tool_cpu_s=0.0, consumer_cpu_s=0.0, gil_overshoots_s=[])
+    assert found.run_delay_s == pytest.approx(3 + 6 + 2)
+
+
 def test_a_lock_that_is_held_makes_most_sleeps_late_and_a_busy_machine_a_few(
     tmp_path: Path,
 ) -> None:

@@ -390,7 +390,7 @@ def test_the_verdict_is_another_when(case: str) -> None:
     ],
 )
 def test_the_cause_that_comes_nearest_is_said_to_be_likely(
-    verdict: str, most: float, free: dict[str, float]
+    verdict: str, most: float, free: dict[str, Any]
 ) -> None:
     rate = 266.0 * free["own"]
     later = phase(own=free["own"], examples_per_s=rate, device_s=BATCH / 532.0, wait=0.5)

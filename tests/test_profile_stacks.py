@@ -1,6 +1,7 @@
 """Whom the samples of a stack are credited to."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,3 +83,77 @@ def test_what_a_library_gives_has_no_giver_of_the_users(tmp_path: Path) -> None:
     assert producer_of(None) is None
     assert producer_of(tmp_path) is None
     assert producer_of(numbers()) == ("numbers", f"{__file__}:{numbers.__code__.co_firstlineno}")
+
+
+DECODING = """
+import json, sys
+from PIL import Image
+from tpuctl.profiling.frameworks.iterables import iterate
+from tpuctl.profiling.frameworks.stacks import StackSampler
+import site_packages_like
+
+class Own:
+    def __len__(self):
+        return 1_000_000
+    def __getitem__(self, index):
+        image = Image.open(sys.argv[2])
+        image = image.convert("RGB")
+        return image
+
+class Shared(site_packages_like.Images):
+    pass
+
+found = {}
+for number, data in enumerate((iterate(Own()), site_packages_like.loader(Shared(sys.argv[2])))):
+    sampler = StackSampler(sys.argv[1])
+    sampler.start()
+    for _ in range(5_000):
+        next(data)
+        if sum(each.count for each in list(sampler.samples.values())) > 20:
+            break
+    sampler.stop()
+    cpu_s = {key: each.cpu_s for key, each in sampler.samples.items()}
+    found[number] = max(cpu_s, key=cpu_s.get)
+print(json.dumps(found))
+"""
+# As PyTorch's loader takes from a data set of torchvision: no frame of the user's in between.
+LIBRARY = """
+from PIL import Image
+
+class Fetcher:
+    def __init__(self, dataset):
+        self.dataset = dataset
+    def fetch(self, index):
+        return [self.dataset[each] for each in (index,)]
+
+class Images:
+    def __init__(self, path):
+        self.path = path
+    def __getitem__(self, index):
+        return open_image(self.path)
+
+def open_image(path):
+    return Image.open(path).convert("RGB")
+
+def loader(dataset):
+    fetcher = Fetcher(dataset)
+    while True:
+        yield fetcher.fetch(0)
+"""
+
+
+def test_decoding_is_a_stage_and_names_the_call_that_needs_the_pixels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    image = tmp_path / "large.jpg"
+    Image.effect_mandelbrot((1500, 1000), (-2, -1, 1, 1), 30).convert("RGB").save(image)
+    program = tmp_path / "program.py"
+    program.write_text(DECODING)
+    library = tmp_path / "site-packages" / "torch"
+    library.mkdir(parents=True)
+    (library / "site_packages_like.py").write_text(LIBRARY)
+    command = [sys.executable, str(program), str(tmp_path), str(image)]
+    environment = {**os.environ, "PYTHONPATH": str(library)}
+    found = json.loads(subprocess.check_output(command, text=True, timeout=120, env=environment))
+    assert found["0"] == ["decode in Own.__getitem__", f"{program}:13"]
+    assert found["1"] == ["decode in Shared.open_image", ""]

@@ -113,9 +113,11 @@ def stage_operations(stage: Stage) -> str:
     return ", ".join(f"{each.name} {each.share_of_stage:.0%}" for each in stage.operations)
 
 
+# How long the name of a stage may be, in terminals below and from a width of WIDE.
+NAME_WIDTH, WIDE_NAME_WIDTH, WIDE = 18, 36, 98
 # Title, the narrowest terminal in which the column is shown, and how it is laid out.
 _COLUMNS: tuple[tuple[str, int, dict[str, Any]], ...] = (
-    ("stage", 0, {"overflow": "ellipsis", "max_width": 18}),
+    ("stage", 0, {}),
     ("CPU", 0, {"justify": "right", "min_width": 6}),
     ("", 72, {"min_width": 10}),
     ("ms/ex", 0, {"justify": "right", "min_width": 7}),
@@ -146,7 +148,8 @@ def _stage_table(profile: Profile, width: int) -> Table:
             shown = "work" if profile.trace and title == "CPU" else title
             table.add_column(shown, no_wrap=True, **style)
     small = [stage for stage in profile.stages if _is_small(stage)]
-    rows = [_stage_cells(stage) for stage in profile.stages if stage not in small]
+    room = NAME_WIDTH if width < WIDE else WIDE_NAME_WIDTH
+    rows = [_stage_cells(stage, room) for stage in profile.stages if stage not in small]
     if small:
         share = sum(stage.share_of_cpu for stage in small)
         rows.append(_rest("(others)", share, sum(stage.cpu_ms_per_example for stage in small)))
@@ -166,12 +169,14 @@ def _is_small(stage: Stage) -> bool:
     return stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
 
 
-def _stage_cells(stage: Stage) -> list[RenderableType]:
+def _stage_cells(stage: Stage, room: int) -> list[RenderableType]:
     style = "bold red" if stage.is_bottleneck else ""
     mark = " ◀" if stage.is_bottleneck else ""
-    alone = stage.examples_per_s_alone
+    alone, name = stage.examples_per_s_alone, stage.name
+    if len(name + mark) > room:
+        name = name[: room - len(mark) - 1] + "…"
     return [
-        layout.text(stage.name + mark, style),
+        layout.text(name + mark, style),
         layout.text(f"{stage.share_of_cpu:.1%}", style),
         layout.bar(stage.share_of_cpu, style or "cyan"),
         f"{stage.cpu_ms_per_example:.3g}",

@@ -8,12 +8,13 @@ The handler runs late if a function ends with an operation, as in `return image 
 sees the caller that received the result, and credits the function that produced it if it can tell.
 """
 
+import inspect
 import json
 import opcode
 import os
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -29,6 +30,8 @@ OURS = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), OURS, "<frozen")
 _TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
+_GETTERS = ("__getitem__", "__getitems__")
+_PILLOW = os.path.join("PIL", "ImageFile.py")
 _COLLATES = ("default_collate", "default_convert", "collate")
 _TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
 # The first operation of a function, and of a generator that resumes; Python 3.10 has none.
@@ -38,6 +41,7 @@ _INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Key = tuple[str, str]
 TRANSFER: Key = ("transfer", "")
 COLLATE: Key = ("collate", "")
+TRANSFORM: Key = ("", "")
 
 
 @dataclass
@@ -144,31 +148,41 @@ class StackSampler:
     def _stage_of(self, frame: FrameType | None) -> tuple[Key | None, int]:
         """The innermost user function on the stack, or the library call made for it."""
         stage: Key | None = None
-        depth = 0
+        calls: list[CodeType] = []
         while frame is not None:
-            name = frame.f_code.co_name
-            if not depth and frame.f_code is _NEXT and not _has_just_started(frame):
+            code = frame.f_code
+            if not calls and code is _NEXT and not _has_just_started(frame):
                 return frame.f_locals["self"].key, 0
-            if name == "_worker_loop" or frame.f_code.co_filename.startswith(OURS):
+            if code.co_name == "_worker_loop" or code.co_filename.startswith(OURS):
                 break
-            if name in TRANSFERS:
+            if code.co_name in TRANSFERS:
                 return TRANSFER, 0
-            if stage is None and name not in _INSIDE and (depth or not _has_just_started(frame)):
-                stage = self._collate_or_user(frame, name)
-            depth += 1
+            if stage is None and code.co_name not in _INSIDE:
+                if calls or not _has_just_started(frame):
+                    stage = self._collate_or_user(frame, calls)
+                if stage and any(map(_is_decoding, calls)):
+                    stage = _decoding_in(stage, frame.f_lineno)
+            calls.append(code)
             frame = frame.f_back
-        return stage, depth
+        return stage, len(calls)
 
-    def _collate_or_user(self, frame: FrameType, name: str) -> Key | None:
-        if name in _COLLATES and "torch" in frame.f_code.co_filename:
-            return COLLATE
-        if name == "fetch" and "torch" in frame.f_code.co_filename:
-            fetcher = frame.f_locals.get("self")
-            return producer_of(getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None)))
+    def _collate_or_user(self, frame: FrameType, calls: Sequence[CodeType]) -> Key | None:
         code = frame.f_code
+        if "torch" in code.co_filename:
+            if code.co_name in _COLLATES:
+                return COLLATE
+            if code.co_name == "fetch":
+                fetcher = frame.f_locals.get("self")
+                made = getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None))
+                return producer_of(made) or _library_call(made, calls)
         if code not in self._places:
-            self._places[code] = _place(frame, name)
-        return self._places[code]
+            self._places[code] = _place(code)
+        if self._places[code] != TRANSFORM:
+            return self._places[code]
+        # Classes of transforms share methods: the object tells which one it is.
+        owner = frame.f_locals.get("self")
+        is_one = owner is not None and not hasattr(owner, "transforms")
+        return (type(owner).__name__, "") if is_one else None
 
     def write(self) -> None:
         """Write the samples to a file for `read_stacks`."""
@@ -211,6 +225,32 @@ def producer_of(made: Any) -> Key | None:
     return _key(found) if found else None
 
 
+def _library_call(made: Any, calls: Sequence[CodeType]) -> Key | None:
+    """Name what a data set of a library does: its innermost generator, or what it calls first.
+
+    `calls` are the functions on the stack that it runs, the innermost first.
+    """
+    generators = (code for code in calls if code.co_flags & inspect.CO_GENERATOR)
+    items = [i for i, code in enumerate(calls) if code.co_name in _GETTERS]
+    called = next(generators, calls[max(0, items[-1] - 1)] if items else None)
+    if called is None:
+        return None
+    owner = "" if called.co_flags & inspect.CO_GENERATOR else f"{type(made).__name__}."
+    return f"{owner}{called.co_name}", ""
+
+
+def _is_decoding(code: CodeType) -> bool:
+    """Whether this is where Pillow decodes: when pixels are needed, not when a file is opened."""
+    return code.co_name == "load" and code.co_filename.endswith(_PILLOW)
+
+
+def _decoding_in(stage: Key, line: int) -> Key:
+    """The call that decodes, as a stage of its own beside the rest of its function."""
+    name, place = stage
+    file = place.rpartition(":")[0]
+    return f"decode in {name}", f"{file}:{line}" if file else ""
+
+
 def _has_just_started(frame: FrameType) -> bool:
     """Whether a function is at its first operation: the sampled time was spent before it."""
     at = frame.f_lasti
@@ -234,16 +274,13 @@ def read_stacks(folder: str) -> dict[Key, Samples]:
     return total
 
 
-def _place(frame: FrameType, name: str) -> Key | None:
-    """Name a user function or a library's transform; None for other frames."""
-    code = frame.f_code
+def _place(code: CodeType) -> Key | None:
+    """Name a user function; "" for a library's transform, None for other code."""
     if not is_library(code.co_filename):
         return _key(code)
-    owner: Any = frame.f_locals.get("self")
-    inside = f"{os.sep}transforms{os.sep}" in code.co_filename
-    if name in _TRANSFORMS and inside and owner is not None and not hasattr(owner, "transforms"):
-        return type(owner).__name__, ""
-    return None
+    path = Path(code.co_filename)
+    inside = "transforms" in (path.stem, *path.parts)
+    return TRANSFORM if inside and code.co_name in _TRANSFORMS else None
 
 
 def is_library(file: str) -> bool:

@@ -132,6 +132,7 @@ class Recorder:
         self._probe = GilProbe()
         self._sampler = sampler
         self._tool_threads = (self._probe.thread_id, sampler.thread_id)
+        self._threads = signals.Threads()
         sampler.callbacks.append(self._sample)
         self._created_s = time.perf_counter()
 
@@ -150,11 +151,11 @@ class Recorder:
         with prompt_switches():
             self._begin()
             costs = self._reader.source.costs()
-            before, tool_s = signals.read(tool_threads=self._tool_threads), self.tool_cpu_s
+            before, tool_s = self._read(), self.tool_cpu_s
         times = self._loop(limit, device_s)
         with prompt_switches():
             costs = grown(costs, self._reader.source.costs())
-            after = signals.read(tool_threads=self._tool_threads)
+            after = self._read()
             slices = self._end()
         what = signals.between(
             before,
@@ -182,6 +183,9 @@ class Recorder:
             costs=costs,
             unevenness=unevenness(times.steps) if device_s is None else None,
         )
+
+    def _read(self) -> signals.Reading:
+        return signals.read(tool_threads=self._tool_threads, threads=self._threads)
 
     def _loop(self, limit: Limit, device_s: float | None) -> _Times:
         """Feed a device that takes `device_s` per batch, or none.
@@ -225,6 +229,7 @@ class Recorder:
             if self._slices is None:
                 return
             self._reader.poll()
+            signals.attempt(lambda: self._threads.read(but=self._tool_threads))
             now, cpu_s = time.perf_counter(), signals.process_cpu_s()
             elements = self._reader.node_stats.elements()
             last_s, last_cpu_s, last = self._last

@@ -6,7 +6,9 @@ import os
 import platform
 import resource
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -19,6 +21,7 @@ from tpuctl.storage.cgroups import memory_limit_bytes, quota_vcpus, throttled_s
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # Fields in /proc/PID/stat after the name (proc(5)): CPU time of the process and reaped children.
 TIMES = slice(11, 15)
+MOST_ENDED = 1000
 
 
 def workers(root: Path = Path("/"), process: str = "self") -> Iterator[Path]:
@@ -94,14 +97,43 @@ def process_cpu_s() -> float:
     return total_s + sum(cpu_s(worker) for worker in workers())
 
 
-def read(root: Path = Path("/"), *, tool_threads: Collection[int] = ()) -> Reading:
+class Threads:
+    """The times of all threads, also of those that ended after they were last read.
+
+    A loader's workers end with the epoch, and the kernel forgets how long they waited for a vCPU.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, ThreadTime] = {}
+        self._ended: dict[str, ThreadTime] = {}
+        self._reuse: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def read(self, root: Path = Path("/"), but: Collection[int] = ()) -> dict[str, ThreadTime]:
+        """Read all threads but some; the kernel may use the ID of an ended thread again."""
+        with self._lock:
+            found = _threads(root, but)
+            for name, last in self._seen.items():
+                if name not in found or found[name].running_s < last.running_s:
+                    self._ended[f"{name}.{self._reuse[name]}"] = last
+                    self._reuse[name] += 1
+            while len(self._ended) > MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
+            self._seen = found
+            return self._ended | {f"{n}.{self._reuse[n]}": time for n, time in found.items()}
+
+
+def read(
+    root: Path = Path("/"), *, tool_threads: Collection[int] = (), threads: Threads | None = None
+) -> Reading:
     """Read every counter now; thread counters without `tool_threads`, which only measure."""
+    every = threads or Threads()
     io_counters = attempt(lambda: _process_io(root))
     busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
     return Reading(
         at_s=time.perf_counter(),
         cpu_s=process_cpu_s(),
-        threads=attempt(lambda: _threads(root, tool_threads)),
+        threads=attempt(lambda: every.read(root, tool_threads)),
         busy_s=busy[0] if busy else None,
         steal_s=busy[1] if busy else None,
         throttled_s=attempt(lambda: throttled_s(root)),

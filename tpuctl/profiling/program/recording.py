@@ -55,6 +55,7 @@ class Recording:
         self._probe: GilProbe | None = None
         self._sampler: Sampler | None = None
         self._overshoots_s: list[float] = []
+        self._threads = signals.Threads()
         watch.begun.append(self._begin)
 
     def start(self) -> None:
@@ -103,7 +104,7 @@ class Recording:
         if series.source.kind == "tf.data":
             # The main thread only trains: its waiting for a vCPU does not delay the pipeline.
             tools.append(threading.main_thread().native_id or 0)
-        return signals.read(tool_threads=tools)
+        return signals.read(tool_threads=tools, threads=self._threads)
 
     def _begin(self, series: Series) -> None:
         if id(series) in self._starts:
