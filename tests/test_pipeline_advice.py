@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
-from tests.test_pipeline_verdicts import CASES
+from tests.test_pipeline_verdicts import CASES, counted
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import ChainNode, Device, Input, Profile
 
@@ -157,6 +157,18 @@ def test_heavy_augmentation_can_be_kept_in_variants_and_says_how_large_they_are(
     assert "2.19 TiB of disk" in variants.what
     light = profile(measurement(*starving()))
     assert "cached_variants" not in codes(light)
+
+
+def test_random_functions_are_kept_in_variants_and_others_once() -> None:
+    crop = "RandomResizedCrop"
+    for names, changes in ((("decode", crop), " --variants 4"), (("decode", "ToTensor"), "")):
+        made = counted(*((name, "Python", 0.99, 0.97) for name in names), lanes=2)
+        costs = [replace(c, is_random=c.name == crop) for c in made.phases[0].costs]
+        phases = [replace(each, costs=tuple(costs)) for each in made.phases]
+        result = profile(replace(made, kind="torch", phases=tuple(phases)))
+        advice = next(each for each in result.advice if each.code == "cached_variants")
+        assert advice.change == f"tpuctl data cache TARGET DST{changes}"
+        assert (f"4 times, since {crop} is random" in advice.what) == bool(changes)
 
 
 @pytest.mark.parametrize(

@@ -147,17 +147,20 @@ def _buffer_batches(at: Situation) -> Advice | None:
 
 
 def _cache_shards(at: Situation) -> Advice | None:
-    """Decode once: write the elements before random augmentation to shards."""
-    deterministic = [s for s in at.stages if not s.is_random and s.op not in ("Batch", "Transfer")]
-    share = sum(stage.share_of_cpu for stage in deterministic)
+    """Run the functions once, several times if they are random, and keep what they return."""
+    kept = [s for s in at.stages if s.op not in ("Batch", "Transfer") and s.name != "collate"]
+    share = sum(stage.share_of_cpu for stage in kept)
     if share < at.case.limits.residual or at.case.measured.kind == "iterable":
         return None
-    saved = sum(stage.cpu_ms_per_example for stage in deterministic)
-    names = ", ".join(s.name for s in deterministic if s.is_notable)
+    saved = sum(stage.cpu_ms_per_example for stage in kept)
+    names = ", ".join(s.name for s in kept if s.is_notable)
+    random = ", ".join(s.name for s in kept if s.is_random)
+    how = f"{tf_data.VARIANTS} times, since {random} is random," if random else "once"
+    variants = f" --variants {tf_data.VARIANTS}" if random else ""
     return at.advice(
         "cached_variants",
-        f"Run {names} once and keep the results; keep several variants if they are random.",
-        "tpuctl data cache TARGET DST --variants 4",
+        f"Run {names} {how} and keep the results.",
+        f"tpuctl data cache {tf_data.function_of(at)} DST{variants}",
         at.rate_with(max(at.total_ms - saved, tf_data.READ_SHARE * at.total_ms)),
     )
 

@@ -225,16 +225,19 @@ def variants(at: Situation) -> Advice | None:
     size = last.bytes_per_example * examples * VARIANTS if examples else None
     disk = f" ({format_bytes(size)} of disk)" if size else ""
     kept = ", ".join(each.name for each in random)
-    # `data cache` takes a function: a program or a folder of images has to be made one first.
-    is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
-    target = shlex.quote(at.target) if is_function else "TARGET"
     return at.advice(
         "cached_variants",
         f"Run everything up to {last.name} {VARIANTS} times and keep the results{disk}; {kept} "
         "then costs only a read.",
-        f"tpuctl data cache {target} DST --variants {VARIANTS}",
+        f"tpuctl data cache {function_of(at)} DST --variants {VARIANTS}",
         at.rate_with(max(at.total_ms - saved, READ_SHARE * at.total_ms)),
     )
+
+
+def function_of(at: Situation) -> str:
+    """The target for `data cache`, which takes a function and no program or folder of images."""
+    is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
+    return shlex.quote(at.target) if is_function else "TARGET"
 
 
 def data_service(at: Situation) -> Advice | None:

@@ -1,6 +1,7 @@
 """Plain Python iterables as pipelines: their functions are found by sampling the stack."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ from tpuctl.profiling.frameworks.stacks import (
 )
 from tpuctl.profiling.models import ChainNode, StageCost
 
+# How torchvision, timm and albumentations name random transforms.
+_RANDOM = re.compile("Random|Jitter|Augment|Erasing|Dropout", re.IGNORECASE)
 METHOD = "CPU clock of the thread, divided by samples of its stack"
 
 
@@ -75,6 +78,7 @@ def sampled_costs(
             cpu_s=found[key].cpu_s,
             parallelism=lanes,
             method=METHOD,
+            is_random=bool(_RANDOM.search(key[0])),
         )
         for key in by_depth(found)
     )
