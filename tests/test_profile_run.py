@@ -347,3 +347,45 @@ def test_interrupting_the_measurement_ends_the_child_too(
 def test_a_missing_folder_costs_no_tensorflow(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         profile_target(str(tmp_path / "gone"))
+
+
+FINITE = """
+import tensorflow as tf
+
+def parse(record):
+    content = tf.io.parse_single_example(record, {"i": tf.io.FixedLenFeature([], tf.int64)})
+    return tf.fill((64, 64, 3), tf.cast(content["i"], tf.float32))
+
+def crop(image):
+    empty = tf.zeros((1, 0, 4))
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        tf.shape(image), empty, use_image_if_no_bounding_boxes=True
+    )
+    return tf.image.resize(tf.slice(image, begin, size), (32, 32))
+
+def make():
+    files = ["FILE"] * 2
+    data = tf.data.TFRecordDataset(files, compression_type="GZIP").map(parse).map(crop)
+    return data.map(lambda image: image / 255).batch(8)
+"""
+
+
+@pytest.mark.tf
+def test_a_finite_set_of_compressed_records_is_counted_and_named(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    records = tmp_path / "part.gz"
+    with tf.io.TFRecordWriter(str(records), "GZIP") as writer:
+        for number in range(40):
+            value = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+            features = tf.train.Features(feature={"i": value})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    place = tmp_path / "finite.py"
+    place.write_text(FINITE.replace("FILE", str(records)))
+    profile = profile_target(f"{place}:make", seconds=2)
+    assert profile.input
+    assert profile.input.examples == 80
+    names = [stage.name for stage in profile.stages]
+    assert "TFRecordDataset" in names
+    assert any(name.startswith("lambda at line 18") for name in names)
+    assert {stage.name: stage.is_random for stage in profile.stages}["crop"]

@@ -319,6 +319,9 @@ def _name(work: _Work) -> str:
     if labels:
         return labels[0]
     names = list(dict.fromkeys(node.name for node in reversed(written)))
+    if not names and any("TFRecord" in node.op for node in work.stage.ran):
+        # It reads a list of files through a flat_map.
+        return "TFRecordDataset"
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
 
 

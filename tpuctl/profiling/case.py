@@ -157,7 +157,8 @@ def build_case(measured: Measurement) -> Case:
 def _name_lambda(stage: Stage) -> Stage:
     """A pipeline may have several lambdas: the line tells which one it is."""
     line = (stage.location or "").rpartition(":")[2]
-    return replace(stage, name=stage.name.replace("<lambda>", f"lambda at line {line}"))
+    name = f"lambda at line {line}" if line else "a library's lambda"
+    return replace(stage, name=stage.name.replace("<lambda>", name))
 
 
 def serial_runs(case: Case) -> list[tuple[list[int], float]]:

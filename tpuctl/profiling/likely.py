@@ -35,10 +35,11 @@ def likely_cause(case: Case) -> Finding | None:
     longest, _ = max(serial_runs(case), key=lambda run: run[1], default=([], 0.0))
     near = [
         _Near("vcpu", "vCPUs", _near_vcpus(case), heaviest_stage(case)),
+        _Near("stolen", "vCPUs that others use", _near_stolen(case), heaviest_stage(case)),
         _Near("io", "waiting", _near_waiting(case), longest_stage(case)),
         _Near("serial", "a thread", _near_serial(case), longest_stage(case, longest)),
     ]
-    best, second, _ = sorted(near, key=lambda each: -each.share)
+    best, second, *_ = sorted(near, key=lambda each: -each.share)
     if best.share < LIKELY or not case.parts.stages:
         return None
     lines = (
@@ -55,6 +56,14 @@ def _near_vcpus(case: Case) -> float:
     if case.others > case.own or case.blocked >= case.limits.blocked_share:
         return 0.0
     return (case.own + case.others) / case.limits.busy
+
+
+def _near_stolen(case: Case) -> float:
+    is_full = case.own + case.others >= case.limits.busy
+    if not is_full or case.others <= case.own or case.blocked >= case.limits.blocked_share:
+        return 0.0
+    usable = case.free.signals.vcpus_usable
+    return (case.demand or 0.0) / (case.limits.stolen_demand * usable)
 
 
 def _near_waiting(case: Case) -> float:

@@ -18,6 +18,7 @@ from tpuctl.profiling.node_stats import ModelNode, Snapshot
 
 OURS = str(Path(__file__).resolve().parents[2])
 PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+RANDOM_OPS = ("Random", "SampleDistortedBoundingBox", "Multinomial", "TruncatedNormal")
 JPEG_OPS = {"DecodeJpeg", "DecodeImage", "DecodeAndCropJpeg"}
 KNOWN_RATIO = (3, 4)  # NodeClass KNOWN_RATIO and ASYNC_KNOWN_RATIO in tensorflow's model.proto
 
@@ -42,7 +43,7 @@ def chain_of(dataset: Any) -> ChainNode:
         label=getattr(dataset, "_name", None),
         location=location_of_function(function),
         runs_python=bool(ops & PYTHON_OPS) or _is_from_generator(dataset),
-        is_random=any(op.startswith(("Random", "StatelessRandom")) for op in ops),
+        is_random=any(op.removeprefix("Stateless").startswith(RANDOM_OPS) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),
         inputs=tuple(chain_of(each) for each in inputs),
     )

@@ -60,7 +60,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
-    found = source.input
+    found = replace(source.input, examples=source.input.examples or reader.epoch_examples)
     if not source.batched:
         note = f"The pipeline does not batch: {request.batch_size:,} of its elements make one step."
         found = replace(found, notes=(*found.notes, note))

@@ -59,6 +59,9 @@ class BatchReader:
         self._lock = threading.Lock()
         self.node_stats = NodeStats()
         self.epochs = 0
+        # Examples of the last whole epoch, and of this one so far.
+        self.epoch_examples: int | None = None
+        self._seen = 0
         self.waiting_since: float | None = None
 
     def step(self) -> int:
@@ -67,10 +70,13 @@ class BatchReader:
         Raises TargetError if the pipeline fails or is empty.
         """
         self.waiting_since = time.perf_counter()
-        examples = self.source.count(self._next())
-        for _ in range(self.elements_per_step - 1):
-            examples += self.source.count(self._next())
+        examples = sum(self._take() for _ in range(self.elements_per_step))
         self.waiting_since = None
+        return examples
+
+    def _take(self) -> int:
+        examples = self.source.count(self._next())
+        self._seen += examples
         return examples
 
     @property
@@ -94,6 +100,7 @@ class BatchReader:
             except StopIteration:
                 self.poll()
                 self._iterator = None
+                self.epoch_examples, self._seen = self._seen, 0
             except (Exception, SystemExit) as error:
                 raise TargetError(
                     f"The pipeline failed while producing a batch: {describe(error)}"
