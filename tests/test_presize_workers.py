@@ -43,13 +43,13 @@ POISONED = """
 import os, signal, time
 from tpuctl.datasets.shards import worker
 from tpuctl.datasets.images import _shrink as _images
-shrink_all = _images.shrink_all
+shrink = _images.shrink
 def poisoned(data, *args, **options):
-    smalls = shrink_all(data, *args, **options)
-    if smalls[0].original_width == 344:
+    small = shrink(data, *args, **options)
+    if small.original_width == 344:
         {death}
-    return smalls
-_images.shrink_all = poisoned
+    return small
+_images.shrink = poisoned
 worker.main()
 """
 
@@ -76,7 +76,7 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     setup = WorkerSetup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
     command = (sys.executable, "-c", POISONED.format(death=death))
     steps = list(build_shards(plan.jobs, setup, command=command, silence_s=silence_s))
-    finished = [shard for step in steps for shard in step.finished]
+    finished = [step.finished for step in steps if step.finished]
     left_out = [bad for shard in finished for bad in shard.left_out]
     assert [(bad.path, bad.reason, bad.detail) for bad in left_out] == [
         ("class-0/003.jpg", "crashed_worker", detail)

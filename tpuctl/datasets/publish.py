@@ -32,7 +32,6 @@ from tpuctl.storage.local import locked, translated_write_errors, write_atomical
 from tpuctl.storage.port import Storage, StoredObject
 
 _NOTE = ".presize-"
-LEASE = f"{_NOTE}lease-"
 _OUR_NOTE = re.compile(r"\.presize-[\w.-]+")
 # Notes are small: what counts is the latency of a bucket.
 _CONNECTIONS = 16
@@ -213,14 +212,8 @@ class Target:
         """Delete what a published data set no longer needs: notes, work, and replaced shards."""
         self._delete_unlisted(keep)
         for entry in list(self.storage.list(_NOTE)):
-            if not _OUR_NOTE.fullmatch(entry.name):
-                continue
-            try:
+            if _OUR_NOTE.fullmatch(entry.name):
                 self.storage.delete(entry)
-            except AlreadyExistsError:
-                # A lease that was just renewed: the machine that holds it deletes it.
-                if not entry.name.startswith(LEASE):
-                    raise
         self.work.remove()
 
     @property
@@ -325,8 +318,7 @@ def _listed(storage: Storage, published: Published | None) -> Iterator[FinishedS
 
 
 def _read_notes(storage: Storage) -> list[FinishedShard]:
-    names = (entry.name for entry in storage.list(_NOTE))
-    notes = [name for name in names if not name.startswith(LEASE)]
+    notes = [entry.name for entry in storage.list(_NOTE)]
 
     def read(name: str) -> FinishedShard | None:
         with contextlib.suppress(NotFoundError, ValueError):

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -54,14 +54,6 @@ _ERRORS: dict[str, type[TpuctlError]] = {
     )
 }
 
-Claim = Callable[[ShardJob], bool]
-"""Whether a shard is to be built here; asked just before it is begun, by any thread."""
-
-
-def claim_all(job: ShardJob) -> bool:
-    """Build every shard that is asked for."""
-    return True
-
 
 @dataclass(frozen=True)
 class WorkerSetup:
@@ -77,11 +69,11 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Step:
-    """A report of a worker: how far it is in a shard; at the end the shard and its siblings."""
+    """A report of a worker: how far it is in a shard; at the end, the shard."""
 
     job: ShardJob
     position: int
-    finished: tuple[FinishedShard, ...] = ()
+    finished: FinishedShard | None = None
 
 
 _Report = Step | BaseException | None
@@ -94,7 +86,6 @@ class _Slot:
     setup: WorkerSetup
     command: Sequence[str]
     inherit: tuple[int, ...]
-    claim: Claim
     jobs: "queue.SimpleQueue[ShardJob]"
     reports: "queue.Queue[_Report]"
     closing: threading.Event
@@ -106,9 +97,7 @@ class _Slot:
         """Work until there are no jobs left or the pool closes."""
         try:
             while not self.closing.is_set():
-                job = self.jobs.get_nowait()
-                if self.claim(job):
-                    self._finish(job)
+                self._finish(self.jobs.get_nowait())
         except queue.Empty:
             self.reports.put(None)
         except BaseException as error:
@@ -171,7 +160,7 @@ class _Slot:
                     name, message, hint = report["failed"]
                     raise _ERRORS.get(name, InvalidInputError)(message, hint=hint)
                 if "done" in report:
-                    done = tuple(from_plain(FinishedShard, one) for one in report["done"])
+                    done = from_plain(FinishedShard, report["done"])
                     self.reports.put(Step(job, len(job.pictures), done))
                     return position, None
                 if "at" in report:
@@ -215,7 +204,6 @@ def build_shards(
     setup: WorkerSetup,
     *,
     inherit: tuple[int, ...] = (),
-    claim: Claim = claim_all,
     command: Sequence[str] = WORKER,
     silence_s: float = SILENCE_S,
 ) -> Generator[Step, None, None]:
@@ -231,7 +219,7 @@ def build_shards(
     reports: queue.Queue[_Report] = queue.Queue()
     closing = threading.Event()
     slots = [
-        _Slot(setup, command, inherit, claim, waiting, reports, closing)
+        _Slot(setup, command, inherit, waiting, reports, closing)
         for _ in range(min(setup.workers, len(jobs)))
     ]
     threads = [threading.Thread(target=slot.serve, daemon=True) for slot in slots]
@@ -297,7 +285,7 @@ class Meter:
         before = self._positions.get(job.id, 0)
         self._bytes += sum(max(0, one.bytes) for one in job.pictures[before : step.position])
         self._positions[job.id] = step.position
-        self._left_out += len(step.finished[0].left_out) if step.finished else 0
+        self._left_out += len(step.finished.left_out) if step.finished else 0
         worked = sum(self._positions.values())
         now_s = time.monotonic()
         # From the first report on: what an earlier run had done does not count as speed.

@@ -9,12 +9,11 @@ import queue
 import signal
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.datasets.plan import ShardJob, SiblingShard
+from tpuctl.datasets.plan import ShardJob
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
@@ -60,22 +59,15 @@ class _Server:
             os._exit(1)
 
     def run(self, document: dict[str, Any]) -> None:
-        from tpuctl.datasets.shards._builder import Recipe, ShardBuilder, build_together
+        from tpuctl.datasets.shards._builder import Recipe, ShardBuilder
         from tpuctl.datasets.shards.work import Work
 
         job = ShardJob.from_json(document)
-        lead = SiblingShard(job.id, self._setup["work"], self._setup["options"])
-        builders = [
-            ShardBuilder(
-                replace(job, id=each.id),
-                work=Work(Path(each.work)),
-                recipe=from_plain(Recipe, each.options),
-            )
-            for each in (lead, *job.siblings)
-        ]
+        recipe = from_plain(Recipe, self._setup["options"])
+        builder = ShardBuilder(job, work=Work(Path(self._setup["work"])), recipe=recipe)
         crashed = {int(index): detail for index, detail in document["crashed"].items()}
         try:
-            done = build_together(builders, self._originals, self._admit, crashed, self._tell)
+            done = builder.build(self._originals, self._admit, crashed, self._tell)
         except TpuctlError as error:
             self.report({"failed": [type(error).__name__, str(error), error.hint]})
         else:
