@@ -54,9 +54,8 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
     start = time.perf_counter()
     batch_size = reader.step()
     first_batch_s = time.perf_counter() - start
-    began_s = time.perf_counter()
     phases = _phases(request, recorder, channel)
-    deep, files = _trace(source, request, recorder, channel, began_s)
+    deep, files = _trace(source, request, recorder, channel)
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
@@ -84,7 +83,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
 
 
 def _trace(
-    source: Source, request: Request, recorder: Recorder, channel: Channel, began_s: float
+    source: Source, request: Request, recorder: Recorder, channel: Channel
 ) -> tuple[Deep | None, tuple[str, ...]]:
     """Trace the pipeline without a device, if that was requested."""
     if request.trace_folder is None:
@@ -92,15 +91,15 @@ def _trace(
     if source.kind not in TRACEABLE:
         return Deep(missing=f"the pipeline has no tf.data operations ({source.kind})."), ()
     from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
-    from tpuctl.profiling.measure.host_trace import Running, capture
+    from tpuctl.profiling.measure.host_trace import capture
 
     channel.enter("tracing the host")
-    running = Running(
-        measure=lambda seconds: recorder.record(Limit(seconds, least_steps=1), None),
-        settle=lambda: recorder.settle(None),
-        profiled_s=lambda: time.perf_counter() - began_s,
+    return capture(
+        lambda seconds: recorder.record(Limit(seconds, least_steps=1), None),
+        lambda: recorder.settle(None),
+        TensorFlowProfiler(),
+        Path(request.trace_folder),
     )
-    return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
 
 
 def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Phase, ...]:
