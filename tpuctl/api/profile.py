@@ -101,7 +101,7 @@ class ProfileCommands:
 
     def watch(
         self,
-        program: int | Sequence[str],
+        program: Sequence[str],
         *,
         seconds: float | None = None,
         out: Path | None = None,
@@ -110,17 +110,12 @@ class ProfileCommands:
     ) -> Profile:
         """Profile a training once a second while it runs, and return the last profile.
 
-        `program` is the id of a process that is being profiled, or a command line to start. After
-        `seconds` a program is stopped, and a process is left alone.
+        `program` is the words of its command line. It is stopped after `seconds`.
         """
-        from tpuctl.profiling.program.run import follow, last_of, profile_program
+        from tpuctl.profiling.program.run import profile_program
 
         _check_places(out)
-        words = [str(program)] if isinstance(program, int) else list(program)
-        if len(words) == 1 and words[0].isdigit():
-            profile = last_of(follow(int(words[0]), seconds), on_profile)
-        else:
-            profile = profile_program(words, limit_s=seconds, on_look=on_profile)
+        profile = profile_program(program, limit_s=seconds, on_look=on_profile)
         _write(profile, on_progress, out=out)
         return profile
 

@@ -17,7 +17,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
-from tpuctl.profiling.measure.sources import import_frameworks, open_source
+from tpuctl.profiling.measure.sources import open_source
 from tpuctl.profiling.models import IsolatedStage, Measurement, Phase
 from tpuctl.profiling.request import Request, try_alone
 from tpuctl.profiling.trace.models import Deep
@@ -34,11 +34,11 @@ TRACEABLE = ("tf.data", "photos", "shards")
 def measure(request: Request, channel: Channel) -> Measurement:
     """Open the target and measure it: without a device, then feeding one if there is one."""
     sampler = Sampler(channel.beat)
-    import_frameworks(request.target)
-    channel.enter("building the pipeline")
     with scratch_folder("tpuctl-profile-") as scratch:
         try:
-            source = open_source(request, str(scratch.path))
+            source = open_source(
+                request, str(scratch.path), imported=lambda: channel.enter("building the pipeline")
+            )
         except ImportError as error:
             raise MissingExtraError(
                 "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"

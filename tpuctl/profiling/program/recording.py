@@ -206,7 +206,6 @@ def _phases(
         "slices": (),
         "nodes_vanished": series.node_stats.nodes_vanished,
         "warming_up": is_warming_up(steps),
-        "epochs_started": series.epochs,
     }
     free = Phase(name="free", costs=grown(start.costs, series.source.costs()), **common)
     return free, Phase(name="device", **common)
