@@ -73,7 +73,6 @@ def profile_target(
     train: bool = False,
     fit: str | None = None,
     model: str = TEMPLATE,
-    device_source: str | None = None,
     verify: bool = False,
     deep: bool = False,
     on_progress: OnProgress = silent,
@@ -97,7 +96,7 @@ def profile_target(
     )
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target, on_progress=on_progress)
-    device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
+    device = None if device_step_ms is None else Device(device_step_ms, "given")
     if fit or train:
         device = _device_step(
             fit, model=model, batch_size=batch_size, image_size=image_size, on_progress=on_progress
