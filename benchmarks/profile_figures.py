@@ -172,7 +172,7 @@ def running_on(cpus: list[int]) -> Iterator[None]:
 
 
 def take(name: str, seconds: float, step_ms: float | None, *, deep: bool = False) -> Any:
-    from tpuctl.profiling import profile_target
+    from tpuctl.profiling.profile import profile_target
 
     return profile_target(f"{OLDER}:{name}", seconds=seconds, device_step_ms=step_ms, deep=deep)
 

@@ -330,7 +330,7 @@ def tpuprof() -> list[bytes]:
 
 
 def read_profile(data: bytes, folder: Path) -> object:
-    from tpuctl.profiling import load
+    from tpuctl.profiling.tpuprof import load
     from tpuctl.reporters import envelope, profile_html
     from tpuctl.reporters import profile as report
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
 from tpuctl.errors import TargetError
-from tpuctl.profiling import Profile, profile_target
 from tpuctl.profiling.align import match_trace
 from tpuctl.profiling.attribution import TRACED
 from tpuctl.profiling.measure.host_trace import (
@@ -19,7 +18,8 @@ from tpuctl.profiling.measure.host_trace import (
     ProfilerError,
     capture,
 )
-from tpuctl.profiling.models import Measurement, NodeCost, Phase
+from tpuctl.profiling.models import Measurement, NodeCost, Phase, Profile
+from tpuctl.profiling.profile import profile_target
 from tpuctl.profiling.trace.host_trace import merge, read_host_traces
 from tpuctl.profiling.trace.models import Deep, TracedNode
 from tpuctl.profiling.trace.stages import InputPipeline, StageWork

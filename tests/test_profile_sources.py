@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from tpuctl.errors import InvalidInputError, TargetError
-from tpuctl.profiling import Profile, profile_target
 from tpuctl.profiling.frameworks.iterables import open_iterable
 from tpuctl.profiling.frameworks.meter import FEW, Meter, Metered
 from tpuctl.profiling.frameworks.source import count_examples, holds_a_batch
 from tpuctl.profiling.measure.loop import BatchReader
 from tpuctl.profiling.measure.sources import kind_of
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.profile import profile_target
 
 BODY = """
 import time
