@@ -30,6 +30,9 @@ def check_place(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.exists() and not path.is_file():
             raise OSError("it is a device or a pipe")
+        nearest = next(place for place in path.absolute().parents if place.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         ensure_folder(path.parent)
 
 

@@ -163,13 +163,12 @@ class Recording:
             threadpool_size=source.threadpool_size,
             host=describe_host(str(source.settings.get("tensorflow", ""))),
             input=Input(0, source.input.examples, 0, notes=_notes(gaps)),
-            settings={**source.settings, "batch_bytes": series.batch_bytes,
-                      "wide_bytes": series.wide_bytes},
+            settings=source.settings,
             lanes=source.lanes,
             runs_ahead=source.runs_ahead,
             program=self.command or "this program",
             python=sys.executable,
-        )  # fmt: skip
+        )
 
 
 def _steady(series: Series) -> "tuple[array[float], array[float], array[float], int]":

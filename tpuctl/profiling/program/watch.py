@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.profiling.frameworks.source import (
-    Source,
-    count_examples,
-    size_bytes,
-    wide_float_bytes,
-)
+from tpuctl.profiling.frameworks.source import Source, count_examples
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.node_stats import NodeStats
 
@@ -38,8 +33,6 @@ class Series:
     count: int = 0
     first_batch_s: float = 0.0
     last_arrival_s: float | None = None
-    batch_bytes: int = 0
-    wide_bytes: int = 0
     node_stats: NodeStats = field(default_factory=NodeStats)
     iterator: "weakref.ref[Any] | None" = None
     in_main_thread: bool = True
@@ -174,8 +167,6 @@ class Watch:
             self._inside.taking = False
         ended_s = time.perf_counter()
         series.in_main_thread = is_main
-        if not series.count:
-            series.batch_bytes, series.wide_bytes = size_bytes(element), wide_float_bytes(element)
         series.arrived(started_s, ended_s, count_examples(element))
         if series.count == WARM_STEPS:
             for callback in self.begun:
