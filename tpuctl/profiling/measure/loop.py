@@ -69,7 +69,9 @@ class BatchReader:
         Raises TargetError if the pipeline fails or is empty.
         """
         self.waiting_since = time.perf_counter()
-        examples = sum(self._take() for _ in range(self.elements_per_step))
+        # The first element tells whether elements are batches.
+        examples = self._take()
+        examples += sum(self._take() for _ in range(self.elements_per_step - 1))
         self.waiting_since = None
         return examples
 
