@@ -141,6 +141,7 @@ WITHOUT_EFFECT = [
     "data cache gs://b/shards --seed 2",
     "data cache gs://b/shards --shard-size 1GB",
     "data cache gs://b/shards --dry-run",
+    "data cache train.py:make out --limit 1GB",
     "data serve --python python3.12",
     "data serve --key id",
     "data serve --zone us-central1-a",

@@ -1,6 +1,7 @@
-"""Data sets of a bucket on this machine: in ranges, resumed, checked, shared."""
+"""Data sets of a bucket on this machine: in ranges, resumed, checked, shared, least used first."""
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from tpuctl.datasets.presize import presize
 from tpuctl.datasets.readers import open_batches
 from tpuctl.datasets.reading import read_records
 from tpuctl.datasets.verify import verify
-from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, WriteError
 from tpuctl.progress import Progress
 from tpuctl.storage import open_storage
 from tpuctl.storage.port import Storage
@@ -164,16 +165,49 @@ def test_processes_that_ask_at_once_fetch_it_once(bucket: Bucket, made: Path) ->
     assert asked(world, "storage_get") - before == shards + 4
 
 
-def test_a_copy_that_another_process_fetches_is_waited_for(bucket: Bucket) -> None:
+def test_a_copy_that_another_completes_and_goes_on_reading_is_not_waited_for(
+    bucket: Bucket,
+) -> None:
     bucket()
     copy = Path(copy_data_set(ADDRESS).path)
     (copy / "manifest.json").rename(copy / "later")
-    with copy.with_name(f"{copy.name}.lock").open() as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with copy.with_name(f"{copy.name}.lock").open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
 
         def complete(progress: Progress) -> None:
             if progress.task == "wait":
                 (copy / "later").rename(copy / "manifest.json")
-                other.close()
 
         assert copy_data_set(ADDRESS, on_progress=complete).fetched_bytes == 0
+
+
+@pytest.mark.slow
+def test_the_least_recently_used_copy_makes_room_unless_it_is_read(
+    bucket: Bucket, made: Path, tpuctl: Tpuctl
+) -> None:
+    addresses = [f"gs://shelf/set-{number}" for number in range(4)]
+    bucket(*addresses)
+    size = sum(len(data) for data in contents(made).values())
+    script = "import sys; from tpuctl.data import copy_data_set as c; print(c(sys.argv[1]).path)"
+
+    def elsewhere(address: str) -> Path:
+        words = [sys.executable, "-c", script, address]
+        return Path(
+            subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+        )
+
+    oldest, middle = elsewhere(addresses[0]), elsewhere(addresses[1])
+    os.utime(oldest.with_name(oldest.name + ".lock"), (1, 1))
+    os.utime(middle.with_name(middle.name + ".lock"), (2, 2))
+    limit = ("--limit", f"{int(2.5 * size)}B", "--json")
+    third = tpuctl("data", "cache", addresses[2], *limit).data
+    assert third["evicted"] == [oldest.name]
+    assert middle.exists()
+    assert not oldest.exists()
+    lock = os.open(middle.with_name(middle.name + ".lock"), os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    full = tpuctl("data", "cache", addresses[3], *limit)
+    assert full.exit_code == WriteError.exit_code
+    assert "copies that are in use" in full.document["errors"][0]["message"]
+    os.close(lock)
+    assert tpuctl("data", "cache", addresses[3], *limit).data["evicted"] == [middle.name]

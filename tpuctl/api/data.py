@@ -91,12 +91,13 @@ def cache(
     dst: str | Path | None = None,
     options: CacheOptions | None = None,
     *,
+    limit_bytes: int | None = None,
     on_progress: OnProgress = silent,
 ) -> CacheResult | CopyResult:
     """Run an input pipeline once and keep its elements in `dst`; or copy a data set from a bucket.
 
     A pipeline is module:function or path.py:function. A data set, gs://BUCKET/FOLDER, is copied to
-    `dst`, or to a folder that all processes share. Raises TpuctlErrors.
+    `dst`, or to a folder that all processes share, of `limit_bytes` at most. Raises TpuctlErrors.
     """
     from tpuctl.datasets.places import bucket_of
 
@@ -111,7 +112,14 @@ def cache(
             if option.name != "overwrite" and getattr(given, option.name) != option.default
         }
         refuse_unused(unused, "on the copy of a data set")
-        return copy_data_set(address, dst, overwrite=given.overwrite, on_progress=on_progress)
+        return copy_data_set(
+            address,
+            dst,
+            limit_bytes=limit_bytes,
+            overwrite=given.overwrite,
+            on_progress=on_progress,
+        )
+    refuse_unused({"--limit": limit_bytes}, "on the elements of a pipeline")
     if dst is None:
         raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
     from tpuctl.datasets.cache import cache

@@ -153,18 +153,25 @@ def cache(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Predict size and time from a sample, write nothing.")
     ] = False,
+    limit: Annotated[
+        str | None,
+        Option(metavar="SIZE", help="Maximum space for shared copies; the oldest are deleted."),
+    ] = None,
 ) -> None:
     """Run an input pipeline once and keep its elements; or copy a data set from a bucket.
 
     Examples:
         tpuctl data cache pipeline.py:make_dataset cached --variants 4
-        tpuctl data cache gs://bucket/shards
+        tpuctl data cache gs://bucket/shards --limit 200GB
     """
     options = tpuctl.data.CacheOptions(
         variants, parse_size_of("--shard-size", shard_size), elements, seed, overwrite, dry_run
     )
+    limit_bytes = parse_size_of("--limit", limit) if limit else None
     with bars() as on_progress:
-        result = tpuctl.data.cache(target, dst, options, on_progress=on_progress)
+        result = tpuctl.data.cache(
+            target, dst, options, limit_bytes=limit_bytes, on_progress=on_progress
+        )
     output.show(result, report.render_cached)
 
 

@@ -1,13 +1,14 @@
 """Local copies of data sets in buckets: temporary ones, and ones that all processes share."""
 
+import fcntl
 import hashlib
-import math
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,19 +19,24 @@ from tpuctl.datasets.models import CopyResult
 from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry, find_published
 from tpuctl.datasets.quarantine import QUARANTINE
-from tpuctl.errors import AlreadyExistsError, NotFoundError, TryAgainError, WriteError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
 from tpuctl.progress import OnProgress, Progress, StderrProgress, silent
 from tpuctl.settings import cache_dir
 from tpuctl.storage import open_storage
 from tpuctl.storage.local import (
+    LOCK_FLAGS,
     ensure_folder,
     free_bytes,
-    locked,
     translated_write_errors,
     write_atomically,
 )
 from tpuctl.storage.port import Storage
 from tpuctl.units import format_bytes
+
+_POLL_S = 0.1
+_LOCK = ".lock"
+# Locks of copies that this process reads: held until it ends, so that no other one evicts them.
+_HELD: dict[Path, int] = {}
 
 
 @contextmanager
@@ -64,8 +70,7 @@ def _check_space(folder: Path, address: str, needed: int) -> None:
         raise WriteError(
             f"{folder} has {format_bytes(free)} free; the copy of {address} needs "
             f"{format_bytes(needed)}.",
-            hint=f"Free some space (earlier copies are in {cache_dir() / 'copies'}), or set "
-            "TPUCTL_CACHE_DIR to a larger disk.",
+            hint="Free some space, or set TPUCTL_CACHE_DIR to a larger disk.",
         )
 
 
@@ -82,13 +87,14 @@ def load_from(storage: Storage) -> DataSet:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A data set in a bucket, and the folder that is to hold it."""
+    """A data set in a bucket and the folder that is to hold it; `is_shared` if others may ask."""
 
     storage: Storage
     data_set: DataSet
     text: bytes
     folder: Path
     lock: Path
+    is_shared: bool
 
     @property
     def is_complete(self) -> bool:
@@ -103,25 +109,26 @@ def copy_data_set(
     address: str,
     dst: str | Path | None = None,
     *,
+    limit_bytes: int | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = silent,
 ) -> CopyResult:
     """Copy a data set from a bucket to `dst`, or to a folder that all processes share.
 
-    Raises NotFoundError, InvalidInputError, AlreadyExistsError, WriteError, and what storage
-    raises; what has arrived stays for the next attempt.
+    Shared copies make room for each other, the least recently used first, for the free space and
+    for `limit_bytes` for all together. Raises NotFoundError, InvalidInputError, AlreadyExistsError,
+    WriteError, and what storage raises; what has arrived stays for the next attempt.
     """
     started_s = time.monotonic()
     wanted = _wanted(address, dst)
-    fetched = 0
-    if not wanted.is_complete:
-        with _alone(wanted.lock, on_progress):
-            if not wanted.is_complete:
-                ensure_folder(wanted.folder)
-                _replace_other(wanted, overwrite=overwrite or dst is None)
-                needed = missing_bytes(wanted.data_set, wanted.folder)
-                _check_space(wanted.folder.parent, address, needed)
+    fetched, evicted = 0, tuple[str, ...]()
+    while not _hold(wanted):
+        with _locked(wanted, on_progress) as is_locked:
+            if is_locked and not wanted.is_complete:
+                evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
                 fetched = _fill(wanted, on_progress)
+    # The time of its last use decides which copy is evicted first.
+    os.utime(wanted.lock)
     return CopyResult(
         address=address,
         path=str(wanted.folder),
@@ -130,21 +137,10 @@ def copy_data_set(
         records=wanted.data_set.records,
         bytes=wanted.data_set.bytes,
         fetched_bytes=fetched,
+        evicted=evicted,
         format=wanted.data_set.format,
         seconds=time.monotonic() - started_s,
     )
-
-
-@contextmanager
-def _alone(lock: Path, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the lock of a copy, as soon as no other process holds it."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock, wait_s=0, busy=""))
-        except TryAgainError:
-            on_progress(Progress("wait", 0, None, "", "another process is fetching it"))
-            stack.enter_context(locked(lock, wait_s=math.inf, busy=""))
-        yield
 
 
 def local_data_set(dst: str | Path) -> Path:
@@ -167,12 +163,56 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
     if dst is None:
         digest = hashlib.sha256(address.encode() + b"\n" + text).hexdigest()[:16]
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", address.rpartition("/")[2]).lstrip(".")
-        folder, lock = root / f"{name}-{digest}", root / f"{name}-{digest}.lock"
+        folder, lock = root / f"{name}-{digest}", root / f"{name}-{digest}{_LOCK}"
     else:
         folder = local_target(dst)
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        lock = root / f".folder-{digest}.lock"
-    return _Wanted(storage, data_set, text, folder, lock)
+        lock = root / f".folder-{digest}{_LOCK}"
+    return _Wanted(storage, data_set, text, folder, lock, dst is None)
+
+
+def _hold(wanted: _Wanted) -> bool:
+    """Hold a complete copy, together with other readers; False if it is not complete."""
+    descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if wanted.is_complete:
+        # Another thread may have it already.
+        if not wanted.is_shared or _HELD.setdefault(wanted.lock, descriptor) != descriptor:
+            os.close(descriptor)
+        return True
+    _HELD.pop(wanted.lock, None)
+    os.close(descriptor)
+    return False
+
+
+@contextmanager
+def _locked(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+    """Hold the copy exclusively, as soon as no other process holds it.
+
+    Yields False if another process has completed it meanwhile: a reader may hold it for hours.
+    """
+    descriptor = _open(wanted.lock)
+    try:
+        while not (is_locked := _try_lock(descriptor)) and not wanted.is_complete:
+            note = "another process is fetching it"
+            on_progress(Progress("wait", 0, None, "", note))
+            time.sleep(_POLL_S)
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(lock: Path) -> int:
+    with translated_write_errors(lock):
+        return os.open(lock, LOCK_FLAGS, 0o600)
 
 
 def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
@@ -184,6 +224,29 @@ def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
         (folder / QUARANTINE).unlink(missing_ok=True)
     write_atomically(folder / manifest.MANIFEST, wanted.text)
     return fetched
+
+
+def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> tuple[str, ...]:
+    """Delete what is in the way; returns the copies that were deleted. Raises WriteError."""
+    ensure_folder(wanted.folder)
+    if not wanted.is_shared:
+        _replace_other(wanted, overwrite=overwrite)
+    needed = missing_bytes(wanted.data_set, wanted.folder)
+    whole = wanted.data_set.bytes
+    evicted = []
+    if wanted.is_shared:
+        for copy in _other_copies(wanted):
+            over = limit_bytes is not None and _used(wanted) + whole > limit_bytes
+            if (over or needed > free_bytes(wanted.folder)) and _evict(copy):
+                evicted.append(copy.name)
+        if limit_bytes is not None and _used(wanted) + whole > limit_bytes:
+            raise WriteError(
+                f"{wanted.storage.address} has {format_bytes(whole)}; with the copies that are in "
+                f"use that is more than --limit {format_bytes(limit_bytes)}.",
+                hint="Raise the limit, or end the processes that read the other copies.",
+            )
+    _check_space(wanted.folder.parent, wanted.storage.address, needed)
+    return tuple(evicted)
 
 
 def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
@@ -203,3 +266,35 @@ def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
         for shard in there.data_set.shards if there.data_set else ():
             if shard.name not in keep and manifest.is_ours(shard.name):
                 (wanted.folder / shard.name).unlink(missing_ok=True)
+
+
+def _other_copies(wanted: _Wanted) -> list[Path]:
+    """List the other shared copies, the least recently used first."""
+
+    def last_used(copy: Path) -> float:
+        with suppress(OSError):
+            return copy.with_name(copy.name + _LOCK).stat().st_mtime
+        return 0.0
+
+    folder = wanted.folder
+    copies = (path for path in folder.parent.iterdir() if path.is_dir() and path != folder)
+    return sorted(copies, key=last_used)
+
+
+def _used(wanted: _Wanted) -> int:
+    """How large all other shared copies are."""
+    others = _other_copies(wanted)
+    return sum(path.stat().st_size for copy in others for path in copy.iterdir())
+
+
+def _evict(copy: Path) -> bool:
+    """Delete a copy; False if it is in use."""
+    descriptor = _open(copy.with_name(copy.name + _LOCK))
+    try:
+        if not _try_lock(descriptor):
+            return False
+        (copy / manifest.MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(copy, ignore_errors=True)
+        return not copy.exists()
+    finally:
+        os.close(descriptor)

@@ -349,7 +349,7 @@ class CacheResult(Outcome):
 
 @dataclass(frozen=True)
 class CopyResult(Outcome):
-    """A data set of a bucket that was copied here."""
+    """A data set of a bucket that was copied here, and the copies deleted to make room."""
 
     address: str
     path: str
@@ -358,5 +358,6 @@ class CopyResult(Outcome):
     records: int
     bytes: int
     fetched_bytes: int
+    evicted: tuple[str, ...]
     seconds: float
     format: str = field(default="tfrecord", metadata={"internal": True})

@@ -119,6 +119,8 @@ def _copied(result: CopyResult) -> RenderableType:
     if result.fetched_bytes:
         fetched = f"{format_bytes(result.fetched_bytes)} in {format_duration(result.seconds)}"
         lines = [f"Copied {what} of {result.address} ({fetched}): {result.path}"]
+    if result.evicted:
+        lines.append(f"Deleted to make room: {list_some(result.evicted)}")
     reader = "open_tf_dataset" if result.format == "tfrecord" else "open_batches"
     following = f"Next: tpuctl.data.{reader}({result.address!r}, 64) reads the copy"
     return layout.stack(layout.text("\n".join(lines)), layout.text(following, "dim"))
