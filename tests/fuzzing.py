@@ -516,6 +516,7 @@ def read_words(data: bytes, folder: Path) -> object:
     from tpuctl.datasets.models import allowed_bad, parse_part, parse_size
     from tpuctl.errors import TpuctlError
     from tpuctl.hardware.types import describe, generation_of_type, parse_type
+    from tpuctl.profiling.compare import parse_limits
     from tpuctl.runtime.machine import parse_count
     from tpuctl.training.bench import parse_batches
     from tpuctl.units import format_bytes, format_duration, parse_bytes, parse_duration_s
@@ -524,7 +525,7 @@ def read_words(data: bytes, folder: Path) -> object:
     text = data.decode("utf-8", "surrogateescape")
     readers: tuple[Callable[[str], object], ...] = (
         parse_endpoint, parse_data_disk, parse_part, parse_size, describe, parse_type, parse_count,
-        generation_of_type, parse_batches, parse_function,
+        generation_of_type, parse_batches, parse_function, lambda text: parse_limits([text]),
         lambda text: format_bytes(parse_bytes(text)), lambda text: allowed_bad(text, 10),
         lambda text: format_duration(parse_duration_s(text)),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`tpuctl profile trace` as a user meets it: reports, JSON, saved, compared."""
+"""`tpuctl profile trace` as a user meets it: reports, JSON, saved, compared, with limits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,8 @@ import pytest
 from tests import contract, xspaces
 from tests.test_profile_files import HOSTILE, Tags, plain
 from tests.xspaces import Plane, pipeline, training
-from tpuctl.profiling.compare import diff
+from tpuctl.errors import UsageError
+from tpuctl.profiling.compare import FIGURES, check, diff, parse_limits
 from tpuctl.profiling.models import Profile
 from tpuctl.profiling.tpuprof import load, save
 from tpuctl.profiling.trace.profile import profile_trace
@@ -121,6 +122,56 @@ def test_a_damaged_trace_is_partial_and_warns(tmp_path: Path, tpuctl: Any) -> No
     document = tpuctl("profile", "trace", place, "--json").document
     assert document["status"] == "partial"
     assert any("bytes are missing" in warning for warning in document["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("limit", "fails"),
+    [
+        ("idle>0.1", True),
+        ("idle > 10 %", True),
+        ("idle>=0.5", False),
+        ("idle<0.5", True),
+        ("mxu_idle<=10%", False),
+        ("step_ms>99", True),
+        ("step_ms>101", False),
+    ],
+)
+def test_a_limit_decides_the_exit_code(
+    tmp_path: Path, tpuctl: Any, limit: str, fails: bool
+) -> None:
+    place = write(tmp_path, SCENES["transfer"])
+    result = tpuctl("profile", "trace", place, "--fail-if", limit)
+    assert result.exit_code == int(fails)
+    assert (limit in result.stderr) == fails
+    assert "MXU idle 40%" in result.stdout
+
+
+def test_a_figure_that_is_not_known_cannot_pass_a_limit(tmp_path: Path, tpuctl: Any) -> None:
+    place = write(tmp_path, SCENES["transfer"])
+    document = tpuctl("profile", "trace", place, "--fail-if", "mxu<0.4", "--json").document
+    assert document["errors"][0]["code"] == "limit_passed"
+    assert "unknown" in document["errors"][0]["message"]
+    assert document["data"]["verdict"] == "transfer"
+
+
+def test_a_limit_on_a_saved_profile_is_not_saved_with_it(read, tmp_path: Path) -> None:
+    failed = check(read("transfer"), parse_limits(["idle>0.1", "idle>0.9"]))
+    assert len(failed.failures) == 1
+    save(failed, tmp_path / "a.tpuprof")
+    assert load(tmp_path / "a.tpuprof").failures == ()
+
+
+@pytest.mark.parametrize("text", ["", "idle", "idle>", ">0.1", "moon>0.1", "idle=0.1", "idle>-1"])
+def test_what_is_no_limit_is_wrong_usage_and_names_the_figures(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_limits([text])
+    assert all(name in (caught.value.hint or "") for name in FIGURES)
+
+
+def test_a_wrong_limit_fails_before_anything_is_measured(tmp_path: Path, tpuctl: Any) -> None:
+    result = tpuctl("profile", "run", tmp_path / "gone", "--fail-if", "nonsense")
+    assert result.exit_code == 2
+    assert "nonsense" in result.stderr
 
 
 @pytest.mark.parametrize("scene", SCENES)

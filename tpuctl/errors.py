@@ -10,7 +10,7 @@
     ├── NotFoundError           1  the named object does not exist
     ├── AlreadyExistsError      1  the target exists, and replacing it was not requested
     ├── WriteError              1  the destination is full, read-only or missing
-    ├── LimitPassedError        1  a figure exceeds a limit that was set
+    ├── LimitPassedError        1  a figure exceeds a --fail-if limit
     ├── ScriptFailedError       1  a training script failed
     ├── CompilerError           1  the TPU compiler rejected a program
     ├── ServiceFailedError      1  a tf.data server keeps exiting

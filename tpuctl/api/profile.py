@@ -42,6 +42,7 @@ class ProfileCommands:
         deep: bool = False,
         out: Path | None = None,
         html: Path | None = None,
+        fail_if: Sequence[str] = (),
         on_progress: OnProgress = silent,
     ) -> Profile:
         """Measure an input pipeline, or a training while it runs.
@@ -50,6 +51,7 @@ class ProfileCommands:
         training, as the words of its command line. The other parameters are the options of the
         command.
         """
+        from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.program.run import (
             is_program,
             profile_program,
@@ -57,6 +59,7 @@ class ProfileCommands:
         )
 
         _check_places(out, html)
+        limits = parse_limits(fail_if)
         words = [str(target)] if isinstance(target, (str, Path)) else list(target)
         if not words:
             raise UsageError("What should be profiled? Give a target, or a program after --.")
@@ -94,7 +97,7 @@ class ProfileCommands:
                 on_progress=on_progress,
             )
         _write(profile, on_progress, out=out, html=html)
-        return profile
+        return check(profile, limits)
 
     def watch(
         self,
@@ -122,15 +125,18 @@ class ProfileCommands:
         *,
         out: Path | None = None,
         html: Path | None = None,
+        fail_if: Sequence[str] = (),
         on_progress: OnProgress = silent,
     ) -> Profile:
         """Read a profiler's trace: when devices were idle, and what the host did meanwhile."""
+        from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.trace.profile import profile_trace
 
         _check_places(out, html)
+        limits = parse_limits(fail_if)
         profile = profile_trace(Path(path), on_progress=on_progress)
         _write(profile, on_progress, out=out, html=html)
-        return profile
+        return check(profile, limits)
 
     def show(
         self,
@@ -138,13 +144,16 @@ class ProfileCommands:
         *,
         html: Path | None = None,
         png: Path | None = None,
+        fail_if: Sequence[str] = (),
         on_progress: OnProgress = silent,
     ) -> Profile:
         """Read a profile from its .tpuprof file, and write it as HTML or PNG."""
+        from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.tpuprof import load
 
         _check_places(html, png)
-        profile = load(Path(file))
+        limits = parse_limits(fail_if)
+        profile = check(load(Path(file)), limits)
         _write(profile, on_progress, html=html, png=png)
         return profile
 

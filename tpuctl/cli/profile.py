@@ -41,6 +41,12 @@ HtmlPath = Annotated[
 OutPath = Annotated[
     Path | None, Option(metavar="FILE", help="Write the profile to this .tpuprof file.")
 ]
+FailIf = Annotated[
+    list[str] | None,
+    Option(
+        metavar="LIMIT", help="Exit with 1 if this holds, such as 'stall>0.1'. Can be repeated."
+    ),
+]
 ProfilePath = Annotated[Path, Argument(help="A .tpuprof file.")]
 
 
@@ -77,6 +83,7 @@ def run(
     ] = False,
     out: OutPath = None,
     html: HtmlPath = None,
+    fail_if: FailIf = None,
 ) -> None:
     """Measure an input pipeline, or a training while it runs.
 
@@ -100,6 +107,7 @@ def run(
             deep=deep,
             out=out,
             html=html,
+            fail_if=fail_if or (),
             on_progress=on_progress,
         )
     output.show(result, report.render_profile)
@@ -135,15 +143,18 @@ def trace(
     path: Annotated[Path, Argument(help="An .xplane.pb file, or the log folder that holds one.")],
     out: OutPath = None,
     html: HtmlPath = None,
+    fail_if: FailIf = None,
 ) -> None:
     """Read a profiler's trace: when devices were idle, and what the host did meanwhile.
 
     Examples:
         tpuctl profile trace logs/
-        tpuctl profile trace logs/ --html trace.html
+        tpuctl profile trace logs/ --html trace.html --fail-if "idle>20%"
     """
     with bars() as on_progress:
-        result = tpuctl.profile.trace(path, out=out, html=html, on_progress=on_progress)
+        result = tpuctl.profile.trace(
+            path, out=out, html=html, fail_if=fail_if or (), on_progress=on_progress
+        )
     output.show(result, report.render_profile)
 
 
@@ -157,6 +168,7 @@ def show(
     csv: Annotated[
         bool, Option("--csv", help="Print the stages, or a trace's idle time, as CSV.")
     ] = False,
+    fail_if: FailIf = None,
 ) -> None:
     """Show a profile from its file.
 
@@ -165,7 +177,9 @@ def show(
         tpuctl profile show before.tpuprof --html report.html --png report.png
     """
     refuse_unused({"--csv": csv and output.as_json()}, "with --json")
-    result = tpuctl.profile.show(file, html=html, png=png, on_progress=output.note_message)
+    result = tpuctl.profile.show(
+        file, html=html, png=png, fail_if=fail_if or (), on_progress=output.note_message
+    )
     output.show(result, report.profile_csv if csv else report.render_profile)
 
 

@@ -367,7 +367,7 @@ class Profile(Outcome):
 
     @property
     def status(self) -> Status:
-        """Attention if the profiled program failed, partial if some of the input was skipped."""
+        """Attention if a limit was exceeded, partial if some of the input was skipped."""
         if self.unmet:
             return "attention"
         left_out = self.input is not None and self.input.left_out_count > 0
@@ -375,7 +375,7 @@ class Profile(Outcome):
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """How the profiled program failed."""
+        """The limits that were exceeded."""
         return tuple(map(LimitPassedError, self.unmet))
 
     @property
