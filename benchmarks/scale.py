@@ -104,10 +104,10 @@ def plan(source: str) -> None:
     from tpuctl.datasets import manifest
     from tpuctl.datasets.manifest import FinishedShard
     from tpuctl.datasets.models import PresizeOptions
-    from tpuctl.datasets.prepare import prepare
+    from tpuctl.datasets.prepare import prepare_sizes
 
     options = PresizeOptions(size=(224, 224), shard_bytes=1 << 20)
-    run = prepare(source, f"{source}-out", options, started_s=0.0)
+    (run,) = prepare_sizes(source, f"{source}-out", options, started_s=0.0)
     shards = [
         FinishedShard(
             job.name("0" * 8, ".tfrecord"), 1, len(job.pictures), "0" * 8, "0" * 64,

@@ -513,7 +513,7 @@ def explain_log(data: bytes, folder: Path) -> object:
 def read_words(data: bytes, folder: Path) -> object:
     from tpuctl.cloud.endpoint import parse_endpoint
     from tpuctl.cloud.plan import parse_data_disk
-    from tpuctl.datasets.models import allowed_bad, parse_part, parse_size
+    from tpuctl.datasets.models import allowed_bad, parse_part, parse_sizes
     from tpuctl.errors import TpuctlError
     from tpuctl.hardware.types import describe, generation_of_type, parse_type
     from tpuctl.profiling.compare import parse_limits
@@ -524,7 +524,7 @@ def read_words(data: bytes, folder: Path) -> object:
 
     text = data.decode("utf-8", "surrogateescape")
     readers: tuple[Callable[[str], object], ...] = (
-        parse_endpoint, parse_data_disk, parse_part, parse_size, describe, parse_type, parse_count,
+        parse_endpoint, parse_data_disk, parse_part, parse_sizes, describe, parse_type, parse_count,
         generation_of_type, parse_batches, parse_function, lambda text: parse_limits([text]),
         lambda text: format_bytes(parse_bytes(text)), lambda text: allowed_bad(text, 10),
         lambda text: format_duration(parse_duration_s(text)),

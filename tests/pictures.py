@@ -4,6 +4,7 @@ import importlib.util
 import io
 import math
 import struct
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -54,12 +55,16 @@ def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     return out.getvalue()
 
 
-def shrink(data: bytes, size: tuple[int, int], **options: Any) -> "Shrunk":
+def shrink_all(data: bytes, sizes: Sequence[tuple[int, int]], **options: Any) -> "list[Shrunk]":
     """As the product does it, with the usual options and memory for everything."""
     from tpuctl.datasets.images import _shrink
 
     usual = {"mode": "cover", "fidelity": "balanced", "admit": lambda needed_bytes: nullcontext()}
-    return _shrink.shrink(data, size, **{**usual, **options})
+    return _shrink.shrink_all(data, sizes, **{**usual, **options})
+
+
+def shrink(data: bytes, size: tuple[int, int], **options: Any) -> "Shrunk":
+    return shrink_all(data, (size,), **options)[0]
 
 
 def pixels_of(picture: Image.Image) -> np.ndarray:

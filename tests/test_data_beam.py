@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.prepare import prepare
+from tpuctl.datasets.prepare import prepare_sizes
 from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import TpuctlError, UsageError
@@ -46,14 +46,25 @@ def test_beam_makes_the_data_set_that_processes_make(photos: Path, tmp_path: Pat
 @needs_beam
 @pytest.mark.beam
 @pytest.mark.filterwarnings("default")
+def test_beam_makes_several_sizes_in_one_pass(photos: Path, tmp_path: Path) -> None:
+    sizes = ((32, 32), (48, 64))
+    presize(photos, tmp_path / "alone", replace(SMALL, sizes=sizes))
+    presize(photos, tmp_path / "beam", replace(BEAM, sizes=sizes))
+    for name in ("32x32", "48x64"):
+        assert contents(tmp_path / "beam" / name) == contents(tmp_path / "alone" / name)
+
+
+@needs_beam
+@pytest.mark.beam
+@pytest.mark.filterwarnings("default")
 def test_a_failed_pipeline_is_one_error_and_its_shards_are_kept(tmp_path: Path) -> None:
     photos = fill(tmp_path / "photos", 12, classes=3)
     victim = photos / "class-1" / "004.jpg"
     target = tmp_path / "beam"
-    prepared = prepare(photos, target, BEAM, started_s=0.0)
+    prepared = prepare_sizes(photos, target, BEAM, started_s=0.0)[0]
     victim.write_bytes(victim.read_bytes() + b"x")
     with pytest.raises(TpuctlError, match="changed while its folder was being presized"):
-        presize_prepared(prepared)
+        presize_prepared([prepared])
     assert not (target / "manifest.json").exists()
     result = presize(photos, target, BEAM)
     assert result.written + result.skipped == 12

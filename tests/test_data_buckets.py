@@ -14,7 +14,7 @@ from tests.conftest import Tpuctl
 from tests.pictures import fill
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.prepare import Prepared, prepare
+from tpuctl.datasets.prepare import Prepared, prepare_sizes
 from tpuctl.datasets.presize import presize, publish
 from tpuctl.datasets.publish import Target, find_published, put
 from tpuctl.datasets.quarantine import Quarantined
@@ -114,9 +114,9 @@ def build_into(target: Target, run: Prepared) -> list[FinishedShard]:
     with target.locked() as lock:
         shards = []
         for step in build_shards(run.plan.jobs, setup, inherit=(lock,)):
-            if step.finished:
-                target.record(step.finished)
-                shards.append(step.finished)
+            for finished in step.finished:
+                target.record(finished)
+                shards.append(finished)
     return shards
 
 
@@ -152,7 +152,7 @@ def test_machines_that_write_the_same_at_the_same_moment_do_not_fail_each_other(
     assert before
     assert before.data_set
     contested: Any = Contested(storage, times=3)
-    run = prepare(photos, ADDRESS, SMALL, started_s=0.0)
+    run = prepare_sizes(photos, ADDRESS, SMALL, started_s=0.0)[0]
     target = Target(contested, Work(tmp_path / "work"), shared=True)
     shards = list(Target(storage, target.work, shared=True).complete(run.plan).values())
     bad = Quarantined("bad.jpg", "empty")
@@ -173,7 +173,8 @@ def test_of_two_writers_at_once_comes_one_data_set(
 ) -> None:
     storage = bucket()
     prepared = [
-        prepare(photos, ADDRESS, replace(SMALL, size=(size, size)), started_s=0.0) for size in sizes
+        prepare_sizes(photos, ADDRESS, replace(SMALL, size=(size, size)), started_s=0.0)[0]
+        for size in sizes
     ]
     targets = [Target(storage, Work(tmp_path / f"m{n}"), shared=True) for n in range(2)]
     shards = [build_into(*each) for each in zip(targets, prepared, strict=True)]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents
+from tpuctl.clock import ManualClock
+from tpuctl.datasets.leases import Leases
 from tpuctl.datasets.models import Part, PresizeOptions, parse_part
-from tpuctl.datasets.presize import presize
+from tpuctl.datasets.prepare import prepare_sizes
+from tpuctl.datasets.presize import presize, presize_prepared
 from tpuctl.datasets.readers import open_cache
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, UsageError
@@ -30,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 SMALL = PresizeOptions(size=(32, 32), workers=1, shard_bytes=4000)
 ADDRESS = "gs://shelf/small"
+START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 Bucket = Callable[..., Storage]
 
 # As on one of several machines, whose Nth change of the bucket is the last thing it does.
@@ -97,6 +102,28 @@ def test_parts_make_the_data_set_that_one_machine_makes(
     assert (done.written, done.skipped, done.shards_missing) == (0, 12, 0)
 
 
+def test_several_sizes_are_made_in_one_pass_by_several_machines(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    bucket()
+    both = replace(SMALL, sizes=((32, 32), (48, 64)))
+    first = presize(photos, ADDRESS, both, part=Part(1, 2))
+    assert [one.shards_missing for one in first.sizes] == [
+        -(-one.shards // 2) for one in first.sizes
+    ]
+    last = presize(photos, ADDRESS, both, part=Part(0, 2))
+    assert [(one.status, one.written + one.skipped) for one in last.sizes] == [("ok", 12)] * 2
+    presize(photos, tmp_path / "alone", both)
+    for name in ("32x32", "48x64"):
+        assert content(open_storage(f"{ADDRESS}/{name}")) == contents(tmp_path / "alone" / name)
+    victim = next(open_storage(f"{ADDRESS}/48x64").list("train-"))
+    open_storage(f"{ADDRESS}/48x64").delete(victim)
+    again = presize(photos, ADDRESS, both)
+    assert [one.shards_missing for one in again.sizes] == [0, 0]
+    assert content(open_storage(f"{ADDRESS}/48x64")) == contents(tmp_path / "alone" / "48x64")
+    assert presize(photos, ADDRESS, both).written == 0
+
+
 @pytest.mark.slow
 def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: Path) -> None:
     storage = bucket()
@@ -106,6 +133,73 @@ def test_machines_at_once_conclude_once(bucket: Bucket, photos: Path, tmp_path: 
     assert min(result.shards_missing for result in results) == 0
     presize(photos, tmp_path / "alone", SMALL)
     assert content(storage) == contents(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_machines_at_once_take_what_no_other_is_at(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    storage = bucket()
+    options = replace(SMALL, steal=True)
+    with ThreadPoolExecutor(3) as machines:
+        parts = [Part(number, 3) for number in range(3)]
+        results = list(machines.map(lambda p: presize(photos, ADDRESS, options, part=p), parts))
+    assert {result.shards_missing for result in results} == {0}
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+def test_what_a_dead_machine_has_begun_is_taken_over(
+    bucket: Bucket, photos: Path, tmp_path: Path
+) -> None:
+    storage, clock = bucket(), ManualClock(START)
+    run = prepare_sizes(photos, ADDRESS, replace(SMALL, steal=True), started_s=0.0)[0]
+    first, *_ = run.plan.jobs
+    assert Leases(storage, clock, "another machine").claim(first)
+    said: list[str] = []
+    presize_prepared(
+        [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
+    )
+    assert clock.now() - START >= timedelta(seconds=90)
+    assert "Other machines are building 1 of the shards; what they abandon is built here." in said
+    presize(photos, tmp_path / "alone", SMALL)
+    assert content(storage) == contents(tmp_path / "alone")
+
+
+def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path: Path) -> None:
+    storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
+    job = prepare_sizes(photos, tmp_path / "out", SMALL, started_s=0.0)[0].plan.jobs[0]
+    ours, theirs = Leases(storage, clock, "us"), Leases(storage, clock, "them")
+    assert ours.claim(job)
+    for _ in range(4):
+        assert not theirs.claim(job)
+        theirs.look()
+        clock.sleep(60)
+        ours.renew()
+    theirs.look()
+    clock.sleep(91)
+    assert theirs.claim(job)
+    ours.renew()
+    ours.look()
+    assert not ours.claim(job)
+    with theirs.kept():
+        pass
+    ours.look()
+    assert ours.claim(job)
+
+
+def test_a_machine_takes_over_at_once_what_its_own_killed_run_has_begun(
+    photos: Path, tmp_path: Path
+) -> None:
+    storage, clock = open_storage(tmp_path / "out"), ManualClock(START)
+    first, second, *_ = prepare_sizes(photos, tmp_path / "out", SMALL, started_s=0.0)[0].plan.jobs
+    killed = Leases(storage, clock, "us")
+    assert killed.claim(first)
+    killed.renew()
+    assert Leases(storage, clock, "u").claim(second)
+    again = Leases(storage, clock, "us")
+    assert again.claim(first)
+    assert not again.claim(second)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from tpuctl.datasets.images.memory import Admission
 from tpuctl.datasets.quarantine import BadImageError
 
 def shrink(data, admit):
-    return _shrink.shrink(data, (64, 64), mode="cover", fidelity="balanced", admit=admit)
+    return _shrink.shrink_all(data, [(64, 64)], mode="cover", fidelity="balanced", admit=admit)
 
 _shrink.prepare_decoders()
 for kind in ("JPEG", "PNG", "WEBP", "TIFF"):

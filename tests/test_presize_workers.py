@@ -43,13 +43,13 @@ POISONED = """
 import os, signal, time
 from tpuctl.datasets.shards.worker import main
 from tpuctl.datasets.images import _shrink as _images
-shrink = _images.shrink
+shrink_all = _images.shrink_all
 def poisoned(data, *args, **options):
-    small = shrink(data, *args, **options)
-    if small.original_width == 344:
+    smalls = shrink_all(data, *args, **options)
+    if smalls[0].original_width == 344:
         {death}
-    return small
-_images.shrink = poisoned
+    return smalls
+_images.shrink_all = poisoned
 """
 
 
@@ -88,7 +88,7 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     setup = WorkerSetup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
     module = worker(POISONED.format(death=death))
     steps = list(build_shards(plan.jobs, setup, worker=module, silence_s=silence_s))
-    finished = [step.finished for step in steps if step.finished]
+    finished = [shard for step in steps for shard in step.finished]
     left_out = [bad for shard in finished for bad in shard.left_out]
     assert [(bad.path, bad.reason, bad.detail) for bad in left_out] == [
         ("class-0/003.jpg", "crashed_worker", detail)

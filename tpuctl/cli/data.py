@@ -11,7 +11,7 @@ from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import DryRun, Project, Zone, command, examples, zone_option
 from tpuctl.cli.progress import bars
-from tpuctl.datasets.models import parse_size, parse_size_of
+from tpuctl.datasets.models import parse_size_of, parse_sizes
 from tpuctl.reporters import data as report
 
 data = typer.Typer(
@@ -37,7 +37,10 @@ def presize(
     dst: Dst,
     size: Annotated[
         str,
-        Option(metavar="PIXELS", help="224, or 256x192 as height x width."),
+        Option(
+            metavar="PIXELS",
+            help="224; 256x192 is height x width; 224,384 makes one data set of each.",
+        ),
     ] = "224",
     mode: Annotated[
         str,
@@ -84,6 +87,9 @@ def presize(
             "a bucket."
         ),
     ] = "auto",
+    steal: Annotated[
+        bool, Option("--steal", help="Take over shards that other machines have left.")
+    ] = False,
     engine: Annotated[str, Option(help="processes (on this machine) or beam.")] = "processes",
     beam: Annotated[
         list[str] | None, Option(metavar="K=V", help="Beam option, such as runner=DataflowRunner.")
@@ -97,11 +103,13 @@ def presize(
 
     Examples:
         tpuctl data presize photos photos-224 --size 224
-        tpuctl data presize gs://bucket/photos gs://bucket/shards --size 256x192
+        tpuctl data presize gs://bucket/photos gs://bucket/shards --size 224,384
         tpuctl data presize photos shards --format wds --dry-run
     """
+    sizes = parse_sizes(size)
     options = tpuctl.data.PresizeOptions(
-        parse_size(size),
+        sizes[0],
+        sizes=sizes if len(sizes) > 1 else (),
         mode=cast(Any, mode),
         fidelity=cast(Any, fidelity),
         encode=cast(Any, encode),
@@ -115,6 +123,7 @@ def presize(
         retry_quarantined=retry_quarantined,
         overwrite=overwrite,
         seed=seed,
+        steal=steal,
         engine=cast(Any, engine),
         beam=tuple(beam or ()),
         zone=zone,

@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,18 @@ from tpuctl.errors import TpuctlError, UsageError, first_line
 from tpuctl.storage import open_storage
 
 
-def run_pipeline(run: Prepared, missing: Sequence[ShardJob]) -> None:
+def run_pipeline(runs: Sequence[Prepared], missing: Sequence[ShardJob]) -> None:
     """Build shards with the chosen runner; raises TpuctlError, UsageError."""
+    lead = runs[0]
+    targets = [run.target for run in runs]
     shared = {
-        "source": run.source,
-        "target": run.target,
-        "options": run.plan.options,
-        "image_bytes": run.options.max_image_bytes,
+        "source": lead.source,
+        "targets": targets,
+        "options": lead.plan.options,
+        "image_bytes": lead.options.max_image_bytes,
     }
     jobs = [json.dumps(job.to_json()) for job in missing]
-    options = _options(run.options.beam)
+    options = _options(lead.options.beam)
     try:
         with beam.Pipeline(options=options) as pipeline:
             (
@@ -52,20 +55,32 @@ def run_pipeline(run: Prepared, missing: Sequence[ShardJob]) -> None:
 
 
 def build_shard(text: str, shared: dict[str, Any]) -> str:
-    """Build one shard and record it at the target; returns the id of its job."""
+    """Build one shard in every size and record it at the target; returns the id of its job."""
     job = ShardJob.from_json(json.loads(text))
     with tempfile.TemporaryDirectory(prefix="tpuctl-beam-") as folder:
-        target = Target(open_storage(shared["target"]), Work(Path(folder)), shared=True)
+        targets = [
+            Target(open_storage(target), Work(Path(folder) / str(number)), shared=True)
+            for number, target in enumerate(shared["targets"])
+        ]
+        for target in targets:
+            target.work.create()
+        siblings = tuple(
+            replace(sibling, work=str(target.work.folder))
+            for sibling, target in zip(job.siblings, targets[1:], strict=True)
+        )
+        job = replace(job, siblings=siblings)
         setup = WorkerSetup(
             source=shared["source"],
-            work=folder,
+            work=str(targets[0].work.folder),
             options=shared["options"],
             budget_bytes=memory_budget_bytes(),
             image_bytes=shared["image_bytes"],
             workers=1,
         )
         with closing(build_shards([job], setup)) as steps:
-            target.record(next(step.finished for step in steps if step.finished))
+            done = next(step.finished for step in steps if step.finished)
+        for target, finished in zip(targets, done, strict=True):
+            target.record(finished)
     return job.id
 
 

@@ -29,8 +29,10 @@ class PresizeOptions:
 
     `size` is (height, width). `max_bad` is a share (`1%`), a number of files (`3`), or `auto`: 1 %
     or 3 files, whichever is more, but always less than half. `zone` is that of the machine or its
-    TPU, to warn about buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`. Images
-    that need more than `max_image_bytes` of memory to decode are left out.
+    TPU, to warn about buckets elsewhere. `beam` are options of Beam, `NAME=VALUE`. With `sizes`,
+    one pass makes one data set per size, each in its own folder. With `steal`, this machine also
+    builds the shards that other machines have not begun or have abandoned. Images that need more
+    than `max_image_bytes` of memory to decode are left out.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -50,6 +52,8 @@ class PresizeOptions:
     zone: str | None = None
     engine: Engine = "processes"
     beam: tuple[str, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
+    steal: bool = False
     max_image_bytes: int = MAX_IMAGE_BYTES
 
     def __post_init__(self) -> None:
@@ -66,17 +70,21 @@ class PresizeOptions:
             raise UsageError(
                 f"--labels {self.labels} is not one of: {', '.join(_LABELS)}, or a file *.csv."
             )
-        for side in self.size:
+        for side in (*self.size, *(side for size in self.sizes for side in size)):
             _check_range("--size", side, _MAX_SIDE)
+        if len(set(self.sizes)) < len(self.sizes):
+            raise UsageError("--size has the same size twice.")
         _check_range("--quality", self.quality, 100)
         _check_range("--shard-size", self.shard_bytes, 1 << 50)
         _check_range("--max-image-memory", self.max_image_bytes, 1 << 50)
         _check_range("--workers", 1 if self.workers is None else self.workers, 1024)
-        if self.mode == "short" and self.size[0] != self.size[1]:
+        if self.mode == "short" and any(a != b for a, b in (self.size, *self.sizes)):
             raise UsageError(
                 "--mode short takes one number: the length of the shorter side.",
                 hint=f"Write --size {min(self.size)}.",
             )
+        if self.steal and self.engine == "beam":
+            raise UsageError("--steal is for --engine processes: Beam deals out shards itself.")
         if self.beam and self.engine != "beam":
             raise UsageError("--beam has no effect without --engine beam.", hint="Add it.")
         if self.quality != 95 and self.encode not in ("jpeg", "webp"):
@@ -123,6 +131,11 @@ def parse_size(text: str) -> tuple[int, int]:
             f"--size {text} is not a valid size.", hint="Write --size 224 or --size 256x192."
         )
     return int(match[1]), int(match[2] or match[1])
+
+
+def parse_sizes(text: str) -> tuple[tuple[int, int], ...]:
+    """Read one size or several, `224,384`; raises UsageError."""
+    return tuple(parse_size(part) for part in text.split(","))
 
 
 def parse_size_of(flag: str, text: str) -> int:
@@ -174,6 +187,7 @@ class PresizeResult(Outcome):
     host: int = 0
     hosts: int = 1
     shards_missing: int = 0
+    sizes: "tuple[PresizeResult, ...]" = ()
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property

@@ -9,11 +9,12 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from tpuctl.codec import to_plain
 from tpuctl.datasets.images.geometry import yuv420_bytes
 from tpuctl.datasets.inputs import UNREADABLE, ImageFile
 from tpuctl.datasets.models import PresizeOptions
@@ -48,13 +49,26 @@ class PlannedPicture(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SiblingShard:
+    """The same images at another size: the job of another plan, and its work folder."""
+
+    id: str
+    work: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class ShardJob:
-    """The work of one shard: a pure function from these images to its bytes."""
+    """The work of one shard: a pure function from these images to its bytes.
+
+    `siblings` are made from the same images in the same pass.
+    """
 
     id: str
     index: int
     of: int
     pictures: tuple[PlannedPicture, ...]
+    siblings: tuple[SiblingShard, ...] = ()
 
     def name(self, crc32c: str, suffix: str) -> str:
         """The shard's file name, which ends with the checksum of its content."""
@@ -62,13 +76,14 @@ class ShardJob:
 
     def to_json(self) -> dict[str, Any]:
         """Write it for a worker; not field by field, since there may be 100,000 images."""
-        return dict(vars(self))
+        return {**vars(self), "siblings": to_plain(self.siblings)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "ShardJob":
         """Read what `to_json` wrote."""
         pictures = tuple(PlannedPicture(*fields) for fields in document["pictures"])
-        return cls(document["id"], document["index"], document["of"], pictures)
+        siblings = tuple(SiblingShard(**sibling) for sibling in document["siblings"])
+        return cls(document["id"], document["index"], document["of"], pictures, siblings)
 
 
 @dataclass(frozen=True)
@@ -100,8 +115,11 @@ def plan_presize(
         for picture, label in zip(pictures, labelling.labels, strict=True)
     ]
     recipe = _recipe(options, labelling.source)
-    total_bytes = estimate_record_bytes(options) * len(planned)
-    count = count_shards(len(planned), total_bytes, options.shard_bytes)
+    record_bytes = estimate_record_bytes(options)
+    # Sizes that are made together need the same images in the same shards.
+    sizes = options.sizes or (options.size,)
+    largest = max(estimate_record_bytes(replace(options, size=size)) for size in sizes)
+    count = count_shards(len(planned), largest * len(planned), options.shard_bytes)
     shuffled = sorted(planned, key=lambda picture: _rank(picture.key, options.seed))
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
     jobs = tuple(
@@ -114,7 +132,7 @@ def plan_presize(
         versions,
         classes,
         jobs,
-        total_bytes,
+        record_bytes * len(planned),
         labelling.notes,
     )
 
@@ -161,7 +179,9 @@ def _lossy_bytes_per_pixel(options: PresizeOptions) -> float:
 
 
 def _recipe(options: PresizeOptions, labels: str) -> dict[str, Any]:
+    together = [list(size) for size in options.sizes]
     return {
+        **({"sizes": together} if len(together) > 1 else {}),
         "size": list(options.size),
         "mode": options.mode,
         "fidelity": options.fidelity,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -53,10 +53,13 @@ class Prepared:
         return self.options.workers or len(os.sched_getaffinity(0))
 
 
-def prepare(
+def prepare_sizes(
     src: str | Path, dst: str | Path, options: PresizeOptions, *, started_s: float
-) -> Prepared:
-    """Plan a presize; raises NotFoundError, InvalidInputError, UsageError, MissingExtraError."""
+) -> tuple[Prepared, ...]:
+    """Plan each size that one pass makes; several go into one folder each.
+
+    Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
+    """
     source, target = check_places(src, dst)
     versions = _check_modules(options)
     if bucket_of(source):
@@ -70,9 +73,14 @@ def prepare(
             hint="Point presize to the folder that holds the images, at any depth.",
         )
     far_away = warn_far_away(source, target, options.zone)
-    plan = plan_presize(inputs.pictures, options, versions)
-    notes = (*inputs.notes, *plan.notes, *far_away)
-    return Prepared(source, target, options, inputs, plan, started_s, notes)
+    prepared = []
+    for size in options.sizes or (options.size,):
+        this = replace(options, size=size)
+        plan = plan_presize(inputs.pictures, this, versions)
+        notes = (*inputs.notes, *plan.notes, *far_away)
+        place = f"{target}/{size[0]}x{size[1]}" if len(options.sizes) > 1 else target
+        prepared.append(Prepared(source, place, this, inputs, plan, started_s, notes))
+    return tuple(prepared)
 
 
 def _check_modules(options: PresizeOptions) -> dict[str, str]:
@@ -108,7 +116,8 @@ def describe_traffic(run: Prepared, missing: Sequence[ShardJob]) -> str | None:
     if not reads and not writes:
         return None
     pictures = [picture for job in missing for picture in job.pictures] if reads else []
-    shards = len(missing) * _WRITES_PER_SHARD + _LAST_WRITES if writes else 0
+    sizes = 1 + max((len(job.siblings) for job in missing), default=0)
+    shards = sizes * (len(missing) * _WRITES_PER_SHARD + _LAST_WRITES) if writes else 0
     total = format_bytes(sum(max(0, picture.bytes) for picture in pictures))
     source = f"{run.source}: {len(pictures):,} objects, {total}, to read; " if reads else ""
     return (

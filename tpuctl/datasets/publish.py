@@ -31,6 +31,7 @@ from tpuctl.storage.local import locked, translated_write_errors, write_atomical
 from tpuctl.storage.port import Storage, StoredObject
 
 _NOTE = ".presize-"
+LEASE = f"{_NOTE}lease-"
 _OUR_NOTE = re.compile(r"\.presize-[\w.-]+")
 # Notes are small: what counts is the latency of a bucket.
 _CONNECTIONS = 16
@@ -210,8 +211,14 @@ class Target:
         """Delete what a published data set no longer needs: notes, work, and replaced shards."""
         self._delete_unlisted(keep)
         for entry in list(self.storage.list(_NOTE)):
-            if _OUR_NOTE.fullmatch(entry.name):
+            if not _OUR_NOTE.fullmatch(entry.name):
+                continue
+            try:
                 self.storage.delete(entry)
+            except AlreadyExistsError:
+                # A lease that was just renewed: the machine that holds it deletes it.
+                if not entry.name.startswith(LEASE):
+                    raise
         self.work.remove()
 
     @property
@@ -309,7 +316,8 @@ def _listed(storage: Storage, published: Published | None) -> Iterator[FinishedS
 
 
 def _read_notes(storage: Storage) -> list[FinishedShard]:
-    notes = [entry.name for entry in storage.list(_NOTE)]
+    names = (entry.name for entry in storage.list(_NOTE))
+    notes = [name for name in names if not name.startswith(LEASE)]
 
     def read(name: str) -> FinishedShard | None:
         with contextlib.suppress(NotFoundError, ValueError):

@@ -43,6 +43,7 @@ def render_presized(result: PresizeResult) -> RenderableType:
     parts: list[RenderableType] = [layout.text("\n".join(lines))]
     if result.quarantined:
         parts.append(_left_out(result))
+    parts += [layout.text(f"{one.manifest}: {format_bytes(one.bytes_out)}") for one in result.sizes]
     if not result.dry_run and not result.shards_missing:
         folder = result.manifest.rpartition("/")[0]
         parts.append(layout.text(f"Next: tpuctl data verify {shlex.quote(folder)}", "dim"))

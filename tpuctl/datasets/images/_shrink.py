@@ -1,6 +1,7 @@
 """A file's bytes in, a small sRGB image out: decode what is needed, refuse what is broken."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -9,7 +10,7 @@ import simplejpeg
 from PIL import Image
 
 from tpuctl.datasets.images import file_type, headers, jpeg
-from tpuctl.datasets.images._pixels import Pixels, resample, resample_exactly
+from tpuctl.datasets.images._pixels import Pixels, halve, resample, resample_exactly
 from tpuctl.datasets.images._rasters import Raster, decode_raster, open_raster, to_srgb
 from tpuctl.datasets.images.geometry import (
     Fidelity,
@@ -60,64 +61,71 @@ def prepare_decoders() -> None:
     Image.MAX_IMAGE_PIXELS = None
 
 
-def shrink(
-    data: bytes, size: tuple[int, int], *, mode: Mode, fidelity: Fidelity, admit: Admit
-) -> Shrunk:
-    """Decode an image as finely as `size` (height, width) needs, and fit it into that.
+def shrink_all(
+    data: bytes,
+    sizes: Sequence[tuple[int, int]],
+    *,
+    mode: Mode,
+    fidelity: Fidelity,
+    admit: Admit,
+) -> list[Shrunk]:
+    """Decode an image once, as finely as the largest size needs, and fit it into each of them.
 
-    `admit` is asked for the memory that the header announces before any decoder sees the file.
-    Raises BadImageError.
+    Sizes are (height, width). `admit` is asked for the memory that the header announces before any
+    decoder sees the file. Raises BadImageError.
     """
     kind = _require_kind(data)
     header = jpeg.read_header(data) if kind == "jpeg" else headers.read_canvas(data, kind)
-    fit, _, denominator = _plan(header, size, mode, fidelity)
-    needed = header.memory_bytes(denominator) + 2 * len(data)
-    needed += _RESULT_BYTES * fit.canvas_width * fit.canvas_height
+    fits, _, denominators = _plan(header, sizes, mode, fidelity)
+    needed = header.memory_bytes(min(denominators)) + 2 * len(data)
+    needed += sum(_RESULT_BYTES * fit.canvas_width * fit.canvas_height for fit in fits)
     try:
         room = admit(needed)
     except BadImageError as bad:
-        announced = f"{header.width}x{header.height} pixels"
-        raise BadImageError(bad.reason, f"{announced}: {bad.detail}") from None
+        size = f"{header.width}x{header.height} pixels"
+        raise BadImageError(bad.reason, f"{size}: {bad.detail}") from None
     try:
         with room:
-            return _shrink_admitted(data, kind, size, mode, fidelity)
+            return _shrink_admitted(data, kind, sizes, mode, fidelity)
     except MemoryError as error:
         raise BadImageError("bomb", "not enough memory to decode it") from error
 
 
 def _shrink_admitted(
-    data: bytes, kind: str, size: tuple[int, int], mode: Mode, fidelity: Fidelity
-) -> Shrunk:
+    data: bytes, kind: str, sizes: Sequence[tuple[int, int]], mode: Mode, fidelity: Fidelity
+) -> list[Shrunk]:
     header = jpeg.read_header(data) if kind == "jpeg" else open_raster(data, kind)
-    fit, stored, denominator = _plan(header, size, mode, fidelity)
+    fits, stored, denominators = _plan(header, sizes, mode, fidelity)
     width, height = header.width, header.height
     orientation, profile = header.orientation, header.profile
     shown = (height, width) if orientation >= 5 else (width, height)
     if isinstance(header, Raster):
         denominator, (decoded, decoder_flags) = 1, decode_raster(header)
     else:
+        denominator = min(denominators)
         decoded, decoder_flags = _decode_jpeg(data, header, denominator, fidelity)
     del header  # Pillow's own copy of the image.
-    left, top, right, bottom = (edge / denominator for edge in stored.rect)
-    way = resample_exactly if fidelity in ("high", "exact") else resample
-    small = way(decoded, (left, top, right, bottom), stored.width, stored.height)
-    pixels, colour_flags = to_srgb(_turn(small, orientation), profile)
-    flags = decoder_flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
-    return Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation))
+    smalls = _fit_all(decoded, denominator, stored, denominators, fidelity)
+    found = []
+    for small, fit in zip(smalls, fits, strict=True):
+        pixels, colour_flags = to_srgb(_turn(small, orientation), profile)
+        flags = decoder_flags | colour_flags | (Flag.ENLARGED if fit.enlarges else Flag(0))
+        found.append(Shrunk(_pad(pixels, fit), *shown, with_orientation(flags, orientation)))
+    return found
 
 
 def _plan(
     header: jpeg.JpegHeader | headers.Canvas | Raster,
-    size: tuple[int, int],
+    sizes: Sequence[tuple[int, int]],
     mode: Mode,
     fidelity: Fidelity,
-) -> tuple[Fit, Fit, int]:
+) -> tuple[list[Fit], list[Fit], list[int]]:
     """Fit an image as it is looked at and as it is stored; how much smaller to decode it."""
     turned = header.orientation >= 5
     shown = (header.height, header.width) if turned else (header.width, header.height)
-    fit = plan_fit(*shown, size, mode)
-    stored = fit.transposed if turned else fit
-    return fit, stored, choose_denominator(stored, fidelity)
+    fits = [plan_fit(*shown, size, mode) for size in sizes]
+    stored = [fit.transposed if turned else fit for fit in fits]
+    return fits, stored, [choose_denominator(fit, fidelity) for fit in stored]
 
 
 def _require_kind(data: bytes) -> str:
@@ -179,6 +187,29 @@ def _salvage(data: bytes, header: jpeg.JpegHeader, denominator: int, complaint: 
             except ValueError:
                 pass
     raise BadImageError("corrupt", complaint)
+
+
+def _fit_all(
+    decoded: Pixels,
+    denominator: int,
+    fits: Sequence[Fit],
+    denominators: Sequence[int],
+    fidelity: Fidelity,
+) -> list[Pixels]:
+    """Fit one decoded image into all sizes; a JPEG for smaller ones is halved like its decoder.
+
+    A decoder at half the scale returns the means of 2 x 2 of these pixels.
+    """
+    way = resample_exactly if fidelity in ("high", "exact") else resample
+    halves = {denominator: decoded}
+    smalls = []
+    for fit, wanted in zip(fits, denominators, strict=True):
+        while len(fits) > 1 and (coarsest := max(halves)) < wanted:
+            halves[2 * coarsest] = halve(halves[coarsest])
+        scale = wanted if wanted in halves else denominator
+        left, top, right, bottom = (edge / scale for edge in fit.rect)
+        smalls.append(way(halves[scale], (left, top, right, bottom), fit.width, fit.height))
+    return smalls
 
 
 def _turn(pixels: Pixels, orientation: int) -> Pixels:

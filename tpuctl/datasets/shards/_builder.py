@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
@@ -11,7 +12,6 @@ from tpuctl.datasets.formats import open_container, suffix_of
 from tpuctl.datasets.formats._tfrecord import RecordWriter, frame, read_frames
 from tpuctl.datasets.formats.records import (
     DamagedRecordError,
-    Digest,
     Feature,
     decode_example,
     encode_pieces,
@@ -54,70 +54,44 @@ class ShardBuilder:
         self._records = self._salvaged = 0
         self._first_key: str | None = None
         self._last_key: str | None = None
+        self._writer: RecordWriter | None = None
 
-    def build(
-        self,
-        originals: Originals,
-        admit: Admit,
-        crashed: Mapping[int, str],
-        tell: Callable[[int], None],
-    ) -> FinishedShard:
-        """Build it from where an earlier run has stopped, without the images in `crashed`.
-
-        `tell` is called with the number of each image before it is read. Raises WriteError,
-        SourceChangedError, and what reading from a bucket raises.
-        """
-        pictures, shard = self.job.pictures, self._work.shard(self.job.id)
+    def open(self, stack: ExitStack) -> None:
+        """Resume from what an earlier run has done; raises WriteError."""
+        shard = self._work.shard(self.job.id)
         with translated_write_errors(self._part):
             if shard.exists() and not self._part.exists():
                 # Finished but not recorded: read it again, there may be nothing else to do.
                 os.replace(shard, self._part)
-            file = open_own(self._part, "a+b")
-        with file:
-            writer = RecordWriter(file)
-            with translated_write_errors(self._part):
-                self._recover(file, writer)
-            missing = range(self.position, len(pictures))
-            originals.begin([pictures[index] for index in missing if index not in crashed])
-            for index in missing:
-                tell(index)
-                self._add(writer, originals, admit, crashed.get(index))
-            tell(len(pictures))
-        return self._pack(writer.digest())
+            file = stack.enter_context(open_own(self._part, "a+b"))
+            self._writer = RecordWriter(file)
+            self._recover(file, self._writer)
 
-    def _add(
-        self, writer: RecordWriter, originals: Originals, admit: Admit, crash: str | None
-    ) -> None:
-        """Append the next image, or write down that it cannot be used."""
-        picture, recipe, data = self.job.pictures[self.position], self.recipe, b""
-        try:
-            if crash is not None:
-                raise BadImageError("crashed_worker", crash)
-            data = originals.read(picture)
-            small = _shrink.shrink(
-                data, recipe.size, mode=recipe.mode, fidelity=recipe.fidelity, admit=admit
-            )
-        except BadImageError as bad:
-            self._leave_out(picture, data, bad)
-            return
+    def add(self, index: int, small: Shrunk) -> None:
+        """Append an image; raises WriteError."""
+        picture = self.job.pictures[index]
+        assert self._writer is not None
         with translated_write_errors(self._part):
-            writer.write(*_make_record(picture, small, recipe))
+            self._writer.write(*_make_record(picture, small, self.recipe))
         self._count(picture.key, small.flags)
 
-    def _leave_out(self, picture: PlannedPicture, data: bytes, bad: BadImageError) -> None:
+    def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
+        """Write down that an image cannot be used; raises WriteError."""
+        picture = self.job.pictures[index]
         sha256 = hashlib.sha256(data).hexdigest() if data else None
         line = Quarantined(picture.key, bad.reason, bad.detail, max(0, picture.bytes), sha256)
         path = self._work.left_out(self.job.id)
         with translated_write_errors(path), open_own(path, "ab") as file:
-            file.write(json.dumps({"index": self.position, **asdict(line)}).encode() + b"\n")
-        self._left_out[self.position] = line
+            file.write(json.dumps({"index": index, **asdict(line)}).encode() + b"\n")
+        self._left_out[index] = line
         self.position += 1
 
-    def _pack(self, written: Digest) -> FinishedShard:
+    def finish(self) -> FinishedShard:
         """Pack the shard in its format; raises WriteError."""
+        assert self._writer is not None
         job, work, recipe = self.job, self._work, self.recipe
         container = open_container(recipe.format, recipe.encode)
-        digest = container.pack(self._part, work.shard(job.id), job.index, written)
+        digest = container.pack(self._part, work.shard(job.id), job.index, self._writer.digest())
         return FinishedShard(
             job=job.id,
             name=job.name(digest.crc32c, suffix_of(recipe.format)),
@@ -174,6 +148,61 @@ class ShardBuilder:
         while (bad := noted.get(self.position)) is not None:
             self._left_out[self.position] = bad
             self.position += 1
+
+
+def build_together(
+    builders: Sequence[ShardBuilder],
+    originals: Originals,
+    admit: Admit,
+    crashed: Mapping[int, str],
+    tell: Callable[[int], None],
+) -> tuple[FinishedShard, ...]:
+    """Build shards of the same images at several sizes, each image decoded once for all.
+
+    `tell` is called with the number of each image before it is read. Raises WriteError,
+    SourceChangedError, and what reading from a bucket raises.
+    """
+    pictures = builders[0].job.pictures
+    with ExitStack() as stack:
+        for builder in builders:
+            builder.open(stack)
+        missing = range(min(builder.position for builder in builders), len(pictures))
+        originals.begin([pictures[index] for index in missing if index not in crashed])
+        for index in missing:
+            tell(index)
+            _add(builders, originals, admit, index, crashed.get(index))
+        tell(len(pictures))
+    return tuple(builder.finish() for builder in builders)
+
+
+def _add(
+    builders: Sequence[ShardBuilder],
+    originals: Originals,
+    admit: Admit,
+    index: int,
+    crash: str | None,
+) -> None:
+    """Add an image to every shard that lacks it, or to the list of what it leaves out."""
+    data, recipe = b"", builders[0].recipe
+    lacking = [builder for builder in builders if builder.position == index]
+    try:
+        if crash is not None:
+            raise BadImageError("crashed_worker", crash)
+        data = originals.read(builders[0].job.pictures[index])
+        smalls = _shrink.shrink_all(
+            data,
+            [builder.recipe.size for builder in builders],
+            mode=recipe.mode,
+            fidelity=recipe.fidelity,
+            admit=admit,
+        )
+    except BadImageError as bad:
+        for builder in lacking:
+            builder.leave_out(index, data, bad)
+        return
+    for builder, small in zip(builders, smalls, strict=True):
+        if builder in lacking:
+            builder.add(index, small)
 
 
 def _make_record(picture: PlannedPicture, small: Shrunk, recipe: Recipe) -> tuple[bytes, bytes]:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,14 @@ _FAILED_STARTS = 3
 # The processes are what runs in parallel, so their libraries keep to one thread.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
+Claim = Callable[[ShardJob], bool]
+"""Whether a shard is to be built here; asked just before it is begun, by any thread."""
+
+
+def claim_all(job: ShardJob) -> bool:
+    """Build every shard that is asked for."""
+    return True
+
 
 @dataclass(frozen=True)
 class WorkerSetup:
@@ -47,11 +55,11 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Step:
-    """A report of a worker: how far it is in a shard; at the end, the shard."""
+    """A report of a worker: how far it is in a shard; at the end the shard and its siblings."""
 
     job: ShardJob
     position: int
-    finished: FinishedShard | None = None
+    finished: tuple[FinishedShard, ...] = ()
 
 
 _Report = Step | BaseException | None
@@ -65,6 +73,7 @@ class _Slot:
     worker: str
     inherit: tuple[int, ...]
     silence_s: float
+    claim: Claim
     jobs: "queue.SimpleQueue[ShardJob]"
     reports: "queue.Queue[_Report]"
     closing: threading.Event
@@ -75,7 +84,9 @@ class _Slot:
         """Work until there are no jobs left or the pool closes."""
         try:
             while not self.closing.is_set():
-                self._finish(self.jobs.get_nowait())
+                job = self.jobs.get_nowait()
+                if self.claim(job):
+                    self._finish(job)
         except queue.Empty:
             self.reports.put(None)
         except BaseException as error:
@@ -120,7 +131,7 @@ class _Slot:
                 if "error" in report:
                     raise child.error(report)
                 if "done" in report:
-                    done = from_plain(FinishedShard, report["done"])
+                    done = tuple(from_plain(FinishedShard, one) for one in report["done"])
                     self.reports.put(Step(job, len(job.pictures), done))
                     return True, position
                 position = min(report["at"], len(job.pictures) - 1)
@@ -143,6 +154,7 @@ def build_shards(
     *,
     inherit: tuple[int, ...] = (),
     worker: str = WORKER,
+    claim: Claim = claim_all,
     silence_s: float = SILENCE_S,
 ) -> Generator[Step, None, None]:
     """Build shards in processes of the module `worker` and yield their reports as they come.
@@ -157,7 +169,7 @@ def build_shards(
     reports: queue.Queue[_Report] = queue.Queue()
     closing = threading.Event()
     slots = [
-        _Slot(setup, worker, inherit, silence_s, waiting, reports, closing)
+        _Slot(setup, worker, inherit, silence_s, claim, waiting, reports, closing)
         for _ in range(min(setup.workers, len(jobs)))
     ]
     threads = [threading.Thread(target=slot.serve, daemon=True) for slot in slots]
@@ -200,7 +212,7 @@ class Meter:
         before = self._positions.get(job.id, 0)
         self._bytes += sum(max(0, one.bytes) for one in job.pictures[before : step.position])
         self._positions[job.id] = step.position
-        self._left_out += len(step.finished.left_out) if step.finished else 0
+        self._left_out += len(step.finished[0].left_out) if step.finished else 0
         worked = sum(self._positions.values())
         now_s = time.monotonic()
         # From the first report on: what an earlier run had done does not count as speed.

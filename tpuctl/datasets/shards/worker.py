@@ -5,10 +5,11 @@ It ends when its parent does, so it cannot outlive the run that started it, not 
 
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.datasets.plan import ShardJob
+from tpuctl.datasets.plan import ShardJob, SiblingShard
 from tpuctl.datasets.shards.pool import AT_WORK
 from tpuctl.errors import TpuctlError
 from tpuctl.usercode.child import Channel
@@ -24,7 +25,7 @@ def main() -> None:
 
     from tpuctl.datasets.images import _shrink
     from tpuctl.datasets.images.memory import Admission
-    from tpuctl.datasets.shards._builder import Recipe, ShardBuilder
+    from tpuctl.datasets.shards._builder import Recipe, ShardBuilder, build_together
     from tpuctl.datasets.shards.originals import open_originals
     from tpuctl.datasets.shards.work import Work
 
@@ -32,16 +33,24 @@ def main() -> None:
     limits = {name: setup[name] for name in ("budget_bytes", "image_bytes", "workers")}
     admit = Admission(Path(setup["work"]), **limits)
     originals = open_originals(setup["source"], most_bytes=setup["image_bytes"] // 2)
-    work, recipe = Work(Path(setup["work"])), from_plain(Recipe, setup["options"])
 
     def tell(index: int) -> None:
         channel.send(phase=AT_WORK, at=index)
 
     for document in requests:
-        builder = ShardBuilder(ShardJob.from_json(document), work=work, recipe=recipe)
+        job = ShardJob.from_json(document)
+        lead = SiblingShard(job.id, setup["work"], setup["options"])
+        builders = [
+            ShardBuilder(
+                replace(job, id=each.id),
+                work=Work(Path(each.work)),
+                recipe=from_plain(Recipe, each.options),
+            )
+            for each in (lead, *job.siblings)
+        ]
         crashed = {int(index): detail for index, detail in document["crashed"].items()}
         try:
-            done = builder.build(originals, admit, crashed, tell)
+            done = build_together(builders, originals, admit, crashed, tell)
         except TpuctlError as error:
             channel.send(error=error.code, message=str(error), hint=error.hint)
         else:
