@@ -142,7 +142,7 @@ def probe_cloud_tpu(given: ProbeInput) -> Platform | None:
     because = marks or ("TPU chips, but nothing names the platform",)
     if container := in_container(given.machine):
         return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))
-    several = given.topology.hosts > 1
+    several = max(given.topology.hosts, given.topology.slice_hosts) > 1
     name = "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
     return Platform(name, because, sure=bool(marks))
 
