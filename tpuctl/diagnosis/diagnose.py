@@ -83,8 +83,8 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
 }
 _SEVERITIES = ("blocking", "warning", "note")
 _REPORTED_PACKAGES = (
-    *TENSORFLOW_DISTS, *LIBTPU_DISTS, "jax", "jaxlib", "torch", "torch-xla", "torch-tpu", "keras", "tf-keras",
-    "flax", "protobuf", "numpy", "tpu-info", "accelerate", "lightning",
+    *TENSORFLOW_DISTS, *LIBTPU_DISTS, "jax", "jaxlib", "torch", "torch-xla", "torch-tpu", "keras",
+    "tf-keras", "flax", "protobuf", "numpy", "tpu-info", "accelerate", "lightning",
 )  # fmt: skip
 
 
