@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO, Any
 
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
+from tpuctl.errors import CompilerError, InvalidInputError, NotFoundError, TargetError, TpuctlError
 from tpuctl.start_python import child_environment, python_command
 from tpuctl.units import format_bytes
 from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
@@ -102,7 +102,9 @@ def where_python_is() -> str | None:
 SILENCE_LIMIT_S = 60.0
 TICK_S = 0.5
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-ERRORS = {kind.code: kind for kind in (InvalidInputError, NotFoundError, TargetError)}
+ERRORS = {
+    kind.code: kind for kind in (CompilerError, InvalidInputError, NotFoundError, TargetError)
+}
 
 
 class Child:
