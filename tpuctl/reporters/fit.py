@@ -149,12 +149,10 @@ def _comparison(result: Comparison) -> RenderableType:
         )
     for one in result.rejected:
         table.add_row(one.accelerator_type, "-", layout.text("no", "bold red"), *["-"] * 5)
-    why = [
-        layout.indent(layout.text(one.reason), layout.text(f"→ {one.hint}", "cyan"))
-        if one.hint
-        else layout.text(one.reason)
-        for one in result.rejected
-    ]
+    why: list[RenderableType] = []
+    for one in result.rejected:
+        hint = [layout.text(f"→ {one.hint}", "cyan")] if one.hint else []
+        why += [layout.indent(layout.text(one.reason), *hint), ""]
     prices = "$ per million examples, on demand, in the cheapest zone of each type."
     title = layout.text(result.types[0].target, "bold")
     return layout.stack(title, "", table, "", *why, layout.text(prices, "dim"))

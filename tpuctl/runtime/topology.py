@@ -67,15 +67,17 @@ def tensorflow_tasks(machine: Machine) -> tuple[int, int | None]:
     try:
         document = json.loads(variable(machine, "TF_CONFIG") or "{}")
         # The chief trains too; parameter servers and evaluators do not.
-        jobs = [(job, len(document["cluster"].get(job, []))) for job in _TRAINING_JOBS]
+        counts = {job: len(document["cluster"].get(job, [])) for job in _TRAINING_JOBS}
         task = document.get("task") or {}
         kind, index = task.get("type"), parse_count(str(task.get("index")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 1, None
-    names = [job for job, _ in jobs]
-    before = sum(count for _, count in jobs[: names.index(kind)]) if kind in names else None
-    number = None if before is None or index is None else before + index
-    return max(1, sum(count for _, count in jobs)), number
+    total, number = 0, None
+    for job, count in counts.items():
+        if job == kind:
+            number = total + index if index is not None and index < count else None
+        total += count
+    return max(1, total), number
 
 
 def _largest(found: Iterable[tuple[int, int | None, str]]) -> Topology:
