@@ -324,13 +324,30 @@ def test_the_extra_installs_only_tested_releases() -> None:
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     lines = re.search(r"^aot = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     assert lines
-    allowed = {r.name: r.specifier for r in map(Requirement, re.findall(r'"(.*)"', lines[1]))}
+    requirements = [Requirement(line) for line in re.findall(r'"(.*)"', lines[1])]
     tested = load_facts("tested.json")["adapter"]
-    for one in tested:
-        assert one["jax"] in allowed["jax"]
-        assert one["jax"] in allowed["jaxlib"]
-        assert set(one["libtpu"]) <= {v for v in one["libtpu"] if v in allowed["libtpu"]}
-    for release in ("0.9.2", "0.10.1", "0.12.1", "0.13.0"):
-        assert release not in allowed["jax"]
-    assert "0.0.53" not in allowed["libtpu"]
-    assert "0.0.41" not in allowed["libtpu"]
+    for python in ("3.11", "3.12", "3.13"):
+        here = [
+            r for r in requirements if r.marker and r.marker.evaluate({"python_version": python})
+        ]
+        allowed = {r.name: r.specifier for r in here}
+        able = [one for one in tested if one["python"] <= [int(n) for n in python.split(".")]]
+        # pip takes the newest of each that is allowed.
+        newest = able[-1]
+        assert newest["jax"] in allowed["jax"]
+        assert newest["jax"] in allowed["jaxlib"]
+        assert newest["libtpu"][1] in allowed["libtpu"]
+        assert newest["libtpu"][1] + ".1" not in allowed["libtpu"]
+        for other in (
+            "0.9.2",
+            "0.10.1",
+            "0.12.1",
+            "0.13.0",
+            *(["0.11.0"] if python == "3.11" else []),
+        ):
+            assert other not in allowed["jax"]
+            assert other not in allowed["jaxlib"]
+        assert "0.0.41" not in allowed["libtpu"]
+    assert not [
+        r for r in requirements if r.marker and r.marker.evaluate({"python_version": "3.10"})
+    ]
