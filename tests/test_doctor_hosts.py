@@ -120,6 +120,12 @@ WITHOUT_A_TPU: dict[str, tuple[dict[str, str], int, int | None]] = {
         {"TF_CONFIG": json.dumps({"cluster": {"chief": ["a"]}, "task": CHIEF})}, 1, None
     ),
     "torchrun": ({"GROUP_WORLD_SIZE": "4", "GROUP_RANK": "3"}, 4, 3),
+    "a script for torchrun": ({"NNODES": "2", "NODE_RANK": "1"}, 2, 1),
+    "an elastic range of nodes": ({"NNODES": "1:4"}, 1, None),
+    "numbered JAX processes": (
+        {"JAX_COORDINATOR_ADDRESS": "h0:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "2"},
+        4, 2,
+    ),
     "Open MPI": ({"OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 3, None),
     "SageMaker": ({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-2"}, 2, 1),
     "nonsense": ({"SLURM_STEP_NUM_NODES": "two", "SM_HOSTS": "[", "OMPI_COMM_WORLD_SIZE": "-4",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tpuctl.compile.models import Comparison, Fit, Range, Suggestion
 
-MOST_KERNELS = 8
-
 
 def render_fit(result: Fit | Comparison) -> RenderableType:
     """Show one type, or several side by side."""
@@ -70,12 +68,12 @@ def _rows(fit: Fit) -> Iterator[tuple[str, str]]:
     )
     traffic = format_bytes(fit.hbm_bytes_per_step)
     yield "work", f"{_flop(fit.flops_per_step)} and {traffic} of memory traffic per step"
-    for kernel in fit.pallas_kernels[:MOST_KERNELS]:
+    for kernel in fit.pallas_kernels:
         needed, limit = kernel.vmem_needed_bytes, kernel.vmem_limit_bytes or fit.vmem_bytes
+        sizes = f"needs {format_bytes(needed)} and may use {format_bytes(limit)}"
         yield (
             "Pallas VMEM",
-            f"{kernel.name} needs {format_bytes(needed)} and may use {format_bytes(limit)} of the "
-            f"{format_bytes(fit.vmem_bytes)} of a core",
+            f"{kernel.name} {sizes} of the {format_bytes(fit.vmem_bytes)} of a core",
         )
     if fit.mxu_padding_waste_fraction is not None:
         waste = format_fraction(fit.mxu_padding_waste_fraction)

@@ -16,8 +16,11 @@ _LISTS = (
     "TORCH_TPU_SLICEBUILDER_ADDRESSES", "TPU_PROCESS_ADDRESSES_PATH", "TPU_PROCESS_ADDRESSES",
     "TPU_WORKER_HOSTNAMES",
 )  # fmt: skip
-# The number of nodes and of this node, as Slurm's srun and torchrun set them.
-_NODE_COUNTS = (("SLURM_STEP_NUM_NODES", "SLURM_NODEID"), ("GROUP_WORLD_SIZE", "GROUP_RANK"))
+# How many nodes there are and which this is: by Slurm's srun, torchrun, and scripts for either.
+_NODE_COUNTS = (
+    ("SLURM_STEP_NUM_NODES", "SLURM_NODEID"), ("GROUP_WORLD_SIZE", "GROUP_RANK"),
+    ("NNODES", "NODE_RANK"), ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Topology:
 def find_topology(machine: Machine, chips: Chips) -> Topology:
     """Count the hosts as JAX does: what a launcher or the environment lists, then the metadata."""
     known = _hosts_by_metadata(machine) or _hosts_by_type(machine, chips) or (1, None)
-    hosts, because = _one_process(machine) or _hosts_by_environment(machine) or known
+    hosts, because = _hosts_by_environment(machine) or known
     if hosts == known[0] == 1:
         because = known[1]
     worker, slices = _worker(machine), _number_of_slices(machine, "NUM_SLICES") or 1
@@ -130,16 +133,10 @@ def product(bounds: str) -> int | None:
     return math.prod(known) if known and len(known) == len(numbers) else None
 
 
-def _one_process(machine: Machine) -> tuple[int, str] | None:
-    """Recognize a process that was told to use its own chips only."""
-    bounds = variable(machine, "TPU_PROCESS_BOUNDS")
-    if product(bounds) == 1:
-        return 1, f"TPU_PROCESS_BOUNDS={bounds}: one process, alone with its chips"
-    return None
-
-
 def _hosts_by_environment(machine: Machine) -> tuple[int, str | None] | None:
     """Count the processes that GKE or the user lists; libtpu and JAX read these variables first."""
+    if product(bounds := variable(machine, "TPU_PROCESS_BOUNDS")) == 1:
+        return 1, f"TPU_PROCESS_BOUNDS={bounds}: one process, alone with its chips"
     path = variable(machine, "TPU_PROCESS_ADDRESSES_PATH")
     named = {name: variable(machine, name) for name in _LISTS}
     named["TPU_PROCESS_ADDRESSES_PATH"] = (machine.read(path) or "") if path else ""
