@@ -11,7 +11,6 @@ from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.hardware.types import FLAT_GENERATIONS, AcceleratorType, describe
-from tpuctl.runtime.versions import parse
 from tpuctl.units import GIB, MIB
 
 
@@ -92,8 +91,10 @@ def known_generations(libtpu: str) -> tuple[str, ...]:
 
 
 def _within(version: str, bounds: list[str]) -> bool:
-    oldest, newest = map(parse, bounds)
-    return oldest <= parse(version) <= newest
+    from packaging.version import Version
+
+    oldest, newest = map(Version, bounds)
+    return oldest <= Version(version) <= newest
 
 
 @functools.cache
