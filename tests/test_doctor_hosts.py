@@ -158,3 +158,23 @@ def test_a_recording_keeps_the_number_of_hosts_and_hides_their_names() -> None:
     assert document["env"]["TPU_PROCESS_ADDRESSES"] == "host-0:1,host-0:2,host-1:1"
     assert document["metadata"][f"{ATTRIBUTES}worker-network-endpoints"] == "worker-0,worker-1"
     assert place(diagnosed(document)) == before == (3, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("secret-a:1,secret-b:1", "host-0:1,host-1:1"), ("root:secret:1\nuser:secret:2\n", ""),
+     ("a secret sentence", "")],
+)  # fmt: skip
+def test_a_file_of_addresses_is_recorded_only_if_it_is_one(text: str, kept: str) -> None:
+    document = {
+        "env": {"TPU_PROCESS_ADDRESSES_PATH": "/etc/peers"},
+        "files": {"/etc/peers": text},
+        "pci": chips(4, "0x006f"),
+    }
+    recorder = Recorder(RecordedMachine(document))
+    before = diagnose(recorder.machine)
+    recorded = recorder.document()
+    if kept:
+        assert diagnosed(recorded).hosts == before.hosts == 2
+    assert "secret" not in json.dumps(recorded)
+    assert recorded["files"]["/etc/peers"] == kept

@@ -26,7 +26,9 @@ _PUBLIC = re.compile(
     r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
 )
 # The only requirements that any check reads.
-_CHECKED_REQUIREMENT = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
+_CHECKED_REQUIREMENT = re.compile(
+    r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf|torch)\b", re.IGNORECASE
+)
 
 
 class Scrubber:
@@ -36,6 +38,7 @@ class Scrubber:
     """
 
     def __init__(self, env: Mapping[str, str], files: Mapping[str, str | None]) -> None:
+        self._addresses = env.get("TPU_PROCESS_ADDRESSES_PATH", "").strip()
         users = [env.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")]
         home = env.get("HOME", "").rstrip("/").rsplit("/", 1)[-1]
         hosts = [env.get("HOSTNAME", "")]
@@ -77,9 +80,10 @@ class Scrubber:
         """Scrub a file's text."""
         if path in ("/etc/hostname", "/proc/sys/kernel/hostname"):
             return _host_list(text.strip()) + "\n"
-        if path.endswith("tpu-env"):
-            return self._tpu_env(text)
-        return self.text(text)
+        if path == self._addresses:
+            # Any file can be named there; one that is not a list of hosts is not recorded.
+            return "" if re.search(r"\s", text.strip()) else _host_list(text.strip())
+        return self._tpu_env(text) if path.endswith("tpu-env") else self.text(text)
 
     def metadata(self, path: str, text: str) -> str:
         """Scrub a value of the metadata server."""
