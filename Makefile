@@ -3,13 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VENV_XLA := .venv-xla
+VENV_AOT := .venv-aot-newest
+PYTHON_NEWEST ?= python3.12
 READY_XLA := $(VENV_XLA)/.ready
 
 # The tests start tpuctl hundreds of times: an environment that forbids Python to keep what it
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest lint smoke bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -40,6 +42,11 @@ $(READY_XLA): pyproject.toml constraints.txt constraints-xla.txt
 	$(PYTHON) -m venv $(VENV_XLA)
 	$(VENV_XLA)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-xla.txt -e '.[images]' torch torch_xla scikit-learn hypothesis jsonschema pytest pytest-timeout
 	touch $(READY_XLA)
+
+test-aot-newest:  ## fit with the newest compiler that the extra aot allows, on Python 3.12 or newer (2 GB).
+	$(PYTHON_NEWEST) -m venv $(VENV_AOT)
+	$(VENV_AOT)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[aot]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'jsonschema>=4.20'
+	$(VENV_AOT)/bin/python -m pytest -m aot tests/test_fit_compile.py tests/test_fit_failures.py
 
 test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants older libraries.
 	$(PYTHON) -m venv $(VENV)-beam
@@ -79,4 +86,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf $(VENV) $(VENV_XLA) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) build dist .mypy_cache .pytest_cache .ruff_cache

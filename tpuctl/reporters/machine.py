@@ -83,15 +83,23 @@ def _hardware_line(diagnosis: Diagnosis) -> str:
     if diagnosis.accelerator == "tpu":
         name = f"TPU {diagnosis.generation or 'v2 or v3'}"
         line = f"{name}: {diagnosis.chips} chips, {diagnosis.devices} devices"
-        if diagnosis.hosts > 1:
-            line += f" here; worker {diagnosis.worker} of {diagnosis.hosts} hosts"
+        line += f" here{_place(diagnosis)}" if diagnosis.hosts > 1 else ""
         return line + ("" if diagnosis.usable else "; this process cannot open them")
     if diagnosis.accelerator == "tpu-remote":
         return f"TPU {diagnosis.generation or ''} on another machine".replace("  ", " ")
     if diagnosis.accelerator == "gpu":
         names = ", ".join(diagnosis.gpu_names) or "name unknown"
-        return f"{diagnosis.gpus} GPU ({names})"
-    return "none"
+        return f"{diagnosis.gpus} GPU ({names}){_place(diagnosis)}"
+    return f"none{_place(diagnosis)}"
+
+
+def _place(diagnosis: Diagnosis) -> str:
+    """Say which of several hosts this is, and in how many slices they are."""
+    if diagnosis.hosts == 1:
+        return ""
+    number = "one" if diagnosis.worker is None else f"worker {diagnosis.worker}"
+    slices = f" in {diagnosis.slices} slices" if diagnosis.slices > 1 else ""
+    return f"; {number} of {diagnosis.hosts} hosts{slices}"
 
 
 def _state_line(diagnosis: Diagnosis) -> str:

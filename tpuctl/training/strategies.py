@@ -126,7 +126,7 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
         )
     if framework == "torch":
         raise InvalidInputError(
-            "PyTorch has no strategy scope: torch_xla starts processes instead.",
+            "PyTorch has no strategy scope: torch_xla and TorchTPU start processes instead.",
             hint="tpuctl doctor shows the code for it.",
         )
     wanted = _framework(here, name) if framework == "auto" else framework

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import IO, Any
 
 from tpuctl.errors import (
+    CompilerError,
     InvalidInputError,
     NotFoundError,
     NotLoggedInError,
@@ -116,6 +117,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFOR
 ERRORS: dict[str, type[TpuctlError]] = {
     kind.code: kind
     for kind in (
+        CompilerError,
         InvalidInputError,
         NotFoundError,
         NotLoggedInError,
