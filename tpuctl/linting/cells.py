@@ -12,7 +12,7 @@ from textwrap import dedent, indent
 from typing import Any
 
 _MAGIC = re.compile(r"\s*(?:[%!]|\?\??\s*\w)")
-_ASSIGNED = re.compile(r"(\s*[\w., \[\]\"']+=\s*)([!%](?!=).*)", re.DOTALL)
+_ASSIGNED = re.compile(r"([\w.,\s\[\]\"']+=\s*)([!%](?!=).*)", re.DOTALL)
 _HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*$")
 _OLD_CELL_MAGIC = re.compile(r"%(\w+)")  # of Datalab, where one % was enough
 # Cell magics whose body is Python, run in the same namespace.

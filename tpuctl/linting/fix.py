@@ -45,7 +45,7 @@ def fix(documents: Sequence[Document], target: Target, wanted: Selection) -> Fix
     first = _found(now, target, wanted)
     left = first
     for _ in range(_ROUNDS):
-        if not any(placed.hit.edits for placed in left):
+        if not any(placed.hit.edits or placed.hit.group for placed in left):
             break
         try:
             changed = _applied(now, left)
@@ -73,8 +73,9 @@ def _read(document: Document, raw: str) -> list[Document]:
 def _applied(documents: Sequence[Document], found: Sequence[Placed]) -> str:
     """Return the file's text with the edits of all findings."""
     edits: dict[tuple[ast.AST, str], Edit] = {}
-    for placed in found:
-        for edit in placed.hit.edits:
+    groups = {id(placed.hit.group): placed.hit.group for placed in found}
+    for group in (*(placed.hit.edits for placed in found), *groups.values()):
+        for edit in group:
             edits.setdefault((edit.node, edit.kind), edit)
     if not documents[0].is_notebook:
         return _changed(documents[0].raw, documents[0].text, list(edits.values()), 1)

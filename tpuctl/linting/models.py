@@ -79,7 +79,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Hit:
-    """What a check found, before it is placed in a file."""
+    """What a check found, before it is placed in a file; `group` is made whole, or not at all."""
 
     code: str
     node: ast.AST | tuple[int, int]
@@ -87,6 +87,7 @@ class Hit:
     severity: Severity | None = None
     fix: str | None = None
     edits: tuple[Edit, ...] = ()
+    group: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
 from tpuctl.linting.checks.gone import lookup, only_in_tf_keras
 from tpuctl.linting.checks.gone_hosted import RESOLVERS, STRATEGIES
 from tpuctl.linting.models import Edit, Hit
-from tpuctl.linting.program import Program, argument
-from tpuctl.linting.scope import canonical
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument, canonical
 
 BACKEND = 'os.environ["KERAS_BACKEND"] = "jax"  # before the first import of keras'
 _DEVICES = "keras.distribution.list_devices()"
@@ -55,7 +55,7 @@ def port(program: Program, hits: list[Hit]) -> list[Hit]:
     if not group:
         return hits
     return [
-        replace(hit, edits=(*hit.edits, *group))
+        replace(hit, group=group)
         if hit.code in _PORTED and isinstance(hit.node, ast.AST) and work.covers(hit.node)
         else hit
         for hit in hits
@@ -163,7 +163,7 @@ class _Port:
     def _models(self) -> None:
         """Keep the model of keras_to_tpu_model, and drop assertions that there is a TPU."""
         program = self._program
-        for assertion in (n for n in program.statements if isinstance(n, ast.Assert)):
+        for assertion in program.nodes[ast.Assert]:
             if "COLAB_TPU_ADDR" in ast.dump(assertion.test):
                 self._add(assertion, "statement", f"print({_DEVICES})")
         for call in program.calls_of(_TO_TPU):
@@ -238,14 +238,9 @@ class _Port:
 
     def _open_uses(self) -> Iterator[ast.Name]:
         """Yield the uses of the old set-up that no edit covers yet."""
-        for node in self._program.references:
-            root: ast.expr = node
-            while isinstance(root, ast.Attribute):
-                root = root.value
-            if isinstance(root, ast.Name) and root.id in self._tainted and not self.covers(root):
-                yield root
-        for name in self._program.names_in_chains:
-            if name.id in self._tainted and not self.covers(name):
+        for name in self._program.nodes[ast.Name]:
+            is_use = isinstance(name.ctx, ast.Load) and name.id in self._tainted
+            if is_use and not self.covers(name):
                 yield name
 
     def _names(self) -> None:
@@ -263,13 +258,16 @@ class _Port:
 
     def _imports(self) -> None:
         """Import from keras, and drop the imports that nothing uses any more."""
-        for node in self._program.statements:
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                self._import_from(node)
-            elif isinstance(node, ast.Import):
-                self._import(node)
+        names = self._program.nodes[ast.Name]
+        uses = (name for name in names if isinstance(name.ctx, ast.Load))
+        used = {name.id for name in uses if not self.covers(name)}
+        for node in self._program.nodes[ast.ImportFrom]:
+            if not node.level:
+                self._import_from(node, used)
+        for node in self._program.nodes[ast.Import]:
+            self._import(node, used)
 
-    def _import_from(self, node: ast.ImportFrom) -> None:
+    def _import_from(self, node: ast.ImportFrom, used: set[str]) -> None:
         module = canonical(f"{node.module}.")[:-1]
         names = [f"{module}.{alias.name}" for alias in node.names]
         if module == "tf" and [alias.name for alias in node.names] == ["keras"]:
@@ -278,17 +276,19 @@ class _Port:
         elif module.startswith("tf.keras") and all(map(_keras_name, names)):
             listed = ", ".join(_as_written(alias) for alias in node.names)
             self._add(node, "statement", f"from {module[3:]} import {listed}")
-        elif module.startswith(("tf.contrib", "tf.python")) and not self._is_used(node.names):
+        elif module.startswith(("tf.contrib", "tf.python")) and not used & set(
+            map(_bound_name, node.names)
+        ):
             self._add(node, "remove")
 
-    def _import(self, node: ast.Import) -> None:
+    def _import(self, node: ast.Import, used: set[str]) -> None:
         left, changed = [], False
         for alias in node.names:
             path = canonical(f"{alias.name}.")[:-1]
             written = _as_written(alias)
             if path.startswith("tf.keras") and alias.asname and _keras_name(path):
                 written = f"{path[3:]} as {alias.asname}"
-            elif path in ("tf", "tf.compat.v1") and not self._is_used([alias]):
+            elif path in ("tf", "tf.compat.v1") and _bound_name(alias) not in used:
                 written = ""
             changed |= written != _as_written(alias)
             left += [written] if written else []
@@ -297,12 +297,9 @@ class _Port:
         elif changed:
             self._add(node, "remove")
 
-    def _is_used(self, names: Iterable[ast.alias]) -> bool:
-        """Whether a use of an imported name is left after the edits."""
-        bound = {alias.asname or alias.name.partition(".")[0] for alias in names}
-        return any(
-            name.id in bound and not self.covers(name) for name in self._program.names_in_chains
-        )
+
+def _bound_name(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def _method(node: ast.AST) -> str:

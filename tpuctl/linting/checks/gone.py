@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tpuctl.linting.models import DATA, Edit, Hit, Severity
-from tpuctl.linting.program import Program, argument
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument
 
 _PREFIXES = {
     "tf.contrib": ("T101", "TensorFlow 2"),
@@ -27,7 +28,6 @@ _OLD_STRATEGY = "tf.distribute.experimental.TPUStrategy"
 # Names of modules that are written often enough to have a usual short one.
 _SHORT_NAMES = {"torch_xla.runtime": "xr", "torch_xla.distributed.spmd": "xs"}
 _SPAWNERS = ("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
-_EXPECTED = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"}
 
 
 @dataclass(frozen=True)
@@ -112,34 +112,13 @@ def _hit(
     else:
         message = f"{shown} is gone from {gone.library}."
     severity: Severity | None = "warning" if gone.still_works else None
-    if is_guarded(program, node):
+    if program.is_guarded(node):
         severity, edit = "maybe", None
     return Hit(gone.code, node, message, severity, edits=(edit,) if edit else ())
 
 
 def _as_shown(shown: str, new: str) -> str:
     return f"tf.{new}" if shown.startswith("tf.keras") and new.startswith("keras") else new
-
-
-def is_guarded(program: Program, node: ast.AST) -> bool:
-    """Whether the program expects that a name may be missing: try, or a look at the version."""
-    inside = node
-    for outer in program.ancestors(node):
-        if isinstance(outer, ast.Try) and inside in outer.body:
-            for handler in outer.handlers:
-                names = (
-                    {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)}
-                    if (handler.type)
-                    else _EXPECTED
-                )
-                if names & _EXPECTED:
-                    return True
-        if isinstance(outer, (ast.If, ast.IfExp)) and inside is not outer.test:
-            asked = ast.dump(outer.test)
-            if "ersion" in asked or "hasattr" in asked or "VERSION" in asked:
-                return True
-        inside = outer
-    return False
 
 
 def _rename(program: Program, node: ast.expr, old: str, gone: Gone) -> Edit | None:
@@ -229,8 +208,7 @@ def dropped_array_attributes(program: Program) -> Iterator[Hit]:
 
 def _asked(program: Program, node: ast.AST) -> bool:
     return (
-        is_guarded(program, node)
-        or program.path(node if isinstance(node, ast.expr) else None) != ""
+        program.is_guarded(node) or program.path(node if isinstance(node, ast.expr) else None) != ""
     )
 
 

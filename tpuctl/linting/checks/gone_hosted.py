@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from tpuctl.linting.cells import Command
 from tpuctl.linting.models import Edit, Hit, as_dict
-from tpuctl.linting.program import Program, argument
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument
 from tpuctl.linting.targets import UNKNOWN
 
 RESOLVERS = (
@@ -26,7 +27,6 @@ _RETIRED = {"V28": "Colab v2-8", "tpu1vmV38": "Kaggle v3-8", "tpuV38": "Kaggle v
 _OLD_PACKAGES = re.compile(
     r"(?<![\w/.-])(?:tensorflow|tf-nightly|tensorflow-tpu|tensorflow-gpu)==(?:1\.|2\.(?:\d|1[0-5])(?:\.|\b))"
     r"|pytorch-xla-env-setup|cloud-tpu-client|torch_xla-1\.|torch_xla==1\."
-    r"|VERSION\s*=\s*[\"']?(?:20\d{6}|nightly)\b.*xla"
 )
 _OLD_NODES = re.compile(
     r"\bctpu\s+(?:up|status|pause|delete)|gcloud\s+(?:(?:alpha|beta)\s+)?compute\s+tpus\s+"

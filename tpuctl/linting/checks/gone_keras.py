@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from tpuctl.linting.models import Edit, Hit
-from tpuctl.linting.program import Program, argument
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument
 
 _METHODS = {
     "fit_generator": "fit",
@@ -27,7 +28,7 @@ def uses_keras(program: Program) -> bool:
     """Whether a program imports Keras, alone or with TensorFlow, and not Keras 2."""
     paths = [path for _, path in (*program.imports, *program.paths)]
     legacy = any(path == "tf_keras" or path.startswith("tf_keras.") for path in paths)
-    legacy = legacy or "TF_USE_LEGACY_KERAS" in program.document.raw
+    legacy = legacy or "TF_USE_LEGACY_KERAS" in program.document.text
     return not legacy and any(
         path == "keras" or path.startswith(("keras.", "tf.keras")) for path in paths
     )

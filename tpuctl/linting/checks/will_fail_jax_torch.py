@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tpuctl.linting.models import Edit, Hit, Severity
-from tpuctl.linting.program import Program, argument, has_keyword
+from tpuctl.linting.models import Edit, Hit
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument, has_keyword
 from tpuctl.linting.targets import UNKNOWN
 
 _DATA_DEPENDENT = ("nonzero", "flatnonzero", "argwhere", "unique", "extract", "where")
@@ -41,9 +42,16 @@ def data_dependent_shapes(program: Program) -> Iterator[Hit]:
         parent = program.parents.get(node)
         if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Compare):
             loaded = isinstance(parent.ctx, ast.Load) and parent.value is node
-            if loaded and program.is_compiled(parent) and ast.dump(node) in ast.dump(parent.slice):
+            if loaded and _masks(parent) and program.is_compiled(parent):
                 message = "A boolean mask in a compiled function: its shape depends on the data."
                 yield Hit("T309", parent, message)
+
+
+def _masks(node: ast.Subscript) -> bool:
+    """Whether a value is compared with something to choose from it."""
+    of = ast.unparse(node.value)
+    parts = (n for n in ast.walk(node.slice) if isinstance(n, (ast.Name, ast.Attribute)))
+    return any(ast.unparse(part) == of for part in parts)
 
 
 def double_precision_in_jax(program: Program) -> Iterator[Hit]:
@@ -78,10 +86,10 @@ def double_precision_in_torch(program: Program) -> Iterator[Hit]:
     message = "float64 on a TPU is emulated and slow."
     for node, path in program.paths:
         if path in ("torch.float64", "torch.double") and _is_given(program, node):
-            yield Hit("T310", node, message, _sureness(program))
+            yield Hit("T310", node, message, program.torch_xla_sureness)
     for call in program.methods("double"):
         if not call.args:
-            yield Hit("T310", call, message, _sureness(program))
+            yield Hit("T310", call, message, program.torch_xla_sureness)
 
 
 def _silently(node: ast.AST, name: str) -> Hit:
@@ -190,15 +198,6 @@ def _starts_afresh(program: Program) -> bool:
     )
 
 
-def _sureness(program: Program) -> Severity:
-    """Say how sure it is that a program runs on PyTorch/XLA, which it may import if it is there."""
-    for alias, path in program.imports:
-        statement = program.statement(alias)
-        if path.partition(".")[0] == "torch_xla" and statement in program.tree.body:
-            return "warning"
-    return "maybe"
-
-
 def _is_given(program: Program, node: ast.AST) -> bool:
     """Whether a value is an argument, and not only compared or listed."""
     return isinstance(program.parents.get(node), (ast.Call, ast.keyword))
@@ -208,7 +207,7 @@ def half_precision(program: Program) -> Iterator[Hit]:
     """Find float16 in PyTorch/XLA programs."""
     if "torch_xla" not in program.modules:
         return
-    severity = _sureness(program)
+    severity = program.torch_xla_sureness
     for node, path in program.paths:
         if path in ("torch.float16", "torch.half") and _is_given(program, node):
             edit = (
