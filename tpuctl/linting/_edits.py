@@ -38,7 +38,7 @@ def apply(source: str, edits: Sequence[Edit], *, first_line: int = 1) -> str:
 
 def add_lines(source: str, new: Sequence[str], at: int) -> str:
     """Insert lines before line `at`, unless the same statement is above it already."""
-    lines = source.splitlines(keepends=True)
+    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     before = {line.strip() for line in lines[: at - 1]}
     wanted = [f"{line}{end}" for line in new if line.strip() not in before]

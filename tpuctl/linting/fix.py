@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -192,11 +193,11 @@ def describe_change(document: Document, fixed: Fixed) -> Change:
 
 
 def _diff(old: str, new: str, name: str) -> str:
+    # Not splitlines(): a form feed and the like are within a line, as patch and Python read it.
     lines = difflib.unified_diff(
-        old.splitlines(),
-        new.splitlines(),
+        *(re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new)),
         f"a/{name.lstrip('/')}",
         f"b/{name.lstrip('/')}",
-        lineterm="",
     )
-    return "".join(f"{line}\n" for line in lines)
+    none = "\n\\ No newline at end of file\n"
+    return "".join(line if line.endswith("\n") else f"{line}{none}" for line in lines)

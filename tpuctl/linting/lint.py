@@ -39,7 +39,7 @@ CHECKS = (
     *will_crawl_input.CHECKS,
     *will_crawl_steps.CHECKS,
 )
-_IGNORED = re.compile(r"#\s*tpuctl:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
+_IGNORED = re.compile(r"#\s*tpuctl:\s*ignore(?:\[([\w\s,]+)\]|(?![\w\[]))", re.IGNORECASE)
 _CODE = re.compile(r"\{(keras|jax|torch|tensorflow)\}")
 
 

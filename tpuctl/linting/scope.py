@@ -37,9 +37,9 @@ _CANONICAL = (
     ("tensorflow.", "tf."),
 )
 _DEEPEST_ALIAS = 8
-# Python allows 100 levels of indentation. Only long chains of elif, calls or sums are deeper, and
-# to look up from each of their links would take a time that grows with the square.
-_DEEPEST = 300
+# Only long chains of elif, calls or sums are deeper, and to look up from each of their links would
+# take a time that grows with the square.
+_DEEPEST = 100
 
 
 @dataclass

@@ -148,7 +148,7 @@ def _rename(program: Program, node: ast.expr, old: str, gone: Gone) -> Edit | No
 
 def sessions(program: Program) -> Iterator[Hit]:
     """Find what only a graph session understands, besides the names themselves."""
-    if any(path.startswith("tf.compat.v1") for _, path in (*program.paths, *program.imports)):
+    if _uses_compat(program):
         yield from _compatible_sessions(program)
         return
     if "tensorflow" not in _imported(program):
@@ -157,6 +157,15 @@ def sessions(program: Program) -> Iterator[Hit]:
         for keyword in call.keywords:
             if keyword.arg == "feed_dict":
                 yield Hit("T102", keyword, "feed_dict feeds a session, and there are none.")
+
+
+def dropped_iterators(program: Program) -> Iterator[Hit]:
+    """Find methods of data sets that TensorFlow 2 has only under tf.compat.v1."""
+    for call in program.methods("make_one_shot_iterator", "make_initializable_iterator"):
+        if not program.path(call.func) and "tensorflow" in _imported(program):
+            name = ast.unparse(call.func).rpartition(".")[2]
+            message = f"Data sets have no {name}() in TensorFlow 2; loop over them."
+            yield Hit("T103", call, message, "maybe" if _uses_compat(program) else None)
 
 
 def _compatible_sessions(program: Program) -> Iterator[Hit]:
@@ -168,6 +177,10 @@ def _compatible_sessions(program: Program) -> Iterator[Hit]:
         for call in program.calls_of(f"tf.compat.v1.{name}"):
             message = f"tf.compat.v1.{name} is graph mode, which reaches no TPU of today."
             yield Hit("T102", call, message, "warning")
+
+
+def _uses_compat(program: Program) -> bool:
+    return any(path.startswith("tf.compat.v1") for _, path in (*program.paths, *program.imports))
 
 
 def _imported(program: Program) -> set[str]:
@@ -234,6 +247,7 @@ def spawned_processes(program: Program) -> Iterator[Hit]:
 CHECKS = (
     dropped_names,
     sessions,
+    dropped_iterators,
     refused_jax_calls,
     dropped_array_attributes,
     spawned_processes,

@@ -25,7 +25,7 @@ _VARIABLES = ("COLAB_TPU_ADDR", "XRT_TPU_CONFIG")
 # What a notebook's file says about its accelerator.
 _RETIRED = {"V28": "Colab v2-8", "tpu1vmV38": "Kaggle v3-8", "tpuV38": "Kaggle v3-8"}
 _OLD_PACKAGES = re.compile(
-    r"(?<![\w/.-])(?:tensorflow|tf-nightly|tensorflow-tpu|tensorflow-gpu)==(?:1\.|2\.(?:\d|1[0-5])(?:\.|\b))"
+    r"(?<![\w/.-])(?:tensorflow|tf-nightly|tensorflow-tpu|tensorflow-gpu)==(?:1\.|2\.(?:\d|1[0-5])(?!\d))"
     r"|pytorch-xla-env-setup|cloud-tpu-client|torch_xla-1\.|torch_xla==1\."
 )
 _OLD_NODES = re.compile(
@@ -96,6 +96,13 @@ def legacy_nodes(program: Program) -> Iterator[Hit]:
             yield Hit("T113", call, message)
         elif has_place(call) and not program.target.situation.several_hosts:
             message = "A TPU looked up by name, zone and project is a legacy node."
+            yield Hit("T113", call, message, "warning")
+    for call in program.calls_of("googleapiclient.discovery.build"):
+        if [program.constant(given) for given in call.args[:2]] in (
+            ["tpu", "v1"],
+            ["tpu", "v1alpha1"],
+        ):
+            message = "Version 1 of the Cloud TPU API knows legacy nodes only; use v2."
             yield Hit("T113", call, message, "warning")
     for node in program.nodes[ast.Constant]:
         is_address = isinstance(node.value, str) and node.value.startswith("grpc://")

@@ -147,9 +147,10 @@ def float_images(program: Program) -> Iterator[Hit]:
     for call in program.methods("astype"):
         divided = program.parents.get(call)
         kind = call.args[0] if call.args else None
-        if program.constant(kind) == "float32" or program.path(kind) == "numpy.float32":
-            if isinstance(divided, ast.BinOp) and program.constant(divided.right) == 255:
-                yield Hit("T412", call, _FLOATS, "maybe")
+        is_float = program.constant(kind) == "float32" or program.path(kind) == "numpy.float32"
+        scaled = isinstance(divided, ast.BinOp) and program.constant(divided.right) == 255
+        if is_float and scaled:
+            yield Hit("T412", call, _FLOATS, "maybe")
 
 
 def small_files(program: Program) -> Iterator[Hit]:

@@ -66,7 +66,11 @@ def _local(program: Program, node: ast.expr | None, verb: str) -> Iterator[Hit]:
 
 def float16(program: Program) -> Iterator[Hit]:
     """Find float16, which TPUs have no arithmetic for."""
-    for node in program.nodes[ast.Constant] if not program.is_for_gpu else ():
+    constants = program.nodes[ast.Constant]
+    # A program that names both policies chooses by the device.
+    if program.is_for_gpu or any(node.value == "mixed_bfloat16" for node in constants):
+        return
+    for node in constants:
         if node.value == "mixed_float16" and not isinstance(program.parents[node], ast.Expr):
             severity: Severity | None = None if program.aims_at_tpu else "maybe"
             if _sets_policy(program, node):
