@@ -30,9 +30,9 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     "imported": lambda n: "import tensorflow as tf\n" * n + "tf.log(1)\n" * n,
     "defined": lambda n: "import jax\n" + "def f(x):\n  return x\n" * n + "jax.jit(f)\n" * n,
     "in scope": lambda n: TF + numbered(n, f"def f#():\n  f@()\n  f@()\n  {MAKE}  f#()\n"),
-    "elif": lambda n: TF + "if version == 0:\n  tf.log(0)\n" + "elif version:\n  tf.log(1)\n" * n,
+    "elif": lambda n: TF + "if version == 0:\n  tf.log(0)\n" + "elif x:\n  tf.log(1)\n" * n,
     "condition": lambda n: TF + f"if {'version or ' * n} x:\n" + "  tf.log(1)\n" * n,
-    "fetched": lambda n: "import jax\nfor x in d:\n" + "  loss = train_step(x)\n  float(loss)\n" * n,
+    "fetched": lambda n: "import jax\nfor x in d:\n" + "  y = train_step(x)\n  float(y)\n" * n,
     "saved": lambda n: "import jax\nfor x in d:\n" + "  f.save('gs://b/c')\n" * n,
     "targets": lambda n: f"import jax\ng = jax.jit(f)\nfor {numbered(n, 'a@, ')} in d:\n"
     + "  g(x[:a1])\n" * n,
@@ -85,7 +85,7 @@ def calls_made(work: Callable[[], object]) -> int:
 
 def growth(make: Callable[[int], str], work: Callable[[str], object] = lint) -> float:
     """How many times as many calls four times the length takes."""
-    size = 200 if make in DEEP else 50
+    size = 150 if make in DEEP else 30
     short, long = make(size), make(4 * size)
     return calls_made(lambda: work(long)) / calls_made(lambda: work(short))
 

@@ -20,6 +20,7 @@ from tpuctl.linting.targets import Target
 
 # An edit inside another one is found again after it; more rounds than this mean a circle.
 _ROUNDS = 6
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
 # Modules that never import a framework.
 _HARMLESS = {*sys.stdlib_module_names, "numpy", "pandas", "matplotlib", "PIL", "scipy", "six"}
 
@@ -195,7 +196,8 @@ def describe_change(document: Document, fixed: Fixed) -> Change:
 def _diff(old: str, new: str, name: str) -> str:
     # Not splitlines(): a form feed and the like are within a line, as patch and Python read it.
     lines = difflib.unified_diff(
-        *(re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new)),
+        _LINES.findall(old),
+        _LINES.findall(new),
         f"a/{name.lstrip('/')}",
         f"b/{name.lstrip('/')}",
     )

@@ -242,20 +242,20 @@ class Program(Index):
         return any(outer in self._compiled for outer in self.ancestors(node))
 
     @cached_property
-    def _compiled(self) -> set[ast.AST | None]:
+    def _compiled(self) -> set[ast.AST]:
         given = (call.args[0] for call in self.calls_of(*COMPILERS) if call.args)
         decorated = (
             node
             for node in self.nodes[ast.FunctionDef]
             if any(map(self.compiles, node.decorator_list))
         )
-        return {*map(self.definition, given), *decorated} - {None}
+        return {*filter(None, map(self.definition, given)), *decorated}
 
     @cached_property
-    def replicated(self) -> set[ast.AST | None]:
+    def replicated(self) -> set[ast.AST]:
         """The functions that strategy.run executes on the replicas."""
         runs = self.methods("run", "experimental_run_v2")
-        return {self.definition(call.args[0]) for call in runs if call.args} - {None}
+        return {*filter(None, (self.definition(call.args[0]) for call in runs if call.args))}
 
     def compiles(self, decorator: ast.expr) -> bool:
         """Whether a decorator is jit, or partial(jit, ...)."""
