@@ -93,7 +93,7 @@ def explain_rules(text: str) -> Explanation | None:
             f"{_indented(rule.good)}",
             fix_command=f"tpuctl lint --select {rule.code} --diff .",
             confidence="high",
-            source="; ".join(f"{source.what} ({source.date})" for source in rule.sources),
+            source="; ".join(rule.sources),
             family="lint",
             matched=rule.code,
             parts={},

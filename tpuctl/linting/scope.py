@@ -84,9 +84,9 @@ class Index:
         self._scopes: dict[ast.AST, Scope] = {}
         self._paths: dict[ast.AST, str] = {}
         self._walk(Scope(tree, None))
-        found: list[Any]
-        for found in (self.calls, self.references, *self.nodes.values()):
-            found.sort(key=_position)
+        kinds: list[list[Any]] = [self.calls, self.references, *self.nodes.values()]
+        for nodes in kinds:
+            nodes.sort(key=_position)
         self.imports.sort(key=lambda found: _position(found[0]))
 
     def _walk(self, top: Scope) -> None:

@@ -69,81 +69,61 @@ def lookup(path: str) -> tuple[str, Gone] | None:
     table = gone_names()
     path = path.removeprefix("tf.") if path.startswith("tf.keras") else path
     while path:
-        if path in table:
-            return path, table[path]
+        for known in (path, path.rstrip("0123456789")):
+            if known in table:
+                return path, table[known]
         path = path.rpartition(".")[0]
     return None
 
 
 def dropped_names(program: Program) -> Iterator[Hit]:
     """Look up every imported name in the table of what is gone."""
-    for alias, path in program.imports:
-        if found := lookup(path):
-            yield _hit(program, alias, *found, shown=path, edit=None)
-    for node, path in program.paths:
+    for node, path in (*program.imports, *program.paths):
         if found := lookup(path):
             old, gone = found
-            if old in _PREFIXES and gone.new is None:
-                yield _hit(program, node, old, gone, shown=path, edit=None)
-                continue
-            part = _part(node, path.removeprefix("tf.") if old.startswith("keras.") else path, old)
-            edit = _rename(program, part, old, gone)
-            yield _hit(program, part, old, gone, shown=program.path(part) or path, edit=edit)
+            rest = path.removeprefix("tf." if old.startswith("keras.") else "")[len(old) :]
+            new = gone.new + rest if gone.new else None
+            if new and path.startswith("tf.keras") and new.startswith("keras"):
+                new = f"tf.{new}"
+            guarded = program.is_guarded(node)
+            severity: Severity | None = "warning" if gone.still_works else None
+            edits = _renaming(program, node, new) if new and gone.same_arguments else ()
+            yield Hit(
+                gone.code,
+                node,
+                _gone_message(path, gone, new),
+                "maybe" if guarded else severity,
+                edits=edits,
+            )
 
 
-def _part(node: ast.expr, path: str, old: str) -> ast.expr:
-    """Return the part of a dotted expression that stands for the beginning of its path."""
-    for _ in range(path.count(".") - old.count(".")):
-        if isinstance(node, ast.Attribute):
-            node = node.value
-    return node
-
-
-def _hit(
-    program: Program, node: ast.AST, old: str, gone: Gone, *, shown: str, edit: Edit | None
-) -> Hit:
+def _gone_message(path: str, gone: Gone, new: str | None) -> str:
     if gone.still_works:
-        message = f"{shown} is the old name of {gone.new}, and warns."
-    elif gone.new and gone.same_arguments:
-        message = f"{shown} is gone from {gone.library}; it is now {_as_shown(shown, gone.new)}."
-    elif gone.new:
-        new = _as_shown(shown, gone.new)
-        message = f"{shown} is gone from {gone.library}; {new} takes other arguments."
-    else:
-        message = f"{shown} is gone from {gone.library}."
-    severity: Severity | None = "warning" if gone.still_works else None
-    if program.is_guarded(node):
-        severity, edit = "maybe", None
-    return Hit(gone.code, node, message, severity, edits=(edit,) if edit else ())
+        return f"{path} is the old name of {new}, and warns." if new else f"{path} is deprecated."
+    if new is None:
+        return f"{path} is gone from {gone.library}."
+    now = f"it is now {new}" if gone.same_arguments else f"{new} takes other arguments"
+    return f"{path} is gone from {gone.library}; {now}."
 
 
-def _as_shown(shown: str, new: str) -> str:
-    return f"tf.{new}" if shown.startswith("tf.keras") and new.startswith("keras") else new
-
-
-def _rename(program: Program, node: ast.expr, old: str, gone: Gone) -> Edit | None:
+def _renaming(program: Program, node: ast.AST, new: str) -> tuple[Edit, ...]:
     """Write the successor of a name with the alias that the program uses, if that is all."""
-    if gone.new is None or not gone.same_arguments:
-        return None
     root = node
     while isinstance(root, ast.Attribute):
         root = root.value
-    base = program.path(root)
     if not isinstance(root, ast.Name) or root is node:
-        return None
-    new = gone.new
+        return ()
+    base = program.path(root)
     if base == "tf" and new.startswith("keras."):
         new = f"tf.{new}"
-    if base.startswith("tf.keras") and new.startswith("keras."):
-        new = f"tf.{new}"
     if new.startswith(f"{base}."):
-        return Edit(node, "replace", root.id + new[len(base) :])
+        return (Edit(node, "replace", root.id + new[len(base) :]),)
     module, _, name = new.rpartition(".")
     if short := _SHORT_NAMES.get(module):
         known = next((a.asname for a, path in program.imports if path == module and a.asname), None)
         needs = () if known else (f"import {module} as {short}",)
-        return Edit(node, "replace", f"{known or short}.{name}", needs)
-    return None
+        return (Edit(node, "replace", f"{known or short}.{name}", needs),)
+    return ()
 
 
 def sessions(program: Program) -> Iterator[Hit]:
