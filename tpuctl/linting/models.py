@@ -19,7 +19,7 @@ FAMILIES = ("files", "gone", "moving", "will_fail", "will_crawl")
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule; the examples are its documentation and its test, and a source ends with its date."""
+    """One rule; the examples are its documentation and its test. A source ends with its date."""
 
     code: str
     family: str

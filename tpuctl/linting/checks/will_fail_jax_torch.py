@@ -12,6 +12,14 @@ from tpuctl.linting.targets import UNKNOWN
 
 _DATA_DEPENDENT = ("nonzero", "flatnonzero", "argwhere", "unique", "extract", "where")
 _DOUBLE = ("jax.numpy.float64", "jax.numpy.int64", "jax.numpy.uint64", "jax.numpy.complex128")
+_WIDTHS = {
+    **dict.fromkeys(
+        ("torch.float64", "torch.double"), ("T310", "float64 on a TPU is emulated and slow.")
+    ),
+    **dict.fromkeys(
+        ("torch.float16", "torch.half"), ("T302", "float16 on a TPU: it has no float16 arithmetic.")
+    ),
+}
 _PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 _TOUCHES = (
     "torch_xla.core.xla_model.xla_device", "torch_xla.device", "torch_xla.devices",
@@ -79,17 +87,23 @@ def double_precision_in_jax(program: Program) -> Iterator[Hit]:
             yield _silently(kind, str(name))
 
 
-def double_precision_in_torch(program: Program) -> Iterator[Hit]:
-    """Find float64 in PyTorch/XLA programs."""
+def numbers_in_torch(program: Program) -> Iterator[Hit]:
+    """Find float64 and float16 in PyTorch/XLA programs."""
     if "torch_xla" not in program.modules:
         return
-    message = "float64 on a TPU is emulated and slow."
+    sure = program.torch_xla_sureness
     for node, path in program.paths:
-        if path in ("torch.float64", "torch.double") and _is_given(program, node):
-            yield Hit("T310", node, message, program.torch_xla_sureness)
-    for call in program.methods("double"):
-        if not call.args:
-            yield Hit("T310", call, message, program.torch_xla_sureness)
+        # An argument, and not only compared or listed.
+        if path in _WIDTHS and isinstance(program.parents.get(node), (ast.Call, ast.keyword)):
+            code, message = _WIDTHS[path]
+            new = Edit(node, "replace", "torch.bfloat16")
+            renames = code == "T302" and isinstance(node, ast.Attribute)
+            yield Hit(code, node, message, sure, edits=(new,) if renames else ())
+    for call in program.methods("double", "half"):
+        if not call.args and isinstance(call.func, ast.Attribute):
+            code, message = _WIDTHS[f"torch.{call.func.attr}"]
+            new = Edit(call.func, "replace", f"{ast.unparse(call.func.value)}.bfloat16")
+            yield Hit(code, call, message, sure, edits=(new,) if code == "T302" else ())
 
 
 def _silently(node: ast.AST, name: str) -> Hit:
@@ -198,37 +212,12 @@ def _starts_afresh(program: Program) -> bool:
     )
 
 
-def _is_given(program: Program, node: ast.AST) -> bool:
-    """Whether a value is an argument, and not only compared or listed."""
-    return isinstance(program.parents.get(node), (ast.Call, ast.keyword))
-
-
-def half_precision(program: Program) -> Iterator[Hit]:
-    """Find float16 in PyTorch/XLA programs."""
-    if "torch_xla" not in program.modules:
-        return
-    severity = program.torch_xla_sureness
-    for node, path in program.paths:
-        if path in ("torch.float16", "torch.half") and _is_given(program, node):
-            edit = (
-                Edit(node, "replace", "torch.bfloat16") if isinstance(node, ast.Attribute) else None
-            )
-            message = "float16 on a TPU: it has no float16 arithmetic."
-            yield Hit("T302", node, message, severity, edits=(edit,) if edit else ())
-    for call in program.methods("half"):
-        if not call.args and isinstance(call.func, ast.Attribute):
-            edit = Edit(call.func, "replace", f"{ast.unparse(call.func.value)}.bfloat16")
-            message = "half() on a TPU: it has no float16 arithmetic."
-            yield Hit("T302", call, message, severity, edits=(edit,))
-
-
 CHECKS = (
     data_dependent_shapes,
     double_precision_in_jax,
-    double_precision_in_torch,
+    numbers_in_torch,
     precision_variables,
     touched_before_spawn,
     distributed_on_one_host,
     forks,
-    half_precision,
 )
