@@ -87,7 +87,7 @@ class Pipelines:
     @cached_property
     def calls(self) -> list[tuple[ast.Call, Pipeline]]:
         """Every call of a method of a data set, with the steps up to and with it."""
-        if not any(path == "tf" or path.startswith("tf.") for _, path in self._program.imports):
+        if "tf" not in self._program.modules:
             return []
         # In the order in which they run: each call of a chain needs the one before it.
         calls = sorted(self._program.methods(*METHODS), key=_end)

@@ -11,7 +11,7 @@ from tpuctl.linting.checks.gone import lookup, only_in_tf_keras
 from tpuctl.linting.checks.gone_hosted import RESOLVERS, STRATEGIES
 from tpuctl.linting.models import Edit, Hit
 from tpuctl.linting.program import Program
-from tpuctl.linting.scope import argument, canonical
+from tpuctl.linting.scope import argument, canonical, root
 
 BACKEND = 'os.environ["KERAS_BACKEND"] = "jax"  # before the first import of keras'
 _DEVICES = "keras.distribution.list_devices()"
@@ -130,17 +130,10 @@ class _Port:
         is_text = isinstance(value, (ast.BinOp, ast.JoinedStr, ast.Name))
         if is_text and any(found.get(name) == "address" for name in names):
             return "address"
-        return (
-            "address"
-            if any(
-                isinstance(n, ast.Attribute)
-                and n.attr in ("get_master", "master")
-                and isinstance(n.value, ast.Name)
-                and found.get(n.value.id) == "resolver"
-                for n in inside
-            )
-            else ""
-        )
+        masters = [n for n in inside if getattr(n, "attr", "") in ("get_master", "master")]
+        owners = (root(node) for node in masters)
+        asks = any(owner and found.get(owner.id) == "resolver" for owner in owners)
+        return "address" if asks else ""
 
     def _setup(self) -> None:
         """Remove what makes addresses, resolvers and strategies, and what connects to them."""
@@ -232,9 +225,8 @@ class _Port:
 
     def _is(self, node: ast.expr, kind: str) -> bool:
         """Whether an expression begins with a name of a kind."""
-        while isinstance(node, (ast.Call, ast.Attribute)):
-            node = node.func if isinstance(node, ast.Call) else node.value
-        return isinstance(node, ast.Name) and self._tainted.get(node.id) == kind
+        owner = root(node.func if isinstance(node, ast.Call) else node)
+        return owner is not None and self._tainted.get(owner.id) == kind
 
     def _open_uses(self) -> Iterator[ast.Name]:
         """Yield the uses of the old set-up that no edit covers yet."""
@@ -250,8 +242,7 @@ class _Port:
                 continue
             if path.startswith("tf.keras."):
                 new = _keras_name(path)
-                root = _root(node)
-                if new and root is not None and self._program.path(root) == "tf":
+                if new and self._program.path(root(node)) == "tf":
                     self._add(node, "replace", new)
             elif _RENAMED.get(path):
                 self._add(node, "replace", _RENAMED[path])
@@ -305,12 +296,6 @@ def _bound_name(alias: ast.alias) -> str:
 def _method(node: ast.AST) -> str:
     func = node.func if isinstance(node, ast.Call) else None
     return func.attr if isinstance(func, ast.Attribute) else ""
-
-
-def _root(node: ast.expr) -> ast.Name | None:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node if isinstance(node, ast.Name) else None
 
 
 def _keras_name(path: str) -> str | None:

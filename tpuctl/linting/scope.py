@@ -256,6 +256,13 @@ class Index:
         return last.path if plain else ""
 
 
+def root(node: ast.AST) -> ast.Name | None:
+    """Return the name that a dotted expression begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None
+
+
 def canonical(path: str) -> str:
     """Write a path under the name by which rules know the library."""
     if path == "tensorflow":

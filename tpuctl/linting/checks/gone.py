@@ -10,7 +10,7 @@ from functools import cache
 
 from tpuctl.linting.models import DATA, Edit, Hit, Severity
 from tpuctl.linting.program import Program
-from tpuctl.linting.scope import argument
+from tpuctl.linting.scope import argument, root
 
 _PREFIXES = {
     "tf.contrib": ("T101", "TensorFlow 2"),
@@ -28,6 +28,8 @@ _OLD_STRATEGY = "tf.distribute.experimental.TPUStrategy"
 # Names of modules that are written often enough to have a usual short one.
 _SHORT_NAMES = {"torch_xla.runtime": "xr", "torch_xla.distributed.spmd": "xs"}
 _SPAWNERS = ("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
+_DROPPED_ATTRIBUTES = ("device_buffers", "sharding_spec")
+_GRAPH_MODE = ("Session", "InteractiveSession", "disable_v2_behavior", "disable_eager_execution")
 
 
 @dataclass(frozen=True)
@@ -108,16 +110,14 @@ def _gone_message(path: str, gone: Gone, new: str | None) -> str:
 
 def _renaming(program: Program, node: ast.AST, new: str) -> tuple[Edit, ...]:
     """Write the successor of a name with the alias that the program uses, if that is all."""
-    root = node
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    if not isinstance(root, ast.Name) or root is node:
+    first = root(node)
+    if first is None or first is node:
         return ()
-    base = program.path(root)
+    base = program.path(first)
     if base == "tf" and new.startswith("keras."):
         new = f"tf.{new}"
     if new.startswith(f"{base}."):
-        return (Edit(node, "replace", root.id + new[len(base) :]),)
+        return (Edit(node, "replace", first.id + new[len(base) :]),)
     module, _, name = new.rpartition(".")
     if short := _SHORT_NAMES.get(module):
         known = next((a.asname for a, path in program.imports if path == module and a.asname), None)
@@ -128,45 +128,24 @@ def _renaming(program: Program, node: ast.AST, new: str) -> tuple[Edit, ...]:
 
 def sessions(program: Program) -> Iterator[Hit]:
     """Find what only a graph session understands, besides the names themselves."""
-    if _uses_compat(program):
-        yield from _compatible_sessions(program)
+    used = (path for _, path in (*program.paths, *program.imports))
+    if any(path.startswith("tf.compat.v1") for path in used):
+        # This runs, but not on a TPU of today.
+        for name in _GRAPH_MODE if program.aims_at_tpu else ():
+            for call in program.calls_of(f"tf.compat.v1.{name}"):
+                message = f"tf.compat.v1.{name} is graph mode, which reaches no TPU of today."
+                yield Hit("T102", call, message, "warning")
         return
-    if "tensorflow" not in _imported(program):
+    if "tf" not in program.modules:
         return
     for call in program.methods("run", "eval"):
         for keyword in call.keywords:
             if keyword.arg == "feed_dict":
                 yield Hit("T102", keyword, "feed_dict feeds a session, and there are none.")
-
-
-def dropped_iterators(program: Program) -> Iterator[Hit]:
-    """Find methods of data sets that TensorFlow 2 has only under tf.compat.v1."""
     for call in program.methods("make_one_shot_iterator", "make_initializable_iterator"):
-        if not program.path(call.func) and "tensorflow" in _imported(program):
-            name = ast.unparse(call.func).rpartition(".")[2]
-            message = f"Data sets have no {name}() in TensorFlow 2; loop over them."
-            yield Hit("T103", call, message, "maybe" if _uses_compat(program) else None)
-
-
-def _compatible_sessions(program: Program) -> Iterator[Hit]:
-    """Graph mode through tf.compat.v1 runs, but not on a TPU of today."""
-    if not program.aims_at_tpu:
-        return
-    names = ("Session", "InteractiveSession", "disable_v2_behavior", "disable_eager_execution")
-    for name in names:
-        for call in program.calls_of(f"tf.compat.v1.{name}"):
-            message = f"tf.compat.v1.{name} is graph mode, which reaches no TPU of today."
-            yield Hit("T102", call, message, "warning")
-
-
-def _uses_compat(program: Program) -> bool:
-    return any(path.startswith("tf.compat.v1") for _, path in (*program.paths, *program.imports))
-
-
-def _imported(program: Program) -> set[str]:
-    return {"tensorflow" if path == "tf" else path for _, path in program.imports} | {
-        "tensorflow" for _, path in program.imports if path.startswith("tf.")
-    }
+        if isinstance(call.func, ast.Attribute) and not program.path(call.func):
+            message = f"Data sets have no {call.func.attr}() in TensorFlow 2; loop over them."
+            yield Hit("T103", call, message)
 
 
 def refused_jax_calls(program: Program) -> Iterator[Hit]:
@@ -194,15 +173,10 @@ def dropped_array_attributes(program: Program) -> Iterator[Hit]:
         message = "Arrays have no block_host_until_ready(); it is block_until_ready()."
         yield Hit("T108", call, message, edits=(edit,))
     for node in program.references:
-        dropped = ("device_buffers", "sharding_spec")
-        if isinstance(node, ast.Attribute) and node.attr in dropped and not _asked(program, node):
+        if not isinstance(node, ast.Attribute) or node.attr not in _DROPPED_ATTRIBUTES:
+            continue
+        if not program.is_guarded(node) and not program.path(node):
             yield Hit("T108", node, f"Arrays have no {node.attr} any more; use addressable_shards.")
-
-
-def _asked(program: Program, node: ast.AST) -> bool:
-    return (
-        program.is_guarded(node) or program.path(node if isinstance(node, ast.expr) else None) != ""
-    )
 
 
 def spawned_processes(program: Program) -> Iterator[Hit]:
@@ -210,24 +184,17 @@ def spawned_processes(program: Program) -> Iterator[Hit]:
     for call in program.calls_of(*_SPAWNERS):
         given = argument(call, 2 if program.called(call) == _SPAWNERS[0] else None, "nprocs")
         value = program.constant(given)
-        none = isinstance(given, ast.Constant) and given.value is None
-        if given is None or none or value == 1:
+        if given is None or value == 1 or getattr(given, "value", 0) is None:
             continue
-        by_name = any(keyword.value is given for keyword in call.keywords)
+        by_name = value is not None and any(keyword.value is given for keyword in call.keywords)
         edits = (Edit(call, "keyword", "nprocs>"),) if by_name else ()
-        shown = ast.unparse(given)
-        if value is None:
-            message = f"nprocs={shown} raises ValueError unless it is 1 or None."
-            yield Hit("T111", given, message, "maybe")
-        else:
-            message = f"nprocs={shown} raises ValueError: only 1 and None are supported."
-            yield Hit("T111", given, message, edits=edits)
+        message = f"nprocs={ast.unparse(given)} raises ValueError unless it is 1 or None."
+        yield Hit("T111", given, message, "maybe" if value is None else None, edits=edits)
 
 
 CHECKS = (
     dropped_names,
     sessions,
-    dropped_iterators,
     refused_jax_calls,
     dropped_array_attributes,
     spawned_processes,

@@ -41,15 +41,13 @@ def small_batches(program: Program) -> Iterator[Hit]:
         size = program.per_replica(node)
         if size is None and program.target.is_known and (whole := program.number(node)):
             size = whole // max(1, program.target.situation.devices)
+        # Each process of PyTorch/XLA has a loader of its own.
+        if program.path(call.func).endswith("DataLoader") and "torch_xla" in program.modules:
+            whole = program.number(node) or 0
+            size = whole if 1 < whole < _PER_CORE else None
         if node is not None and size is not None and (size < _PER_CORE or size % _PER_CORE):
             message = f"{size} examples per core: a core works on multiples of 8."
             yield Hit("T407", node, message, "warning" if size < _PER_CORE else "maybe")
-        elif "torch_xla" in program.modules and (size := program.number(node)):
-            name = program.path(call.func)
-            if name.endswith("DataLoader") and 1 < size < _PER_CORE and node is not None:
-                yield Hit(
-                    "T407", node, f"{size} examples per core: a core works on multiples of 8."
-                )
 
 
 def _batch_arguments(program: Program) -> Iterator[tuple[ast.Call, ast.expr | None]]:
