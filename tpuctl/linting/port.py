@@ -47,8 +47,9 @@ _RENAMED = {
 
 def port(program: Program, hits: list[Hit]) -> list[Hit]:
     """Give the hits about the set-up of a TPU the edits that port it, if all of it can be."""
-    reasons = [hit for hit in hits if hit.code in _REASONS and _is_error(hit)]
-    if not reasons or ("COLAB_TPU_ADDR" not in program.document.text and not _has_setup(program)):
+    reasons = [hit for hit in hits if hit.code in _REASONS and hit.severity in (None, "error")]
+    has_setup = any(program.calls_of(*RESOLVERS, *STRATEGIES, _TO_TPU))
+    if not reasons or ("COLAB_TPU_ADDR" not in program.document.text and not has_setup):
         return hits
     work = _Port(program)
     group = work.edits()
@@ -60,14 +61,6 @@ def port(program: Program, hits: list[Hit]) -> list[Hit]:
         else hit
         for hit in hits
     ]
-
-
-def _is_error(hit: Hit) -> bool:
-    return hit.severity in (None, "error")
-
-
-def _has_setup(program: Program) -> bool:
-    return any(program.calls_of(*RESOLVERS, *STRATEGIES, _TO_TPU))
 
 
 class _Port:

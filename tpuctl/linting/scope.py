@@ -8,7 +8,7 @@ import ast
 import builtins
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -261,6 +261,13 @@ def root(node: ast.AST) -> ast.Name | None:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None
+
+
+def beginning(path: str, known: Container[str]) -> str | None:
+    """Return the longest beginning of a dotted path that is known."""
+    while path and path not in known:
+        path = path.rpartition(".")[0]
+    return path or None
 
 
 def canonical(path: str) -> str:

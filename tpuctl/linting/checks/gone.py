@@ -10,7 +10,7 @@ from functools import cache
 
 from tpuctl.linting.models import DATA, Edit, Hit, Severity
 from tpuctl.linting.program import Program
-from tpuctl.linting.scope import argument, root
+from tpuctl.linting.scope import argument, beginning, root
 
 _PREFIXES = {
     "tf.contrib": ("T101", "TensorFlow 2"),
@@ -70,12 +70,9 @@ def lookup(path: str) -> tuple[str, Gone] | None:
     """Find the longest beginning of a path that is gone."""
     table = gone_names()
     path = path.removeprefix("tf.") if path.startswith("tf.keras") else path
-    while path:
-        for known in (path, path.rstrip("0123456789")):
-            if known in table:
-                return path, table[known]
-        path = path.rpartition(".")[0]
-    return None
+    # The names of sizes of a model, such as RegNetX002, are one entry.
+    old = beginning(path, table) or beginning(path.rstrip("0123456789"), table)
+    return (old, table[old]) if old else None
 
 
 def dropped_names(program: Program) -> Iterator[Hit]:

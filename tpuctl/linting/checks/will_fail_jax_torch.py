@@ -113,16 +113,18 @@ def _silently(node: ast.AST, name: str) -> Hit:
 
 def precision_variables(program: Program) -> Iterator[Hit]:
     """Find environment variables that changed the precision of PyTorch/XLA."""
-    for node in program.nodes[ast.Constant]:
-        if node.value not in _PRECISION or not program.environment_use(node):
-            continue
-        message = f"{node.value} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
-        yield Hit("T303", node, message)
+    found: list[tuple[ast.AST | tuple[int, int], str]] = [
+        (node, node.value)
+        for node in program.nodes[ast.Constant]
+        if node.value in _PRECISION and program.environment_use(node)
+    ]
     for command in program.document.commands:
-        for name in _PRECISION:
-            if f"{name}=" in command.text.replace(" ", "="):
-                message = f"{name} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
-                yield Hit("T303", (command.line, command.column), message)
+        text = command.text.replace(" ", "=")
+        place = (command.line, command.column)
+        found += [(place, name) for name in _PRECISION if f"{name}=" in text]
+    for node, name in found:
+        message = f"{name} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
+        yield Hit("T303", node, message)
 
 
 def _spawns(program: Program) -> list[ast.Call]:
@@ -170,17 +172,11 @@ def distributed_on_one_host(program: Program) -> Iterator[Hit]:
         elif target.situation.accelerator != "tpu":
             message = "jax.distributed.initialize() where there is no cluster raises ValueError."
             yield Hit("T313", call, message, edits=_statement_removal(program, call))
-        elif _is_one_host(program) and not _is_conditional(program, call):
+        elif (program.document.is_notebook or target.name != UNKNOWN) and not any(
+            isinstance(outer, ast.If) for outer in program.ancestors(call)
+        ):
             message = "jax.distributed.initialize() on one host: there is nothing to join."
             yield Hit("T313", call, message, "maybe")
-
-
-def _is_one_host(program: Program) -> bool:
-    return program.document.is_notebook or program.target.name != UNKNOWN
-
-
-def _is_conditional(program: Program, node: ast.AST) -> bool:
-    return any(isinstance(outer, ast.If) for outer in program.ancestors(node))
 
 
 def _statement_removal(program: Program, call: ast.Call) -> tuple[Edit, ...]:

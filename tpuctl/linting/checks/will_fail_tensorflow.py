@@ -192,10 +192,13 @@ def outside_scope(program: Program) -> Iterator[Hit]:
 def indivisible_batches(program: Program) -> Iterator[Hit]:
     """Find batch sizes that the replicas cannot share."""
     replicas = program.target.situation.devices if program.target.is_known else 8
-    if replicas < 2 or not program.aims_at_tpu or not _has_replicas(program):
+    used = {path for _, path in program.paths}
+    several = used & {*STRATEGIES, "keras.distribution.DataParallel", "jax.pmap"}
+    if replicas < 2 or not program.aims_at_tpu or not several:
         return
     severity: Severity | None = None if program.target.is_known else "maybe"
-    sizes = [(call, argument(call, None, "batch_size")) for call in _batched(program)]
+    given = program.methods("fit", "predict", "evaluate")
+    sizes = [(call, argument(call, None, "batch_size")) for call in given]
     sizes += [(call, argument(call, 0, "batch_size")) for call in program.methods("batch")]
     for call, node in sizes:
         size = program.number(node)
@@ -204,15 +207,6 @@ def indivisible_batches(program: Program) -> Iterator[Hit]:
         name = call.func.attr if isinstance(call.func, ast.Attribute) else "batch"
         message = f"{name}: a batch of {size:,} does not divide among {replicas} replicas."
         yield Hit("T306", node, message, severity)
-
-
-def _batched(program: Program) -> Iterator[ast.Call]:
-    return program.methods("fit", "predict", "evaluate")
-
-
-def _has_replicas(program: Program) -> bool:
-    used = {path for _, path in program.paths}
-    return bool(used & {*STRATEGIES, "keras.distribution.DataParallel", "jax.pmap"})
 
 
 def partial_batches(program: Program) -> Iterator[Hit]:
