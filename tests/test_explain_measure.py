@@ -75,12 +75,12 @@ def test_unseen_texts_are_answered_rightly_and_hardly_ever_wrongly() -> None:
 
 def test_seen_texts_are_answered_rightly() -> None:
     count, right, wrong = rates(unseen=False)
-    assert count >= 440
+    assert count >= 600
     assert right >= 0.95
     assert wrong <= 0.03
 
 
-UNSEEN, RIGHT, WRONG = 125, 0.70, 0.03
+UNSEEN, RIGHT, WRONG = 195, 0.61, 0.05
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:
