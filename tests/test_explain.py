@@ -305,7 +305,13 @@ def test_nothing_found_is_exit_1_and_nothing_given_is_wrong_usage(
 
 @pytest.mark.parametrize(
     ("code", "near"),
-    [("F999", "F75"), ("f76", "F75"), ("F5", "F05"), ("T999", "T4"), ("orbax_exist", "orbax_exists")],
+    [
+        ("F999", "F75"),
+        ("f76", "F75"),
+        ("F5", "F05"),
+        ("T999", "T4"),
+        ("orbax_exist", "orbax_exists"),
+    ],
 )
 def test_an_unknown_code_names_the_codes_nearby(
     tpuctl: Callable[..., Any], code: str, near: str
