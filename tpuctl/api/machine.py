@@ -64,17 +64,14 @@ def explain(*text: str) -> Explanation:
     The names of several files are the logs of several workers. Of a notebook (`.ipynb`), the
     errors in its outputs are read. A code such as T105 is a rule of `lint`.
 
-    Raises NotFoundError if a log of that name is missing, UsageError if there is no text.
+    Raises NotFoundError if there is no such log or code, UsageError if there is no text.
     """
     from tpuctl.diagnosis.explain import explain as explain_text
     from tpuctl.diagnosis.explain import explain_logs, this_machine
     from tpuctl.diagnosis.log_text import looks_like_file, read_file
 
-    if re.fullmatch(r"\s*[Tt]\d{1,3}\s*", " ".join(text)):
-        from tpuctl.linting.run import explain_rules
-
-        if (rules := explain_rules(" ".join(text))) is not None:
-            return rules
+    if re.fullmatch(r"\s*[Tt][0-9]{1,9}\s*", " ".join(text)):
+        return _rules(" ".join(text).strip())
     words = tuple(word for word in text if word.strip())
     if not words:
         raise _nothing_to_explain()
@@ -85,6 +82,17 @@ def explain(*text: str) -> Explanation:
         missing = next(word for word in words if word != "-" and not _is_file(word))
         raise NotFoundError(f"{missing} does not exist.", hint="Pass a log, or the error itself.")
     return explain_text(" ".join(words), here=this_machine)
+
+
+def _rules(code: str) -> Explanation:
+    from tpuctl.diagnosis.explain import Explanation, no_such_code
+    from tpuctl.linting.models import rules
+    from tpuctl.linting.run import explain_rules
+
+    found = explain_rules(code)
+    if not found and (error := no_such_code(code, rules())):
+        raise error
+    return found or Explanation((), len(code))
 
 
 def _standard_input() -> Iterator[str]:
