@@ -23,8 +23,11 @@ STORAGE_METHODS = {
     "storage_delete": "storage.objects.delete",
     "storage_compose": "storage.objects.create",
     "storage_patch": "storage.objects.update",
+    "storage_copy": "storage.objects.create",
+    "storage_move": "storage.objects.move",
     "storage_get_bucket": "storage.buckets.get",
     "storage_list_buckets": "storage.buckets.list",
+    "storage_patch_bucket": "storage.buckets.update",
     "storage_insert_bucket": "storage.buckets.create",
     "storage_delete_bucket": "storage.buckets.delete",
 }

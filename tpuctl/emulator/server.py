@@ -12,6 +12,7 @@ from tpuctl.clock import Clock
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
 from tpuctl.emulator.metadata import metadata_api
+from tpuctl.emulator.multipart import batch_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
@@ -121,6 +122,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             storage_api(emulator, folder),
             HttpApi(("/emulator/",), [status]),
         ]
+        apis.append(batch_api(list(apis)))
         try:
             web = serve_http(emulator, apis, port=http_port)
         except OSError as error:

@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
@@ -17,7 +16,6 @@ from typing import NoReturn
 from tpuctl.emulator.errors import StorageError, storage_error
 from tpuctl.emulator.faults import STORAGE_METHODS, FaultCounts, StorageFault
 from tpuctl.emulator.http import (
-    PIECE_BYTES,
     ConnectionCut,
     Content,
     HttpApi,
@@ -28,25 +26,24 @@ from tpuctl.emulator.http import (
 )
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.storage.objects import Buckets, list_objects
-from tpuctl.emulator.storage.resources import StoredObject, check_object_name, read_conditions
-from tpuctl.emulator.storage.uploads import (
-    Declared,
-    cancel,
-    insert,
-    name_of_upload,
-    read_document,
-    resume,
-    store_object,
-    writable,
+from tpuctl.emulator.storage.copies import compose, copy, move, rewrite
+from tpuctl.emulator.storage.listing import list_objects
+from tpuctl.emulator.storage.objects import Bucket, Buckets
+from tpuctl.emulator.storage.resources import (
+    WRITABLE,
+    StoredObject,
+    bucket_fields,
+    merged,
+    read_conditions,
 )
+from tpuctl.emulator.storage.uploads import cancel, insert, name_of_upload, read_document, resume
 from tpuctl.errors import WriteError
 
 Action = Callable[[Buckets, Request], Reply]
 
 _UPLOAD_METHODS = ("storage_insert", "storage_upload_chunk")
 _LARGEST_BODY_BYTES = 4 << 20
-_MOST_SOURCES = 32
+_KINDS = ("", "/upload", "/download", "/resumable/upload")
 _MICROSECONDS = 10**6
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
@@ -54,24 +51,35 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 def storage_api(emulator: Emulator, folder: Path) -> HttpApi:
     """Serve the JSON API of Cloud Storage; the objects are kept in `folder`."""
     api = StorageApi(emulator, folder)
-    buckets, uploads = "/storage/v1/b", "/upload/storage/v1/b/{bucket}/o"
+    buckets, target = "/storage/v1/b", "/b/{bucket_2}/o/{name}"
     objects = f"{buckets}/{{bucket}}/o"
+    uploads = [f"{kind}/upload{buckets}/{{bucket}}/o" for kind in ("", "/resumable")]
     routes = [
-        Route(f"POST {uploads}", api.method("storage_insert", insert)),
-        Route(f"PUT {uploads}", api.method("storage_upload_chunk", resume)),
-        Route(f"DELETE {uploads}", api.method("storage_upload_chunk", cancel)),
+        *(Route(f"POST {path}", api.upload) for path in uploads),
+        *(Route(f"PUT {path}", api.upload) for path in uploads),
+        *(Route(f"DELETE {path}", api.method("storage_upload_chunk", cancel)) for path in uploads),
         Route(f"GET {objects}/{{object}}", api.get_object),
         Route(f"GET /download{objects}/{{object}}", api.get_object),
         Route(f"DELETE {objects}/{{object}}", api.method("storage_delete", _delete)),
         Route(f"PATCH {objects}/{{object}}", api.method("storage_patch", _patch)),
-        Route(f"POST {objects}/{{object}}/compose", api.method("storage_compose", _compose)),
+        Route(f"PUT {objects}/{{object}}", api.method("storage_patch", _update)),
+        Route(f"POST {objects}/{{object}}/compose", api.method("storage_compose", compose)),
+        Route(f"POST {objects}/{{object}}/rewriteTo{target}", api.method("storage_copy", rewrite)),
+        Route(f"POST {objects}/{{object}}/copyTo{target}", api.method("storage_copy", copy)),
+        Route(f"POST {objects}/{{object}}/moveTo/o/{{name}}", api.method("storage_move", move)),
         Route(f"GET {objects}", api.method("storage_list", _list)),
         Route(f"GET {buckets}/{{bucket}}", api.method("storage_get_bucket", _get_bucket)),
+        Route(
+            f"GET {buckets}/{{bucket}}/storageLayout",
+            api.method("storage_get_bucket", _storage_layout),
+        ),
+        Route(f"PATCH {buckets}/{{bucket}}", api.method("storage_patch_bucket", _patch_bucket)),
+        Route(f"PUT {buckets}/{{bucket}}", api.method("storage_patch_bucket", _update_bucket)),
         Route(f"DELETE {buckets}/{{bucket}}", api.method("storage_delete_bucket", _delete_bucket)),
         Route(f"GET {buckets}", api.method("storage_list_buckets", _list_buckets)),
         Route(f"POST {buckets}", api.method("storage_insert_bucket", _insert_bucket)),
     ]
-    prefixes = ("/storage/v1/", "/upload/storage/v1/", "/download/storage/v1/")
+    prefixes = tuple(f"{kind}/storage/v1/" for kind in _KINDS)
     return HttpApi(prefixes, routes, storage_error)
 
 
@@ -106,6 +114,12 @@ class StorageApi:
                 headers=error.http_headers,
             )
 
+    def upload(self, request: Request) -> Reply:
+        """Take an upload, or a part of one, whichever verb the client prefers for that."""
+        if "upload_id" in request.query:
+            return self._answer("storage_upload_chunk", resume, request)
+        return self._answer("storage_insert", insert, request)
+
     def _answer(self, method: str, action: Action, request: Request) -> Reply:
         time.sleep(self._emulator.scenario.latency_ms / 1000)
         about = self._name_in_faults(method, request)
@@ -128,6 +142,9 @@ class StorageApi:
             name = [name_of_upload(self._buckets, request)]
         elif method == "storage_list":
             name = [request.query.get("prefix", "")]
+        elif "name" in request.names:
+            bucket = request.names.get("bucket_2", bucket)
+            name = [request.names["name"]]
         return "/".join([bucket, *name])
 
     def _due(self, method: str, about: str) -> StorageFault | None:
@@ -193,7 +210,7 @@ def _get_media(buckets: Buckets, request: Request) -> Reply:
 
 def _get_metadata(buckets: Buckets, request: Request) -> Reply:
     stored = _object(buckets, request)
-    return Reply(document=stored.resource(), headers={"ETag": stored.etag})
+    return Reply(document=stored.resource(request.place), headers={"ETag": stored.etag})
 
 
 def _object(buckets: Buckets, request: Request) -> StoredObject:
@@ -252,48 +269,39 @@ def _delete(buckets: Buckets, request: Request) -> Reply:
     return Reply(204)
 
 
-def _patch(buckets: Buckets, request: Request) -> Reply:
+def _change(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
+    """Change the metadata of an object, or replace the `whole` of it."""
     bucket, name = request.names.values()
-    changes = read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}")
-    changes = writable(changes) | {key: None for key, value in changes.items() if value is None}
-    conditions = read_conditions(request.query)
-    return Reply(
-        document=buckets.patch(bucket, name, request.query, conditions, changes).resource()
+    body = read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}")
+    changes = {key: body[key] for key in WRITABLE if key in body}
+    changed = buckets.patch(
+        bucket,
+        name,
+        request.query,
+        read_conditions(request.query),
+        lambda old: merged({} if whole else old, changes),
     )
+    return Reply(document=changed.resource(request.place))
 
 
 def _list(buckets: Buckets, request: Request) -> Reply:
     with buckets.lock:
         bucket = buckets.bucket(request.names["bucket"])
-        return Reply(document=list_objects(bucket, request.query))
+        return Reply(document=list_objects(bucket, request.query, request.place))
 
 
-def _compose(buckets: Buckets, request: Request) -> Reply:
-    """Concatenate objects, each with its own preconditions, to a new one."""
-    bucket, name = request.names.values()
-    body = read_document(request.body.read(_LARGEST_BODY_BYTES))
-    sources = body.get("sourceObjects") or []
-    if not sources:
-        raise storage_error("no_sources")
-    if len(sources) > _MOST_SOURCES:
-        raise storage_error("many_sources", count=len(sources))
-    parts: list[StoredObject] = []
-    with ExitStack() as stack:
-        files = []
-        for source in sources:
-            with buckets.lock:
-                stored = buckets.get(bucket, str(source.get("name") or ""), source)
-                read_conditions(source.get("objectPreconditions") or {}).check(stored)
-                files.append(stack.enter_context(buckets.path(stored).open("rb")))
-            parts.append(stored)
-        declared = Declared(check_object_name(name), writable(body.get("destination") or {}))
-        pieces = (piece for file in files for piece in iter(partial(file.read, PIECE_BYTES), b""))
-        components = sum(max(1, part.components) for part in parts)
-        return store_object(buckets, request, declared, pieces, components=components)
+_patch, _update = partial(_change, whole=False), partial(_change, whole=True)
 
 
 def _get_bucket(buckets: Buckets, request: Request) -> Reply:
-    return Reply(document=buckets.bucket(request.names["bucket"]).resource())
+    return Reply(document=buckets.bucket(request.names["bucket"]).resource(request.place))
+
+
+def _storage_layout(buckets: Buckets, request: Request) -> Reply:
+    bucket = buckets.bucket(request.names["bucket"])
+    layout = {"kind": "storage#storageLayout", "bucket": bucket.name, "location": bucket.location}
+    flat = {"hierarchicalNamespace": {"enabled": False}}
+    return Reply(document={**layout, "locationType": bucket.location_type, **flat})
 
 
 def _list_buckets(buckets: Buckets, request: Request) -> Reply:
@@ -301,16 +309,29 @@ def _list_buckets(buckets: Buckets, request: Request) -> Reply:
     found = [buckets.buckets[name] for name in sorted(buckets.buckets) if name.startswith(prefix)]
     document: Document = {"kind": "storage#buckets"}
     if found:
-        document["items"] = [bucket.resource() for bucket in found]
+        document["items"] = [bucket.resource(request.place) for bucket in found]
     return Reply(document=document)
 
 
 def _insert_bucket(buckets: Buckets, request: Request) -> Reply:
     body = read_document(request.body.read(_LARGEST_BODY_BYTES))
-    location = str(body.get("location") or "US").upper()
-    return Reply(document=buckets.add_bucket(str(body.get("name") or ""), location).resource())
+    location = str(body.pop("location", None) or "US").upper()
+    bucket = Bucket(str(body.get("name") or ""), location, bucket_fields(body))
+    buckets.add_bucket(bucket)
+    return Reply(document=bucket.resource(request.place))
+
+
+def _change_bucket(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
+    body = bucket_fields(read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}"))
+    changed = buckets.change_bucket(
+        request.names["bucket"], lambda old: merged({} if whole else old, body)
+    )
+    return Reply(document=changed.resource(request.place))
 
 
 def _delete_bucket(buckets: Buckets, request: Request) -> Reply:
     buckets.remove_bucket(request.names["bucket"])
     return Reply(204)
+
+
+_patch_bucket, _update_bucket = (partial(_change_bucket, whole=whole) for whole in (False, True))
