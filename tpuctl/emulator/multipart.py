@@ -65,9 +65,10 @@ def _answer(apis: Sequence[HttpApi], request: Request) -> Reply:
     lines = []
     for headers, call in calls:
         reply = _answer_one(apis, request.headers, call)
-        identity = str(headers.get("Content-ID", "")).removeprefix("<")
         lines += [f"--{_ANSWER}", "Content-Type: application/http"]
-        lines += [f"Content-ID: <response-{identity}" if identity else "", *_http_lines(reply)]
+        if identity := str(headers.get("Content-ID", "")):
+            lines.append(f"Content-ID: <response-{identity.removeprefix('<')}")
+        lines += _http_lines(reply)
     data = "\r\n".join([*lines, f"--{_ANSWER}--", ""]).encode()
     kind = {"Content-Type": f"multipart/mixed; boundary={_ANSWER}"}
     return Reply(content=Content(io.BytesIO(data), len(data)), headers=kind)

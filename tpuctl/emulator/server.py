@@ -107,7 +107,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import tpu_api
         from tpuctl.emulator.http_server import serve_http
-        from tpuctl.emulator.storage.api import storage_api
+        from tpuctl.emulator.storage.api import storage_apis
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
     with ExitStack() as stack:
@@ -116,13 +116,14 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        storage, any_path = storage_apis(emulator, folder)
         apis = [
             tpu_api(emulator),
             metadata_api(emulator),
-            storage_api(emulator, folder),
+            storage,
             HttpApi(("/emulator/",), [status]),
         ]
-        apis.append(batch_api(list(apis)))
+        apis += [batch_api(list(apis)), any_path]
         try:
             web = serve_http(emulator, apis, port=http_port)
         except OSError as error:

@@ -1,13 +1,9 @@
 """Cloud Storage over HTTP: which method a request is, its planned faults, and its answer."""
 
-import gzip
-import io
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from email.utils import formatdate
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -17,7 +13,6 @@ from tpuctl.emulator.errors import StorageError, storage_error
 from tpuctl.emulator.faults import STORAGE_METHODS, FaultCounts, StorageFault
 from tpuctl.emulator.http import (
     ConnectionCut,
-    Content,
     HttpApi,
     Reply,
     Request,
@@ -27,16 +22,17 @@ from tpuctl.emulator.http import (
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 from tpuctl.emulator.storage.copies import compose, copy, move, rewrite
+from tpuctl.emulator.storage.downloads import current_object, get_media
 from tpuctl.emulator.storage.listing import list_objects
 from tpuctl.emulator.storage.objects import Bucket, Buckets
 from tpuctl.emulator.storage.resources import (
     WRITABLE,
-    StoredObject,
     bucket_fields,
     merged,
     read_conditions,
 )
 from tpuctl.emulator.storage.uploads import cancel, insert, name_of_upload, read_document, resume
+from tpuctl.emulator.storage.xml import xml_api
 from tpuctl.errors import WriteError
 
 Action = Callable[[Buckets, Request], Reply]
@@ -45,12 +41,18 @@ _UPLOAD_METHODS = ("storage_insert", "storage_upload_chunk")
 _LARGEST_BODY_BYTES = 4 << 20
 _KINDS = ("", "/upload", "/download", "/resumable/upload")
 _MICROSECONDS = 10**6
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
-def storage_api(emulator: Emulator, folder: Path) -> HttpApi:
-    """Serve the JSON API of Cloud Storage; the objects are kept in `folder`."""
+def storage_apis(emulator: Emulator, folder: Path) -> tuple[HttpApi, HttpApi]:
+    """Serve the JSON and the XML API of Cloud Storage; the objects are kept in `folder`.
+
+    The second one takes every path.
+    """
     api = StorageApi(emulator, folder)
+    return _json_api(api), xml_api(api.method)
+
+
+def _json_api(api: "StorageApi") -> HttpApi:
     buckets, target = "/storage/v1/b", "/b/{bucket_2}/o/{name}"
     objects = f"{buckets}/{{bucket}}/o"
     uploads = [f"{kind}/upload{buckets}/{{bucket}}/o" for kind in ("", "/resumable")]
@@ -103,7 +105,7 @@ class StorageApi:
         if request.query.get("alt") != "media":
             return self._answer("storage_stat", _get_metadata, request)
         try:
-            return self._answer("storage_get", _get_media, request)
+            return self._answer("storage_get", get_media, request)
         except StorageError as error:
             if error.http_status == 304:
                 raise
@@ -182,85 +184,9 @@ def _planned_error(fault: StorageFault, about: str) -> StorageError:
     return storage_error(fault.error, permission=STORAGE_METHODS[fault.on], path=about)
 
 
-def _get_media(buckets: Buckets, request: Request) -> Reply:
-    """Return the bytes of an object, or the range of them that is requested."""
-    with buckets.lock:
-        stored = _object(buckets, request)
-        file = buckets.path(stored).open("rb")
-    headers = _media_headers(stored)
-    if _must_decompress(stored, request):
-        with file:
-            data = gzip.decompress(file.read())
-        del headers["Content-Encoding"]
-        headers["Warning"] = "214 UploadServer gunzipped"
-        return Reply(content=Content(io.BytesIO(data), len(data)), headers=headers)
-    wanted = _range(request.headers.get("Range", ""), stored.size_bytes)
-    if wanted is None:
-        return Reply(content=Content(file, stored.size_bytes), headers=headers)
-    first, count = wanted
-    if not count:
-        file.close()
-        error = storage_error("range")
-        error.http_headers["Content-Range"] = f"bytes */{stored.size_bytes}"
-        raise error
-    headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{stored.size_bytes}"
-    file.seek(first)
-    return Reply(206, content=Content(file, count), headers=headers)
-
-
 def _get_metadata(buckets: Buckets, request: Request) -> Reply:
-    stored = _object(buckets, request)
+    stored = current_object(buckets, request)
     return Reply(document=stored.resource(request.place), headers={"ETag": stored.etag})
-
-
-def _object(buckets: Buckets, request: Request) -> StoredObject:
-    """Return the object of a request whose preconditions hold; raises StorageError."""
-    bucket, name = request.names.values()
-    stored = buckets.get(bucket, name, request.query)
-    read_conditions(request.query).check(stored, reading=True)
-    return stored
-
-
-def _must_decompress(stored: StoredObject, request: Request) -> bool:
-    """Whether the service decompresses an object, because the client does not accept gzip."""
-    return (
-        stored.fields.get("contentEncoding") == "gzip"
-        and "gzip" not in request.headers.get("Accept-Encoding", "")
-        and "no-transform" not in str(stored.fields.get("cacheControl", ""))
-    )
-
-
-def _range(text: str, size_bytes: int) -> tuple[int, int] | None:
-    """Read a Range header: first byte and count; None without one, or for one that is invalid."""
-    found = _RANGE.fullmatch(text.strip())
-    if not found or not any(found.groups()):
-        return None
-    first, last = found.groups()
-    if not first:
-        count = min(int(last), size_bytes)
-        return size_bytes - count, count
-    if last and int(last) < int(first):
-        return None
-    end = min(int(last) + 1 if last else size_bytes, size_bytes)
-    return int(first), max(0, end - int(first))
-
-
-def _media_headers(stored: StoredObject) -> dict[str, str]:
-    headers = {
-        "Content-Type": str(stored.fields.get("contentType", "application/octet-stream")),
-        "ETag": stored.etag,
-        "Last-Modified": formatdate(stored.updated_us / _MICROSECONDS, usegmt=True),
-        "X-Goog-Generation": str(stored.generation),
-        "X-Goog-Metageneration": str(stored.metageneration),
-        "X-Goog-Hash": stored.hashes,
-        "X-Goog-Stored-Content-Length": str(stored.size_bytes),
-        "X-Goog-Stored-Content-Encoding": str(stored.fields.get("contentEncoding", "identity")),
-        "X-Goog-Storage-Class": "STANDARD",
-    }
-    fields = {"Content-Encoding": "contentEncoding", "Cache-Control": "cacheControl"}
-    return headers | {
-        name: stored.fields[key] for name, key in fields.items() if key in stored.fields
-    }
 
 
 def _delete(buckets: Buckets, request: Request) -> Reply:

@@ -39,7 +39,7 @@ def compose(buckets: Buckets, request: Request) -> Reply:
 
 def rewrite(buckets: Buckets, request: Request) -> Reply:
     """Copy an object in the form of a rewrite, which is always complete after one request."""
-    stored = _copied(buckets, request)
+    stored = copied(buckets, request)
     size = str(stored.size_bytes)
     answer = {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size}
     return Reply(document={**answer, "done": True, "resource": stored.resource(request.place)})
@@ -47,17 +47,17 @@ def rewrite(buckets: Buckets, request: Request) -> Reply:
 
 def copy(buckets: Buckets, request: Request) -> Reply:
     """Copy an object."""
-    return Reply(document=_copied(buckets, request).resource(request.place))
+    return Reply(document=copied(buckets, request).resource(request.place))
 
 
 def move(buckets: Buckets, request: Request) -> Reply:
     """Give an object another name in its bucket."""
     if request.names["object"] == request.names["name"]:
         raise storage_error("same_object")
-    return Reply(document=_copied(buckets, request, moved=True).resource(request.place))
+    return Reply(document=copied(buckets, request, moved=True).resource(request.place))
 
 
-def _copied(buckets: Buckets, request: Request, *, moved: bool = False) -> StoredObject:
+def copied(buckets: Buckets, request: Request, *, moved: bool = False) -> StoredObject:
     """Make the copy; its metadata is that of the source where the request has none."""
     names, query = request.names, request.query
     body = read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}")

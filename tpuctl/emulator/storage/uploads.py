@@ -125,7 +125,7 @@ def store_object(
             for piece in pieces:
                 target.write(piece)
                 sums.add(piece)
-        _check_sums(sums, declared.crc32c, declared.md5)
+        check_sums(sums, declared.crc32c, declared.md5)
         bucket = request.names["bucket"]
         upload = Upload(bucket, declared.name, file, sums, declared.fields, components)
         stored = buckets.put(upload, read_conditions(request.query))
@@ -245,10 +245,10 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
         while piece := arrived.read(PIECE_BYTES):
             sums.add(piece)
     upload = Upload(session.bucket, session.name, file, sums, session.fields)
-    hashes = _hashes(request.headers)
+    hashes = read_hashes(request.headers)
     try:
-        _check_sums(sums, session.crc32c, session.md5)
-        _check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
+        check_sums(sums, session.crc32c, session.md5)
+        check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
         document = buckets.put(upload, session.conditions).resource(request.place)
     except StorageError:
         buckets.save_session(replace(session, cancelled=True))
@@ -257,7 +257,7 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
     return Reply(document=document)
 
 
-def _check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
+def check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
     """Raise StorageError where the checksums are not those that were declared."""
     if crc32c and crc32c != sums.crc32c:
         raise storage_error("crc32c", declared=crc32c, actual=sums.crc32c)
@@ -269,7 +269,7 @@ def _declared(request: Request, metadata: Document) -> Declared:
     in_query, in_body = request.query.get("name"), metadata.get("name")
     if in_query and in_body and in_query != in_body:
         raise storage_error("names_differ", body=in_body, query=in_query)
-    hashes = _hashes(request.headers)
+    hashes = read_hashes(request.headers)
     return Declared(
         check_object_name(str(in_query or in_body or "")),
         writable(metadata),
@@ -283,18 +283,18 @@ def writable(metadata: Document) -> Document:
     return {key: metadata[key] for key in WRITABLE if metadata.get(key)}
 
 
-def _hashes(headers: Headers) -> dict[str, str]:
+def read_hashes(headers: Headers) -> dict[str, str]:
     """Read the checksums in a header such as `X-Goog-Hash: crc32c=n03x6A==,md5=...`."""
     pairs = (part.strip().partition("=") for part in headers.get("X-Goog-Hash", "").split(","))
     return {name: value for name, _, value in pairs if value}
 
 
 def read_document(text: bytes) -> Document:
-    """Read a body that must be a JSON object."""
+    """Read a body that must be a JSON object; null is an empty one."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise storage_error("json") from None
-    if not isinstance(document, dict):
+    if not isinstance(document, dict | None):
         raise storage_error("json")
-    return document
+    return document or {}
