@@ -89,6 +89,24 @@ def reset(world: World, call: Call, failure: Failure | None) -> Document:
     )
 
 
+def maintain(world: World, call: Call, failure: Failure | None) -> Document:
+    """Start the maintenance of the nodes that a request names, or of all."""
+    queued = world.queued_resource(Key.of(call))
+    if queued.state != "ACTIVE":
+        raise api_error("wrong_state", verb="maintain", state=queued.state)
+    world.changes += 1
+    names = call.body.get("nodeNames", [])
+
+    def begin(world: World, queued: QueuedResource) -> None:
+        for node in world.nodes_of(queued):
+            if not names or node.path in names or node.key.name in names:
+                nodes.begin_maintenance(world, node)
+
+    return operations.start(
+        world, "maintain", queued, failure, takes_s=ACCEPT_S, then=begin, undo=nodes.do_nothing
+    )
+
+
 def settle(world: World) -> None:
     """Review the queued resources whose nodes changed, and the zones where chips became free."""
     while world.changed_queued or world.freed_zones:

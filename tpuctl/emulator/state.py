@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from tpuctl.emulator import catalog, nodes, queued_resources
+from tpuctl.emulator import catalog, nodes, operations, queued_resources
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.errors import ApiError, api_error, project_number
 from tpuctl.emulator.faults import CallFault, is_about
@@ -36,6 +36,9 @@ _STARTS: dict[str, Callable[[World, Call, Failure | None], Document]] = {
     "stop_node": nodes.stop,
     "start_node": nodes.start,
     "update_node": nodes.update,
+    "simulate_maintenance_event": nodes.maintain,
+    "perform_maintenance": nodes.maintain,
+    "perform_maintenance_queued_resource": queued_resources.maintain,
     "create_queued_resource": queued_resources.create,
     "delete_queued_resource": queued_resources.delete,
     "reset_queued_resource": queued_resources.reset,
@@ -61,6 +64,10 @@ def apply(world: World, call: Call, now: datetime) -> Document:
             if fault and fault.where == "operation":
                 failure = Failure(fault.after_s, _planned(world, call, fault))
             answer = start(world, call, failure)
+            name = str(answer["name"]).rpartition("/")[2]
+            operation = world.operation(Key(call.project, call.zone, name))
+            operation.version = call.version
+            answer = operation_document(operation)
         else:
             answer = _READS[call.method](world, call)
     finally:
@@ -162,6 +169,9 @@ _READS: dict[str, Callable[[World, Call], Document]] = {
         world, call, "queuedResources", world.queued, queued_document
     ),
     "get_operation": lambda world, call: operation_document(world.operation(Key.of(call))),
+    "cancel_operation": operations.cancel,
+    "delete_operation": operations.delete,
+    "list_reservations": catalog.list_reservations,
     "list_operations": lambda world, call: _list(
         world, call, "operations", world.operations, operation_document
     ),
