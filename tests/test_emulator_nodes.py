@@ -293,9 +293,10 @@ def test_types_versions_places_and_the_service_identity_are_shown(practice: Any)
 
 
 def test_other_methods_are_unimplemented(practice: Any) -> None:
-    world = practice()
-    with pytest.raises(exceptions.MethodNotImplemented):
-        world.client.cancel_operation({"name": f"{ZONE}/operations/o"})
+    call = practice().channel.unary_unary("/google.cloud.tpu.v2.Tpu/ReimageNode")
+    with pytest.raises(grpc.RpcError) as failure:
+        call(b"")
+    assert cast(Any, failure.value).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_the_cloud_quotas_api_tells_the_limits_as_google_counts_them(practice: Any) -> None:

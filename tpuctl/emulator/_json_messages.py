@@ -113,7 +113,7 @@ def _read_flag(value: Any) -> bool:
 
 
 def _read_number(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != float(value):
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError
     return int(value)
 

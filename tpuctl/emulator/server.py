@@ -11,7 +11,7 @@ from typing import Any
 from tpuctl.clock import Clock
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import metadata_api
+from tpuctl.emulator.metadata import greet, metadata_api
 from tpuctl.emulator.multipart import batch_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
@@ -116,6 +116,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        greeting = Route("GET /", greet)
         storage, any_path = storage_apis(emulator, folder)
         apis = [
             tpu_api(emulator),
@@ -123,7 +124,10 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             storage,
             HttpApi(("/emulator/",), [status]),
         ]
-        apis += [batch_api(list(apis)), any_path]
+        apis += [
+            batch_api(list(apis)),
+            HttpApi(("/",), [greeting, *any_path.routes], any_path.error),
+        ]
         try:
             web = serve_http(emulator, apis, port=http_port)
         except OSError as error:
