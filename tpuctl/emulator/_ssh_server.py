@@ -174,8 +174,24 @@ class _Files(asyncssh.SFTPServer):
 
     def __init__(self, channel: Any, confinement: Confinement) -> None:
         super().__init__(channel)
-        self._home = os.fsencode(confinement.home)
-        self._temporary = os.fsencode(confinement.temporary) if confinement.works else b"/tmp"
+        own = confinement.temporary if confinement.works else None
+        roots = confinement.home, own or Path("/tmp")  # noqa: S108
+        self._home, self._temporary = map(os.fsencode, roots)
+
+    def open(self, path: bytes, pflags: int, attrs: Any) -> Any:
+        is_new = not os.path.lexists(self.map_path(path))
+        file: Any = super().open(path, pflags, attrs)
+        if is_new:
+            os.fchmod(file.fileno(), (attrs.permissions or 0o666) & 0o777 & ~_UMASK)
+        return file
+
+    def mkdir(self, path: bytes, attrs: Any) -> None:
+        super().mkdir(path, attrs)
+        os.chmod(self.map_path(path), (attrs.permissions or 0o777) & 0o777 & ~_UMASK)
+
+    def exit(self) -> None:
+        # Without a status, scp takes the end for a failure.
+        self.channel.exit(0)
 
     def map_path(self, path: bytes) -> bytes:
         full = os.path.normpath(os.path.join(self._home, path))

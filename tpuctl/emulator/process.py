@@ -335,6 +335,7 @@ def _open(
 def _started(
     here: EmulatorFolder, emulator: Emulator, scenario: Path | str | None, resumed: bool
 ) -> Started:
+    project = emulator.scenario.project or "practice"
     token = {TOKEN_FILE: str(here.token.absolute())} if emulator.secret else {}
     return Started(
         endpoint=emulator.endpoint,
@@ -347,11 +348,28 @@ def _started(
         exports={
             "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
             **token,
-            "TPUCTL_PROJECT": emulator.scenario.project or "practice",
-            "STORAGE_EMULATOR_HOST": emulator.http,
+            "TPUCTL_PROJECT": project,
+            **_exports_for_others(emulator.http, project, token.get(TOKEN_FILE)),
         },
         is_open=emulator.secret is None,
     )
+
+
+def _exports_for_others(http: str, project: str, token: str | None) -> dict[str, str]:
+    """Return the variables that point Google's libraries, gcloud, gcsfs and TensorStore here."""
+    place = f"http://{urlsplit(http).netloc}"
+    login = {"ACCESS_TOKEN_FILE": token} if token else {"DISABLE_CREDENTIALS": "true"}
+    return {
+        "STORAGE_EMULATOR_HOST": http,
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",
+        **{f"CLOUDSDK_AUTH_{name}": value for name, value in login.items()},
+        "CLOUDSDK_CORE_PROJECT": project,
+        "TENSORSTORE_GCS_HTTP_URL": http,
+        # Otherwise gcsfs looks for gRPC, with TLS, for a minute per operation.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
 
 
 def _ask(here: EmulatorFolder) -> dict[str, Any]:
