@@ -1,11 +1,12 @@
 """Nodes: what the service does, and what it refuses, seen by Google's own client."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
+import grpc
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 from google.rpc import error_details_pb2

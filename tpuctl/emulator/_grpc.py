@@ -77,7 +77,8 @@ def _reader(field: FieldDescriptor) -> _Read:
         return _unchanged
     if inner.full_name.startswith("google.protobuf."):
         kind = GetMessageClass(inner)
-        return lambda value: json_format.ParseDict(value, kind())
+        # The types of an operation have newer fields, too.
+        return lambda value: json_format.ParseDict(value, kind(), ignore_unknown_fields=True)
     # The fields are looked up when a value comes: a type of message may contain itself.
     return lambda value: _arguments(inner, value)
 
@@ -119,7 +120,7 @@ class MessageTypes:
 
     def write(self, document: Document) -> Message:
         """Convert a reply to a message."""
-        if self.version != "v2":
+        if self.version != "v2" or "Operation" in self.method.reply:
             document = show(self.method.reply, document, self.version)
         return to_message(self.reply, document)
 

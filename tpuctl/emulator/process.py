@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from tpuctl.clock import WallClock
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
-from tpuctl.emulator.server import TOKEN_FILE, Emulator, serve_world
+from tpuctl.emulator.server import Emulator, exports, serve_world
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.emulator.state import advance
 from tpuctl.emulator.store import Store
@@ -335,8 +335,6 @@ def _open(
 def _started(
     here: EmulatorFolder, emulator: Emulator, scenario: Path | str | None, resumed: bool
 ) -> Started:
-    project = emulator.scenario.project or "practice"
-    token = {TOKEN_FILE: str(here.token.absolute())} if emulator.secret else {}
     return Started(
         endpoint=emulator.endpoint,
         http=emulator.http,
@@ -345,31 +343,9 @@ def _started(
         time_scale=emulator.scenario.time_scale,
         scenario=str(Path(scenario).absolute()) if scenario else None,
         resumed=resumed,
-        exports={
-            "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
-            **token,
-            "TPUCTL_PROJECT": project,
-            **_exports_for_others(emulator.http, project, token.get(TOKEN_FILE)),
-        },
+        exports=exports(emulator, str(here.token.absolute())),
         is_open=emulator.secret is None,
     )
-
-
-def _exports_for_others(http: str, project: str, token: str | None) -> dict[str, str]:
-    """Return the variables that point Google's libraries, gcloud, gcsfs and TensorStore here."""
-    place = f"http://{urlsplit(http).netloc}"
-    login = {"ACCESS_TOKEN_FILE": token} if token else {"DISABLE_CREDENTIALS": "true"}
-    return {
-        "STORAGE_EMULATOR_HOST": http,
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",
-        **{f"CLOUDSDK_AUTH_{name}": value for name, value in login.items()},
-        "CLOUDSDK_CORE_PROJECT": project,
-        "TENSORSTORE_GCS_HTTP_URL": http,
-        # Otherwise gcsfs looks for gRPC, with TLS, for a minute per operation.
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-    }
 
 
 def _ask(here: EmulatorFolder) -> dict[str, Any]:

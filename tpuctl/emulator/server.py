@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 from tpuctl.clock import Clock
 from tpuctl.emulator.http import HttpApi, Reply, Route
@@ -138,6 +139,28 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         path = f"/{emulator.secret}" if emulator.secret else ""
         emulator.http = f"http://127.0.0.1:{web.server_address[1]}{path}"
         yield
+
+
+def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
+    """Return the variables that point tpuctl, Google's libraries and others at an emulator."""
+    project = emulator.scenario.project or "practice"
+    place = f"http://{urlsplit(emulator.http).netloc}"
+    has_secret = emulator.secret is not None
+    login = {"ACCESS_TOKEN_FILE": token_file} if has_secret else {"DISABLE_CREDENTIALS": "true"}
+    return {
+        "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
+        **({TOKEN_FILE: token_file} if has_secret else {}),
+        "TPUCTL_PROJECT": project,
+        "STORAGE_EMULATOR_HOST": emulator.http,
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",
+        **{f"CLOUDSDK_AUTH_{name}": value for name, value in login.items()},
+        "CLOUDSDK_CORE_PROJECT": project,
+        "TENSORSTORE_GCS_HTTP_URL": emulator.http,
+        # Otherwise gcsfs looks for gRPC, with TLS, for a minute per operation.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
 
 
 def _port_in_use(port: int) -> InvalidInputError:

@@ -17,7 +17,12 @@ from tpuctl.emulator.storage.copies import copied
 from tpuctl.emulator.storage.downloads import current_object, get_media, media_headers
 from tpuctl.emulator.storage.listing import list_objects
 from tpuctl.emulator.storage.objects import Buckets
-from tpuctl.emulator.storage.resources import StoredObject, check_object_name, read_conditions
+from tpuctl.emulator.storage.resources import (
+    StoredObject,
+    check_object_name,
+    read_conditions,
+    read_whole,
+)
 from tpuctl.emulator.storage.uploads import Declared, check_sums, read_hashes, store_object
 from tpuctl.storage.local import open_own
 
@@ -198,13 +203,14 @@ def _begin(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> R
 
 def _put_part(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
     upload, declared = _upload(uploads, request), _declared(request)
+    number = read_whole(request.query, "partNumber") or 0
     file, sums = buckets.new_file(), Checksums()
     with open_own(file, "xb", private=True) as target:
         for piece in request.body.pieces():
             target.write(piece)
             sums.add(piece)
     check_sums(sums, declared.crc32c, declared.md5)
-    upload.parts[int(request.query["partNumber"])] = file, sums
+    upload.parts[number] = file, sums
     return Reply(headers={"ETag": f'"{sums.md5}"', "X-Goog-Hash": f"crc32c={sums.crc32c}"})
 
 
