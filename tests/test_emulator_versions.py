@@ -250,12 +250,12 @@ def test_googles_alpha_client_gets_messages_of_its_own_version(world: Any) -> No
     made = operation.result()
     assert isinstance(made, tpu_v2alpha1.QueuedResource)
     assert made.tpu.node_spec[0].multi_node_params.node_count == 2
-    assert client.list_reservations(parent=ZONE).reservations == []
-    client.simulate_maintenance_event(name=f"{NODES}/q-0")
+    assert list(client.list_reservations({"parent": ZONE})) == []
+    client.simulate_maintenance_event({"name": f"{NODES}/q-0"})
     world.clock.sleep(10)
     assert world.node("q-0").state.name == "REPAIRING"
     world.clock.sleep(900)
-    client.perform_maintenance_queued_resource(name=f"{QUEUE}/q", node_names=["q-1"])
+    client.perform_maintenance_queued_resource({"name": f"{QUEUE}/q", "node_names": ["q-1"]})
     world.clock.sleep(10)
     assert [world.node(f"q-{index}").state.name for index in (0, 1)] == ["READY", "REPAIRING"]
 

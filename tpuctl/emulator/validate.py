@@ -121,7 +121,7 @@ def in_emulated_time(policy: Document, now: datetime, real: datetime) -> Documen
     def moved(text: str) -> str:
         return timestamp((_time(text) or now) + (now - real))
 
-    changed = {key: moved(policy[key]) for key in _MOMENTS if key in policy}
+    changed: Document = {key: moved(policy[key]) for key in _MOMENTS if key in policy}
     if interval:
         changed["validInterval"] = {key: moved(text) for key, text in interval.items()}
     return {**policy, **changed}
