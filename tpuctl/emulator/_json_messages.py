@@ -155,8 +155,10 @@ def show(kind: str, document: Document, version: str) -> Document:
     found: Document = {}
     for key, value in document.items():
         name = key
-        if key == "multisliceParams" and version == "v2alpha1":
+        if version == "v2alpha1" and key == "multisliceParams":
             name = "multiNodeParams"
+        if version == "v2alpha1" and (key, value) == ("apiVersion", "V2"):
+            value = "V2_ALPHA1"
         if name in hidden or value in ("", [], None) or (value is False and kind != "Operation"):
             continue
         below = fields.get(name, "").strip("[]")

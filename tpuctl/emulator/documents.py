@@ -127,9 +127,9 @@ def operation_document(operation: Operation) -> Document:
     document: Document = {
         "name": operation.key.path("operations"),
         "metadata": metadata,
-        "done": operation.ended is not None,
+        "done": operation.ended is not None and not operation.unfinished,
     }
-    if operation.ended:
+    if operation.ended and not operation.unfinished:
         metadata["endTime"] = timestamp(operation.ended)
         if operation.failure:
             document["error"] = operation.failure.document

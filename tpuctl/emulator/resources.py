@@ -35,7 +35,8 @@ class Key(NamedTuple):
 class Operation:
     """A long-running operation; once it has `ended`, its `failure` or its `response`.
 
-    `undo` takes back what it began. `version` is that of the types in it.
+    `undo` takes back what it began. `version` is that of the types in it. One that is `unfinished`
+    never tells that it has ended.
     """
 
     key: Key
@@ -44,6 +45,7 @@ class Operation:
     created: datetime
     undo: Callable[[], None]
     version: str = "v2"
+    unfinished: bool = False
     ended: datetime | None = None
     failure: ApiError | None = None
     response: Document | None = None

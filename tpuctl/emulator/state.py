@@ -19,7 +19,7 @@ from typing import TypeVar
 from tpuctl.emulator import catalog, nodes, operations, queued_resources
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.errors import ApiError, api_error, project_number
-from tpuctl.emulator.faults import CallFault, is_about
+from tpuctl.emulator.faults import UNFINISHED, CallFault, is_about
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import Key
@@ -61,12 +61,13 @@ def apply(world: World, call: Call, now: datetime) -> Document:
         _check_place(world, call)
         if start := _STARTS.get(call.method):
             failure = None
-            if fault and fault.where == "operation":
+            is_unfinished = bool(fault and fault.error == UNFINISHED)
+            if fault and fault.where == "operation" and not is_unfinished:
                 failure = Failure(fault.after_s, _planned(world, call, fault))
             answer = start(world, call, failure)
             name = str(answer["name"]).rpartition("/")[2]
             operation = world.operation(Key(call.project, call.zone, name))
-            operation.version = call.version
+            operation.version, operation.unfinished = call.version, is_unfinished
             answer = operation_document(operation)
         else:
             answer = _READS[call.method](world, call)
