@@ -210,7 +210,12 @@ def test_a_body_that_is_not_valid_is_refused_in_googles_words(
 
 def test_null_defaults_and_snake_case_are_read_as_google_does(ask: Ask) -> None:
     body: dict[str, Any] = {"accelerator_type": "v5litepod-8", "runtimeVersion": RUNTIME}
-    body |= {"description": "", "schedulingConfig": {"spot": "false"}, "tags": "one", "labels": None}
+    body |= {
+        "description": "",
+        "schedulingConfig": {"spot": "false"},
+        "tags": "one",
+        "labels": None,
+    }
     assert ask("POST", f"/v2/{NODES}?node_id=t1", body)[0] == 200
     node = ask("GET", f"/v2/{NODES}/t1")[1]
     assert node["tags"] == ["one"]
