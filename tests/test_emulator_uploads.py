@@ -272,3 +272,19 @@ def test_the_xml_api_asks_for_the_secret(practice: Any) -> None:
     assert world.http("GET", "/photos/a")[0] == 401
     secret = f"Bearer {world.emulator.secret}"
     assert world.http("GET", "/photos/a", Authorization=secret)[1] == "x"
+
+
+def test_a_planned_fault_finds_a_request_in_every_api(practice: Any) -> None:
+    faults = [
+        {"on": "storage_insert", "name": "photos/x/*", "error": "unavailable"},
+        {"on": "storage_get", "name": "photos/x/*", "error": "rate_limit"},
+        {"on": "storage_copy", "name": "photos/copy", "error": "permission"},
+        {"on": "storage_move", "name": "photos/moved", "error": "internal"},
+    ]
+    world = practice({**BUCKETS, "faults": faults})
+    assert world.http("PUT", "/photos/x/a", '{"name": "other"}')[0] == 503
+    assert world.http("PUT", "/photos/x/a", '{"name": "other"}')[0] == 200
+    assert world.http("GET", "/photos/x/a")[0] == 429
+    assert world.http("POST", f"{OBJECTS}/x%2Fa/copyTo/b/photos/o/copy")[0] == 403
+    assert world.http("POST", f"{OBJECTS}/x%2Fa/moveTo/o/moved")[0] == 500
+    assert names(world.http) == ["x/a"]

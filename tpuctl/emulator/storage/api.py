@@ -140,7 +140,7 @@ class StorageApi:
     def _name_in_faults(self, method: str, request: Request) -> str:
         """Return BUCKET/OBJECT, which the faults of a scenario match."""
         bucket, *name = request.names.values() or ("",)
-        if method in _UPLOAD_METHODS:
+        if method in _UPLOAD_METHODS and "object" not in request.names:
             name = [name_of_upload(self._buckets, request)]
         elif method == "storage_list":
             name = [request.query.get("prefix", "")]

@@ -48,6 +48,7 @@ _FIELDS = {
     "Content-Type": "contentType", "x-goog-storage-class": "storageClass",
 }  # fmt: skip
 _LISTED = {"max-keys": "maxResults", "continuation-token": "pageToken", "marker": "startOffset"}
+_SOURCE = "x-goog-copy-source"
 _PART = re.compile(rb"<Part>(.*?)</Part>", re.DOTALL)
 
 
@@ -62,15 +63,8 @@ class _Upload:
 def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> HttpApi:
     """Serve the XML API, where a path is that of a bucket; `method` is that of the JSON API."""
     uploads: dict[str, _Upload] = {}
-    kinds: dict[str, Callable[[Request], tuple[str, Action]]] = {
-        "GET": _reading,
-        "HEAD": _reading,
-        "PUT": partial(_putting, uploads),
-        "POST": partial(_posting, uploads),
-        "DELETE": partial(_deleting, uploads),
-    }
 
-    def answer(kind: Callable[[Request], tuple[str, Action]], request: Request) -> Reply:
+    def answer(verb: str, request: Request) -> Reply:
         conditions = {
             name: request.headers[header]
             for header, name in _CONDITIONS.items()
@@ -79,39 +73,32 @@ def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> Http
         names = {"bucket": request.names["bucket"], "object": request.names.get("object", "")}
         request = replace(request, names=names, query={**request.query, **conditions})
         try:
-            return method(*kind(request))(request)
+            return method(*_choose(uploads, verb, request))(request)
         except ServiceError as error:
             return _error_reply(error)
 
-    paths = ("/{bucket}/{object=**}", "/{bucket}")
     routes = [
-        Route(f"{verb} {path}", partial(answer, kind))
-        for verb, kind in kinds.items()
-        for path in paths
+        Route(f"{verb} {path}", partial(answer, verb))
+        for verb in ("GET", "HEAD", "PUT", "POST", "DELETE")
+        for path in ("/{bucket}/{object=**}", "/{bucket}")
     ]
     return HttpApi(("/",), routes, storage_error)
 
 
-def _reading(request: Request) -> tuple[str, Action]:
-    return ("storage_get", _get) if request.names["object"] else ("storage_list", _list)
-
-
-def _putting(uploads: dict[str, _Upload], request: Request) -> tuple[str, Action]:
-    if "partNumber" in request.query:
-        return "storage_upload_chunk", partial(_put_part, uploads)
-    if "x-goog-copy-source" in request.headers:
-        return "storage_copy", _copy
-    return "storage_insert", _put
-
-
-def _posting(uploads: dict[str, _Upload], request: Request) -> tuple[str, Action]:
-    return "storage_insert", partial(_begin if "uploads" in request.query else _complete, uploads)
-
-
-def _deleting(uploads: dict[str, _Upload], request: Request) -> tuple[str, Action]:
-    if "uploadId" in request.query:
+def _choose(uploads: dict[str, _Upload], verb: str, request: Request) -> tuple[str, Action]:
+    """Return the method that a request is, and its action."""
+    query = request.query
+    if verb == "POST":
+        return "storage_insert", partial(_begin if "uploads" in query else _complete, uploads)
+    if verb == "DELETE" and "uploadId" in query:
         return "storage_upload_chunk", partial(_abort, uploads)
-    return "storage_delete", _delete
+    if verb == "DELETE":
+        return "storage_delete", _delete
+    if verb != "PUT":
+        return ("storage_get", _get) if request.names["object"] else ("storage_list", _list)
+    if "partNumber" in query:
+        return "storage_upload_chunk", partial(_put_part, uploads)
+    return ("storage_copy", _copy) if _SOURCE in request.headers else ("storage_insert", _put)
 
 
 def _get(buckets: Buckets, request: Request) -> Reply:
@@ -180,7 +167,7 @@ def _put(buckets: Buckets, request: Request) -> Reply:
 
 
 def _copy(buckets: Buckets, request: Request) -> Reply:
-    from_bucket, _, name = request.headers["x-goog-copy-source"].lstrip("/").partition("/")
+    from_bucket, _, name = request.headers[_SOURCE].lstrip("/").partition("/")
     names = {"bucket": from_bucket, "object": unquote(name)}
     names |= {"bucket_2": request.names["bucket"], "name": request.names["object"]}
     stored = copied(buckets, replace(request, names=names))
