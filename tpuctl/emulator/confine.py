@@ -27,7 +27,8 @@ _HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1
 _TOOLS = ("unshare", "nsenter", "setpriv")
 _BIND, _READY = 4096, b"ready\n"
 _SERVICES = ("/run",)
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (what each worker has of its own)
+# What each worker has of its own.
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 # nosec B108
 _PYTHON = (sys.prefix, sys.base_prefix, ROOT)
 
 
