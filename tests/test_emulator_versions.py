@@ -74,6 +74,13 @@ def test_version_1_has_no_nodes_and_says_so(ask: Ask) -> None:
     assert ask("GET", f"/v1/{NODES}", Authorization="")[0] == 401
 
 
+def test_quotas_are_listed_over_http(ask: Ask) -> None:
+    path = "/v1/projects/p/locations/global/services/tpu.googleapis.com/quotaInfos"
+    status, answer = ask("GET", f"{path}?pageSize=1&$alt=json")
+    assert (status, answer["quotaInfos"][0]["service"]) == (200, "tpu.googleapis.com")
+    assert answer["nextPageToken"]
+
+
 def test_an_operation_that_runs_says_that_it_is_not_done(world: Any, ask: Ask) -> None:
     operation = ask("POST", f"/v2/{NODES}?nodeId=t1", NODE)[1]
     assert operation["done"] is False

@@ -17,11 +17,12 @@ _OLD = ("v1", "v1alpha1")
 _IN_OLD = (
     "get_location", "list_locations", "get_accelerator_type", "list_accelerator_types",
     "get_operation", "list_operations", "cancel_operation", "delete_operation",
+    "list_quota_infos",
 )  # fmt: skip
 
 
 def tpu_api(emulator: Emulator) -> HttpApi:
-    """Serve the versions of the API; the Cloud Quotas API is another host, and gRPC only.
+    """Serve the versions of the API, and version 1 of the Cloud Quotas API.
 
     Version 1 has no nodes: it is about the TPU nodes that came before TPU VMs, and are gone.
     """
@@ -29,11 +30,12 @@ def tpu_api(emulator: Emulator) -> HttpApi:
     for version in ("v2", "v2alpha1", *_OLD):
         for method in METHODS.values():
             verb, path = method.http.split()
-            if method.service == QUOTAS or (method.alpha and version != "v2alpha1"):
+            is_old, is_quota = version in _OLD, method.service == QUOTAS
+            if (is_old and method.name not in _IN_OLD) or (is_quota and version != "v1"):
                 continue
-            if version in _OLD and method.name not in _IN_OLD:
+            if method.alpha and version != "v2alpha1":
                 continue
-            answer = partial(_answer, emulator, method, version if version not in _OLD else "v2")
+            answer = partial(_answer, emulator, method, "v2" if is_old else version)
             routes.append(Route(f"{verb} /{version}/{path}", answer))
     for version in _OLD:
         for collection in ("nodes", "tensorflowVersions"):

@@ -10,7 +10,7 @@ from functools import partial
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from tpuctl.emulator.errors import ServiceError, api_error, storage_error
+from tpuctl.emulator.errors import api_error, storage_error
 from tpuctl.emulator.http import Body, Content, Headers, HttpApi, Reply, Request, Route, error_reply
 
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]+)"|'([^']+)'|([^\s;"']+))""", re.IGNORECASE)
@@ -102,13 +102,10 @@ def _http_lines(reply: Reply) -> Iterator[str]:
     """Write a reply as HTTP; what is not a document is not for batches."""
     if reply.content:
         reply.content.file.close()
-        reply = error_reply(_no_media())
+        why = "requests for media are not allowed"
+        reply = error_reply(storage_error("batch", why=why))
     yield from ("", f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}")
     text = "" if reply.document is None else json.dumps(reply.document)
     yield from ("Content-Type: application/json; charset=UTF-8", f"Content-Length: {len(text)}")
     yield from (f"{name}: {value}" for name, value in reply.headers.items())
     yield from ("", text)
-
-
-def _no_media() -> ServiceError:
-    return storage_error("batch", why="requests for media are not allowed")
