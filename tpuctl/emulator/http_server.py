@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +23,10 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     # With a shared port, a second emulator would get every other request of the first.
     allow_reuse_port = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # Clients hang up when they like.
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ConnectionCut:
             self.close_connection = True
 
-    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
+    do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
 
     def _send(self, reply: Reply) -> None:
         content, headers = reply.content, reply.headers
@@ -85,6 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (*headers.items(), *self._emulator.headers()):
             self.send_header(name, value)
         self.end_headers()
+        if self.command == "HEAD":
+            content.file.close()
+            return
         position = 0
         for piece in content.pieces():
             for part in reply.fault.apply(piece, position) if reply.fault else (piece,):
