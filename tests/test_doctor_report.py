@@ -15,7 +15,7 @@ from tests.machines import chips, diagnosed
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.reporters import machine as report
-from tpuctl.reporters.machine import diagnosis_card as card
+from tpuctl.reporters.display import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {

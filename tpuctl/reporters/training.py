@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.remote.hosts import name_workers
 from tpuctl.reporters import layout
 from tpuctl.reporters.workers import render_run
-from tpuctl.units import format_duration
+from tpuctl.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
+    from tpuctl.training.strategies import Strategy
 
 
 def render_launch(result: LaunchPlan | Training | Results) -> str | None:
@@ -134,6 +135,12 @@ def render_written_template(result: Written) -> str:
     return f"Wrote {result.path}\n  → {result.next_command}"
 
 
+def render_strategy(result: Strategy) -> RenderableType:
+    """Say on how many devices the strategy runs, and everything else that was decided."""
+    words = f"{format_count(result.replicas, 'replica')}: {result.name} on {result.framework}."
+    return layout.stack(layout.text(words, "bold"), layout.facts(result.decisions))
+
+
 def render_bench(result: Bench) -> RenderableType:
     """Show one line for each device and batch size; the first epoch apart."""
     right = ("batch", "first epoch s", "epoch s", "step ms", "us/example", "examples/s")
@@ -142,12 +149,19 @@ def render_bench(result: Bench) -> RenderableType:
         column.no_wrap = True
     for row in result.rows:
         table.add_row(*map(layout.text, (row.device, row.framework, row.strategy)), *_figures(row))
+    best = min(result.rows, key=lambda row: row.us_per_example, default=None)
+    answer = "Nothing was measured."
+    if best:
+        answer = (
+            f"Fastest: {best.us_per_example:,.1f} us per example on {best.device} "
+            f"({best.framework}, {best.strategy}) with a batch of {best.batch_size:,}."
+        )
     title = layout.text(
         f"{result.template} on {result.place}: {result.examples_per_epoch:,} examples per epoch, "
         f"{result.epochs} epochs; the first one compiles and is not in the means.\n"
     )
     plot = [layout.text(f"\nplot: {result.plot}")] if result.plot else []
-    return layout.stack(title, table, *plot)
+    return layout.stack(layout.text(answer, "bold"), title, table, *plot)
 
 
 def _figures(row: Row) -> tuple[str, ...]:
