@@ -111,10 +111,15 @@ def _is_file(word: str) -> bool:
 
 
 def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:
-    """Describe one accelerator type such as v5e-8, or list all generations."""
-    from tpuctl.hardware.types import all_types, describe
+    """Describe one accelerator type such as v5e-8, or list all generations.
 
-    return describe(accelerator_type) if accelerator_type else all_types()
+    "gpus", or the name of one, lists GPUs beside them.
+    """
+    from tpuctl.hardware.types import all_types, all_types_and_gpus, describe
+
+    if not accelerator_type:
+        return all_types()
+    return all_types_and_gpus(accelerator_type) or describe(accelerator_type)
 
 
 def config() -> Settings:

@@ -170,10 +170,12 @@ def _trial_lines(diagnosis: Diagnosis) -> list[str]:
     if test := diagnosis.numerics:
         where = f"{test.framework} on {test.device or 'no device'}"
         lines.append(f"Matrix test with {where}: {test.error or test.explanation}")
-        lines += [
-            f"  {each.precision:8} {each.result:4} largest error {each.max_abs_error:.2g}"
-            for each in test.errors
-        ]
+        for precision in dict.fromkeys(each.precision for each in test.errors):
+            largest = max(e.max_rel_error for e in test.errors if e.precision == precision)
+            lines.append(
+                f"  4x4 matrices inverted and multiplied in {precision} precision: largest "
+                f"relative error {largest:.2g}"
+            )
     return lines
 
 

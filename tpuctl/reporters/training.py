@@ -177,17 +177,40 @@ def _figures(row: Row) -> tuple[str, ...]:
 
 def render_bench_comparison(result: Comparison) -> RenderableType:
     """Show one line for each batch size that both sweeps have, and one for the best of each."""
-    titles = ("batch", "before us/example", "after us/example", "speed-up", "first epoch")
+    best = result.speed_ups[-1]
+    answer = f"At its best, the second machine is {best.speed_up:,.2f} x as fast as the first.\n"
+    title = f"{result.template}\nbefore: {result.before}\nafter:  {result.after}\n"
+    titles = ("batch", "speed-up", "first epoch")
     table = layout.table(*titles, right=titles)
     for entry in result.speed_ups:
-        before, after = entry.before, entry.after
-        size = f"best ({before.batch_size}, {after.batch_size})"
+        size = f"best ({entry.before.batch_size}, {entry.after.batch_size})"
         table.add_row(
             size if entry.batch_size is None else f"{entry.batch_size:,}",
-            f"{before.us_per_example:,.1f}",
-            f"{after.us_per_example:,.1f}",
             f"{entry.speed_up:,.2f} x",
             f"{entry.first_epoch_speed_up:,.2f} x",
         )
-    title = f"{result.template}\nbefore: {result.before}\nafter:  {result.after}\n"
-    return layout.stack(layout.text(title), table)
+    head, each = (
+        layout.text(answer, "bold"),
+        layout.text("\nus per example (fastest to slowest epoch)"),
+    )
+    return layout.stack(head, layout.text(title), table, each, _bench_columns(result))
+
+
+def _bench_columns(result: Comparison) -> RenderableType:
+    """Show a column for each machine, device and framework, named as such."""
+    names = [f"{c.machine}\n{c.device}, {c.framework} {c.strategy}" for c in result.columns]
+    table = layout.table("batch", *names, right=("batch", *names))
+    for size in sorted({row.batch_size for column in result.columns for row in column.rows}):
+        cells = (
+            {row.batch_size: row for row in column.rows}.get(size) for column in result.columns
+        )
+        table.add_row(f"{size:,}", *map(_time_and_spread, cells))
+    return table
+
+
+def _time_and_spread(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    low, high = row.us_per_example_low, row.us_per_example_high
+    spread = "" if low is None or high is None else f" ({low:,.1f} to {high:,.1f})"
+    return f"{row.us_per_example:,.1f}{spread}"

@@ -118,14 +118,17 @@ class LearningRateFinder(keras.callbacks.Callback):
             raise InvalidInputError(
                 "The learning-rate finder has no result yet.", hint="Pass it to model.fit first."
             )
-        mark = self.result.steepest
+        mark, losses = self.result.steepest, self.result.losses
+        # Where the loss explodes, the rest would be a flat line at the bottom.
+        top = 1.5 * max(losses[: max(1, len(losses) // 4)], default=1.0)
         return write_curves(
             Path(path),
-            {"": list(zip(self.result.rates, self.result.losses, strict=True))},
+            {"": list(zip(self.result.rates, losses, strict=True))},
             x="learning rate",
             y="loss",
             logarithmic=True,
             mark=(mark, f"steepest: {mark:.2g}") if mark else None,
+            top=top if top > 0 else None,
         )
 
 
