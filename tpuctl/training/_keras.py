@@ -75,6 +75,11 @@ class LearningRateFinder(keras.callbacks.Callback):
         """Save weights and optimizer state."""
         self._rates, self._losses, self._seen = [], [], 0.0
         optimizer = _unwrapped_optimizer(self.model)
+        if not self.model.built:
+            raise InvalidInputError(
+                "The learning-rate finder cannot restore a model that has no weights yet.",
+                hint="Begin the model with keras.Input(shape), or call model.build(shape) first.",
+            )
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         self._weights = self.model.get_weights()
