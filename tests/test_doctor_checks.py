@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.machines import chips, codes, diagnosed
 from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.reporters import machine as report
-from tpuctl.reporters.machine import diagnosis_card as card
+from tpuctl.reporters.display import card
 
 JAX = {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.23"}
 XLA = {"torch": "2.9.0", "torch_xla": "2.9.0", "libtpu": "0.0.21"}

@@ -144,7 +144,7 @@ def test_a_cell_is_profiled_by_a_magic(tmp_path: Path) -> None:
         shell.run_line_magic("load_ext", "tpuctl")
         card = shell.run_cell_magic("tpuprofile", "found", {CELL!r})
         print(shell.user_ns["found"].steps)
-        print("srcdoc" in card._repr_html_(), "Evidence" in repr(card))
+        print("tpuctl-card" in card._repr_html_(), "Evidence" in str(card))
         """,
         tmp_path,
     )

@@ -132,7 +132,7 @@ FIELDS = ("env", "files", "pci", "metadata", "packages", "requires", "python", "
 def check(document: dict[str, Any]) -> Diagnosis:
     diagnosis = diagnose(RecordedMachine(document))
     json.loads(envelope.success("doctor", diagnosis))
-    assert "<script" not in report.diagnosis_card(diagnosis).lower()
+    assert "<script" not in diagnosis._repr_html_().lower()
     assert report.render_diagnosis(diagnosis)
     assert diagnosis.exit_code == (1 if diagnosis.blocking else 0)
     return diagnosis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from os import PathLike
 
-    from tpuctl.api.display import Report
     from tpuctl.diagnosis.explain import Explanation
+    from tpuctl.diagnosis.report import Diagnosis
     from tpuctl.hardware.types import AcceleratorType, TypeTable
     from tpuctl.settings import Settings
 
@@ -28,14 +29,13 @@ def doctor(
     record: str | PathLike[str] | None = None,
     replay: str | PathLike[str] | None = None,
     confirm: Callable[[str], None] = lambda question: None,
-) -> Report:
+) -> Diagnosis:
     """Diagnose this machine: runtime, accelerator, frameworks, problems and how to fix them.
 
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
     """
-    from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
 
     diagnosis = examine(
@@ -45,12 +45,12 @@ def doctor(
         replay=Path(replay) if replay else None,
         approve=confirm if fix else None,
     )
-    notebook = None
     if not replay and _may_be_a_notebook(diagnosis.runtime):
         from tpuctl.linting.own_notebook import look_at_own_notebook
 
         notebook = look_at_own_notebook(diagnosis.runtime)
-    return Report(**{**vars(diagnosis), "own_notebook": notebook})
+        diagnosis = replace(diagnosis, own_notebook=notebook)
+    return diagnosis
 
 
 def _may_be_a_notebook(runtime: str) -> bool:
@@ -119,10 +119,15 @@ def _is_file(word: str) -> bool:
 
 
 def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:
-    """Describe one accelerator type such as v5e-8, or list all generations."""
-    from tpuctl.hardware.types import all_types, describe
+    """Describe one accelerator type such as v5e-8, or list all generations.
 
-    return describe(accelerator_type) if accelerator_type else all_types()
+    "gpus", or the name of one, lists GPUs beside them.
+    """
+    from tpuctl.hardware.types import all_types, all_types_and_gpus, describe
+
+    if not accelerator_type:
+        return all_types()
+    return all_types_and_gpus(accelerator_type) or describe(accelerator_type)
 
 
 def config() -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 class ProfileCommands:
     """`with tpuctl.profile() as p:` around a training; the methods are the commands."""
+
+    def __repr__(self) -> str:
+        return f"<{self.__doc__}>"
 
     def __call__(self) -> ProfileBlock:
         """Profile what is trained inside a `with` block: what its steps waited for."""
@@ -163,6 +166,19 @@ class ProfileCommands:
         from tpuctl.profiling.tpuprof import load
 
         return diff(load(Path(before)), load(Path(after)))
+
+
+def ProfileCallback() -> Any:
+    """Make a Keras callback that profiles one `fit`, and has its `result` afterwards.
+
+    model.fit(data, callbacks=[c := tpuctl.ProfileCallback()])
+    """
+    from tpuctl.lazy import need_modules
+
+    need_modules("tpuctl.ProfileCallback", "keras", extra="tf")
+    from tpuctl.profiling.program._keras import ProfileCallback
+
+    return ProfileCallback()
 
 
 profile = ProfileCommands()
