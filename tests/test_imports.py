@@ -36,6 +36,7 @@ FOUNDATION = {
 SERVICES = {
     "storage", "hardware", "runtime", "diagnosis", "profiling", "datasets",
     "training", "cloud", "emulator", "compile", "demo", "remote", "supervise", "linting",
+    "providers",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -69,10 +70,12 @@ ARROWS: dict[str, set[str]] = {
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
+    "providers": {"cloud", "compile", "hardware", "remote", "storage"},
     "supervise": {"cloud", "hardware", "remote", "storage"},
     "linting": {"diagnosis", "hardware", "runtime", "storage", "training"},
     "demo": {"data"}
-    | SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "supervise", "linting"},
+    | SERVICES
+    - {"demo", "hardware", "cloud", "emulator", "compile", "supervise", "linting", "providers"},
     "api": SERVICES | {"reporters"},
     "data": {"api", "datasets"},
     "reporters": SERVICES,

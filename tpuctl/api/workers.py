@@ -14,13 +14,11 @@ from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import (
     LOCAL,
     Host,
-    find_node,
     parse_hosts,
     parse_workers,
     pick_workers,
     split_user,
     this_machine,
-    workers_of,
 )
 
 if TYPE_CHECKING:
@@ -81,24 +79,26 @@ class Workers:
 
         A TPU that does not know our SSH key is given it.
         """
-        from tpuctl.remote.keys import open_access
+        from tpuctl.providers.port import Login
+        from tpuctl.providers.registry import open_provider, owner_of
 
         jump = parse_hosts(self.jump)[0] if self.jump else None
         parse_workers(self.worker)
         if self.hosts and self.name:
             raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
-        if self.hosts:
+        if not self.hosts and not self.name:
+            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
+        user, name = split_user(self.name) if self.name and "@" in self.name else ("", self.name)
+        login = Login(user, self.zone, self.key, jump, self.internal_ip, self.on_warning)
+        if self.hosts or not name:
             given = {"--zone": self.zone, "--project": self.project}
             refuse_unused({**given, "--internal-ip": self.internal_ip}, "with --host")
-            found = pick_workers(parse_hosts(self.hosts), self.worker)
-            return (
-                self._with_options(found),
-                open_access(on_warning=self.on_warning, key=self.key, jump=jump),
-                None,
-            )
-        if not self.name:
-            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
-        return self._reach_tpu(self.name, jump)
+            reached = open_provider("hosts").reach(self.hosts or "", login)
+        else:
+            owner = owner_of(name, zone=self.zone, project=self.project, on_warning=self.on_warning)
+            reached = owner.reach(name, login)
+        found = pick_workers(reached.hosts, self.worker)
+        return self._with_options(found), reached.access, reached.node
 
     def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
         """Do the same as `reach`, or return this machine alone, which needs no access."""
@@ -118,28 +118,6 @@ class Workers:
             "--internal-ip": self.internal_ip,
         }
         refuse_unused(given, where)
-
-    def _reach_tpu(
-        self, target: str, jump: Host | None
-    ) -> tuple[tuple[Host, ...], Access, Node | None]:
-        # Loaded here: machines given by address need no cloud.
-        from tpuctl.cloud.connect import chosen_zone, open_cloud
-        from tpuctl.cloud.models import segment
-        from tpuctl.remote.keys import login_user, open_access_to
-
-        user, name = split_user(target)
-        segment("TPU", name)
-        cloud = open_cloud(self.project)
-        for warning in cloud.warnings:
-            self.on_warning(warning)
-        node = find_node(cloud.api, name, chosen_zone(self.zone))
-        if "@" not in target:
-            user = login_user(node, user)
-        workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
-        access = open_access_to(
-            cloud.api, node, user, on_warning=self.on_warning, key=self.key, jump=jump
-        )
-        return self._with_options(workers), access, node
 
     def _with_options(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
         """Name the workers in hints so that the next command reaches them in the same way."""

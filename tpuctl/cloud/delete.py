@@ -41,6 +41,8 @@ DeletionOutcome = Literal[
     "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
 ]
 
+ResourceKind = Literal["node", "queued_resource", "runtime", "kernel"]
+
 
 @dataclass(frozen=True)
 class TpuDeletion:
@@ -52,9 +54,9 @@ class TpuDeletion:
     costing money. Chips and dollars are those of the whole group.
     """
 
-    kind: Literal["node", "queued_resource"]
+    kind: ResourceKind
     name: str
-    zone: str
+    zone: str | None
     state: str
     accelerator_type: str
     chips: int | None
@@ -62,7 +64,8 @@ class TpuDeletion:
     queued_resource: str | None
     takes_along: tuple[str, ...]
     remaining_disks: tuple[str, ...]
-    group: ResourceGroup = field(metadata={"internal": True})
+    group: ResourceGroup = field(default=ResourceGroup(()), metadata={"internal": True})
+    provider: str = "cloud-tpu"
     outcome: DeletionOutcome = "planned"
     reason: str | None = None
     seconds: float = 0.0
@@ -71,7 +74,7 @@ class TpuDeletion:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why it was left alone, and which disks stay and keep costing money."""
-        where = f"{self.name} in {self.zone}"
+        where = f"{self.name} in {self.zone or self.provider}"
         left = (f"{where}: {self.reason}.",) if self.reason and not self.error else ()
         disks = self.remaining_disks if self.outcome in ("planned", "deleted") else ()
         stays = (
@@ -135,7 +138,7 @@ class DeletedEarlier:
     """A TPU that no longer exists, but that the journal remembers."""
 
     name: str
-    zone: str
+    zone: str | None
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def plan_delete(
     if names is None:
         return replace(_plan_everything(api, zone), project=api.project)
     # Two names may belong to one queued resource, which is deleted as a whole, and so only once.
-    planned: dict[tuple[str, str], TpuDeletion] = {}
+    planned: dict[tuple[str | None, str], TpuDeletion] = {}
     gone: list[DeletedEarlier] = []
     failures: list[TpuctlError] = []
     for name in dict.fromkeys(names):

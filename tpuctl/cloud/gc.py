@@ -9,6 +9,7 @@ from typing import Literal
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.delete import (
     DeletionSummary,
+    ResourceKind,
     TpuDeletion,
     delete_all,
     plan_group_deletion,
@@ -29,9 +30,9 @@ Action = Literal["delete", "deleted", "already_deleted", "replaced", "left_alone
 class Orphan:
     """A TPU or queued resource that nobody needs, why, and what is or was done about it."""
 
-    kind: Literal["node", "queued_resource"]
+    kind: ResourceKind
     name: str
-    zone: str
+    zone: str | None
     reason: str
     usd_per_hour: float | None
     chips: int | None

@@ -40,7 +40,7 @@ class CreateOptions:
     """The options of a create. Without zones, every zone that has the type is considered.
 
     `watch` is the id of the watch that creates the TPU, written to a label; `metadata` is passed to
-    the VMs besides the startup script.
+    the VMs besides the startup script. `bucket` holds the training data.
     """
 
     name: str
@@ -62,6 +62,8 @@ class CreateOptions:
     metadata: Mapping[str, str] = field(default_factory=dict)
     data_disks: tuple[DataDisk, ...] = ()
     watch: str | None = None
+    bucket: str | None = None
+    max_units: float | None = None
 
 
 @dataclass(frozen=True)
