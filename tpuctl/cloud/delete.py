@@ -66,6 +66,7 @@ class TpuDeletion:
     remaining_disks: tuple[str, ...]
     group: ResourceGroup = field(default=ResourceGroup(()), metadata={"internal": True})
     provider: str = "cloud-tpu"
+    id: str = ""
     outcome: DeletionOutcome = "planned"
     reason: str | None = None
     seconds: float = 0.0

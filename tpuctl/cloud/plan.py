@@ -228,13 +228,18 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
     )
 
 
-def _check_names(options: CreateOptions) -> None:
-    if not _NAME.fullmatch(options.name):
+def check_name(name: str) -> None:
+    """Raise InvalidArgumentError for a name that no TPU can have."""
+    if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"{options.name!r} is not a valid TPU name.",
+            f"{name!r} is not a valid TPU name.",
             hint="Use at most 63 lower-case letters, digits and '-'; start with a letter, do not "
             "end with '-'.",
         )
+
+
+def _check_names(options: CreateOptions) -> None:
+    check_name(options.name)
     for zone in options.zones:
         if not _NAME.fullmatch(zone):
             raise InvalidArgumentError(

@@ -349,6 +349,7 @@ def _started(
             **token,
             "TPUCTL_PROJECT": emulator.scenario.project or "practice",
             "STORAGE_EMULATOR_HOST": emulator.http,
+            **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
         },
         is_open=emulator.secret is None,
     )

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.emulator.colab.account import Plan as ColabPlan
+from tpuctl.emulator.colab.account import read_plan
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import CallFault, NodeEvent, StorageFault, read_fault
 from tpuctl.emulator.methods import METHODS
@@ -54,6 +56,7 @@ class Scenario:
     rate_limits_per_minute: dict[str, int]
     buckets: dict[str, str]
     os_login: dict[str, tuple[str, ...]]
+    colab: ColabPlan
     document: Mapping[str, Any] = field(compare=False)
 
 
@@ -79,7 +82,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch os_login"
+        " project epoch os_login colab"
     )
     zones = top.object("zones") if "zones" in top else None
     users = top.object("os_login")
@@ -98,6 +101,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         rate_limits_per_minute=_rates(top.object("rate_limits_per_minute")),
         buckets=_buckets(top.object("buckets")),
         os_login={name: tuple(users.texts(name)) for name in users},
+        colab=_colab(top),
         document=document,
     )
 
@@ -176,6 +180,14 @@ def _buckets(buckets: ObjectReader) -> dict[str, str]:
         bucket.allow("location")
         found[name] = bucket.text("location", "US").upper()
     return found
+
+
+def _colab(top: ObjectReader) -> ColabPlan:
+    part = top.object("colab")
+    try:
+        return read_plan({name: part.value(name) for name in part})
+    except (TypeError, ValueError) as error:
+        raise top.error("colab", f"cannot be read: {error}") from error
 
 
 def _epoch(top: ObjectReader) -> datetime | None:

@@ -81,6 +81,7 @@ def serve_world(
                     raise
         if machines:
             stack.enter_context(_running_machines(emulator, machines))
+            stack.enter_context(_running_colab(emulator, folder))
         yield emulator
 
 
@@ -98,6 +99,23 @@ def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
     finally:
         emulator.machines = None
         machines.close()
+
+
+@contextmanager
+def _running_colab(emulator: Emulator, folder: Path) -> Iterator[None]:
+    """Serve Colab on a port of its own; without the extra `ssh` there is none."""
+    try:
+        from tpuctl.emulator.colab._server import serve_colab
+    except ModuleNotFoundError:
+        yield
+        return
+    scenario, secret = emulator.scenario, emulator.secret
+    with serve_colab(
+        scenario.colab, clock=emulator.clock, folder=folder / "colab", secret=secret,
+        scale=scenario.time_scale,
+    ) as colab:  # fmt: skip
+        emulator.colab = colab.url
+        yield
 
 
 @contextmanager

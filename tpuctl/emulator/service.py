@@ -88,6 +88,7 @@ class Emulator:
         self.tokens: dict[str, list[str]] = {}
         self.endpoint = ""
         self.http = ""
+        self.colab = ""
         self.machines: Machines | None = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)

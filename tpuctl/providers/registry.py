@@ -12,6 +12,7 @@ AUTO = "auto"
 
 PROVIDERS = {
     "cloud-tpu": "cloud_tpu.CloudTpu",
+    "colab": "colab.provider.Colab",
     "hosts": "hosts.Hosts",
 }
 """The modules and classes of all providers; a class takes a project and `on_warning`."""

@@ -1,0 +1,45 @@
+"""The program of a guard, which `guard.start_guard` starts."""
+
+import argparse
+import signal
+import sys
+from contextlib import suppress
+
+from tpuctl.errors import TpuctlError, TryAgainError
+from tpuctl.providers.colab.api import ColabApi
+from tpuctl.providers.colab.create import open_api
+from tpuctl.providers.colab.guard import LOCK, LOOK_S, Guard, next_look_s
+from tpuctl.providers.colab.provider import job_states
+from tpuctl.providers.colab.records import Records
+from tpuctl.storage.local import locked
+
+
+def main() -> None:
+    """Guard one runtime until it is gone."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    name = parser.parse_args().name
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    records = Records()
+    api: ColabApi | None = None
+    with suppress(TryAgainError), locked(records.lock(name, LOCK), wait_s=0, busy="guarded"):
+        last = ""
+        while True:
+            record = records.find(name)
+            try:
+                # A plane is opened again after a failure: the login may have been renewed.
+                api = api or open_api(record.plane if record else None)
+                if not Guard(records, api, name, job_states).look():
+                    return
+                last = ""
+            except TpuctlError as error:
+                if str(error) != last:
+                    sys.stderr.write(f"{error}\n")
+                last = str(error)
+                if not isinstance(error, TryAgainError):
+                    api = None
+            if api:
+                api.clock.sleep(next_look_s(record, api.clock.now()))
+            else:
+                signal.sigtimedwait([], LOOK_S)
