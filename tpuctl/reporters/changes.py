@@ -99,7 +99,7 @@ def render_created(result: Created | NotCreated) -> str:
         f"{result.chips} chips on {workers}{spot}{emulated}.",
         _running_cost(result),
     ]
-    for worker in result.workers:
+    for worker in result.workers if result.zone else ():
         addresses = filter(None, (worker.external_ip, worker.internal_ip))
         lines.append(f"worker {worker.index}: {', '.join(addresses) or 'no address'}")
     command = "show" if last.outcome == "ready" else "wait"

@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from tpuctl.storage.local import ensure_folder, write_atomically
 DOMAIN = "colab.research.google.com"
 _TOKEN_HEADER = "X-Colab-Runtime-Proxy-Token"  # noqa: S105 (a header's name)
 _TOKEN_QUERY = "colab-runtime-proxy-token"  # noqa: S105
+_PROXY = re.compile(r"^/rt/[^/]+")
 _MOST_BYTES = 200 << 20
 _SSH_KINDS = ("ssh-ed25519", "ecdsa-sha2-")
 
@@ -41,7 +43,7 @@ class Colab:
         self, plan: Plan, clock: Clock, folder: Path, secret: str | None, scale: float
     ) -> None:
         self.account = Account(plan, clock, folder)
-        self.planes = Planes(self.account, lambda: self.url)
+        self.planes = Planes(self.account, lambda runtime: f"{self.url}/rt/{runtime.endpoint}")
         self.machines = Machines(folder / "colab-machines", self.account)
         self.secret, self.scale, self.url = secret, scale, ""
         self.ca_file = folder / "colab-ca.pem"
@@ -86,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path.startswith(("/tun/m/", "/v1beta/", "/v1/")):
                 self._plane(path, query, body)
             else:
-                self._proxy(unquote(path), query, body)
+                self._proxy(_PROXY.sub("", unquote(path)), query, body)
         except Refusal as refusal:
             self._send(refusal.status, {"error": str(refusal)})
         except Cut:

@@ -69,7 +69,7 @@ class Cut(Exception):
 
 @dataclass
 class Plan:
-    """The part `colab` of a scenario."""
+    """The part `colab` of a scenario; `gives` is an accelerator that replaces every other."""
 
     balance: float = 100.0
     tier: int = 1
@@ -80,6 +80,7 @@ class Plan:
     token_s: float = 3600.0
     has_public_api: bool = True
     has_ssh: bool = True
+    gives: str = ""
     foreign: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -173,7 +174,7 @@ class Account:
             raise Refusal(412, "QUOTA_EXCEEDED_USAGE_TIME", message="no compute units left")
         if len(self.runtimes) >= self.plan.capacity:
             raise Refusal(412, "TOO_MANY_ACTIVE_RUNTIMES", message="too many active runtimes")
-        return self._add(key, accelerator, name)
+        return self._add(key, self.plan.gives or accelerator, name)
 
     def _add(self, key: str, accelerator: str, name: str) -> Runtime:
         kind = accelerator.lower()

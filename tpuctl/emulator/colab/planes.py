@@ -31,7 +31,7 @@ Work = Callable[..., Answer]
 class Planes:
     """Answers requests of both planes from one account; `proxy_url` is that of every runtime."""
 
-    def __init__(self, account: Account, proxy_url: Callable[[], str]) -> None:
+    def __init__(self, account: Account, proxy_url: Callable[[Runtime], str]) -> None:
         self.account, self._proxy_url = account, proxy_url
         self._operations: dict[str, Any] = {}
 
@@ -110,7 +110,7 @@ class Planes:
     def _proxy_info(self, runtime: Runtime) -> dict[str, Any]:
         seconds = self.account.plan.token_s
         token = self.account.new_token(runtime)
-        return {"token": token, "tokenExpiresInSeconds": seconds, "url": self._proxy_url()}
+        return {"token": token, "tokenExpiresInSeconds": seconds, "url": self._proxy_url(runtime)}
 
     def _assignment(self, runtime: Runtime) -> dict[str, Any]:
         return {
@@ -199,7 +199,7 @@ class Planes:
             "name": f"runtimes/{runtime.name or runtime.endpoint}",
             "runtimeSpec": self._spec(runtime.accelerator),
             "connectionInfo": {
-                "url": self._proxy_url(),
+                "url": self._proxy_url(runtime),
                 "token": token,
                 "expireTime": runtime.tokens[token].replace("+00:00", "Z"),
             },

@@ -201,8 +201,14 @@ class PublicPlane:
         }
 
     def keep_alive(self, runtime_id: str) -> None:
-        """Send what the editor sends, to the other plane: this one has no such request."""
-        self._tunnel.keep_alive(runtime_id)
+        """Send what the editor sends, to the other plane: this one has no such request.
+
+        The planes have different names for a runtime, and the same address.
+        """
+        own = next((each for each in self.list() if each.id == runtime_id), None)
+        for each in self._tunnel.list() if own else ():
+            if own and each.url == own.url:
+                self._tunnel.keep_alive(each.id)
 
     def is_open(self) -> bool:
         """Whether it lets this account in; raises UnavailableError where nobody answers."""

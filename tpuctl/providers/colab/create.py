@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tpuctl.cloud.create import Choice
+from tpuctl.cloud.lookup import attempt
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -110,12 +111,7 @@ class Creation:
             return there
         plan = self.plan
         _, theirs = accelerator_for(plan.accelerator_type)
-        try:
-            runtime = self.api.create(record.key, theirs)
-        except TpuctlError as error:
-            if not isinstance(error, UnavailableError):
-                self.records.forget(record)
-            raise
+        runtime = self._ask(record, theirs)
         self.records.update(record, runtime_id=runtime.id)
         if runtime.accelerator != theirs:
             self.api.delete(runtime.id)
@@ -132,6 +128,21 @@ class Creation:
                 rate = round(max(0.0, after - record.units_before), 4) or rate
         self.records.update(record, phase="running", runtime_id=runtime.id, units_per_hour=rate)
         return runtime
+
+    def _ask(self, record: Record, theirs: str) -> Runtime:
+        """Send the request; a refusal counts only when nothing was created nevertheless."""
+        try:
+            return self.api.create(record.key, theirs)
+        except UnavailableError:
+            raise
+        except TpuctlError as refused:
+            found = attempt(lambda: find_runtime(self.api, record))
+            if isinstance(found, Runtime):
+                return found
+            # Without an answer the record stays, so that gc asks again.
+            if found is None:
+                self.records.forget(record)
+            raise refused from None
 
     def _stopped(
         self, record: Record, on_interrupt: Callable[[], Choice], stop: BaseException

@@ -7,6 +7,7 @@ idle runtimes is left. While a job of ours runs, it tells Colab that the runtime
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,7 @@ KEEP_ALIVE_S = 300.0
 LANDS_WITHIN = timedelta(minutes=5)
 """How long after a create whose answer was lost its runtime may still appear."""
 
+IGNORED = (signal.SIGHUP, signal.SIGINT)
 LOCK = "guard"
 
 
@@ -47,6 +49,8 @@ def start_guard(records: Records, name: str) -> None:
             (os.POSIX_SPAWN_OPEN, 2, str(records.path(name, "guard.log")), flags, 0o600),
         ],
         setsid=True,
+        # From its first moment on: closing a terminal must not end it.
+        setsigmask=IGNORED,
     )
 
 

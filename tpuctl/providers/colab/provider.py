@@ -20,7 +20,7 @@ from tpuctl.errors import (
 )
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.colab import guard
-from tpuctl.providers.colab.api import ColabApi, Runtime, Units, type_of
+from tpuctl.providers.colab.api import ColabApi, Runtime, Units, accelerator_for, type_of
 from tpuctl.providers.colab.create import Creation, find_runtime, open_api
 from tpuctl.providers.colab.quote import NAME, balance_of, list_offers, plan_runtime
 from tpuctl.providers.colab.records import Record, Records
@@ -83,6 +83,7 @@ class Colab:
 
     def plan(self, options: CreateOptions) -> HostedPlan:
         """Check the type, and read what the account may have and what is left."""
+        accelerator_for(options.accelerator_type)
         return plan_runtime(self._api, self._records, options, self._on_warning)
 
     def create(
@@ -129,7 +130,10 @@ class Colab:
     def list(self, zone: str | None) -> TpuList:
         """List every runtime of the account, also those of a browser, with the balance."""
         units, runtimes = self._api.units(), self._api.list()
-        known = {record.runtime_id: record for record in self._settled(runtimes)}
+        known = {
+            found.id if (found := self._interrupted(record)) else record.runtime_id: record
+            for record in self._settled(runtimes)
+        }
         tpus = tuple(self._describe(each, known.get(each.id), units) for each in runtimes)
         emulated = bool(load_settings({})["colab_endpoint"])
         waiting = [record for record in self._records.all() if record.phase == "intended"]
@@ -142,6 +146,12 @@ class Colab:
         return TpuList(
             None, tpus, (), (), 0.0, 0.0, 0, emulated, balances=(balance_of(units),), notes=notes
         )
+
+    def _interrupted(self, record: Record) -> Runtime | None:
+        """Return the runtime of a create that was interrupted; None for any other record."""
+        if record.phase == "running" or self._records.is_being_created(record.name):
+            return None
+        return find_runtime(self._api, record)
 
     def _settled(self, runtimes: Sequence[Runtime]) -> tuple[Record, ...]:
         """Return our records; forget those whose runtime is gone, restart guards that died."""

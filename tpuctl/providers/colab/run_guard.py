@@ -4,14 +4,18 @@ import argparse
 import signal
 import sys
 from contextlib import suppress
+from datetime import timedelta
 
+from tpuctl.clock import Clock, WallClock
 from tpuctl.errors import TpuctlError, TryAgainError
 from tpuctl.providers.colab.api import ColabApi
 from tpuctl.providers.colab.create import open_api
-from tpuctl.providers.colab.guard import LOCK, LOOK_S, Guard, next_look_s
+from tpuctl.providers.colab.guard import IGNORED, LOCK, LOOK_S, Guard, next_look_s
 from tpuctl.providers.colab.provider import job_states
 from tpuctl.providers.colab.records import Records
 from tpuctl.storage.local import locked
+
+SLICE_S = 2.0
 
 
 def main() -> None:
@@ -19,8 +23,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     name = parser.parse_args().name
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     records = Records()
     api: ColabApi | None = None
     with suppress(TryAgainError), locked(records.lock(name, LOCK), wait_s=0, busy="guarded"):
@@ -39,7 +43,12 @@ def main() -> None:
                 last = str(error)
                 if not isinstance(error, TryAgainError):
                     api = None
-            if api:
-                api.clock.sleep(next_look_s(record, api.clock.now()))
-            else:
-                signal.sigtimedwait([], LOOK_S)
+            wait_s = next_look_s(record, api.clock.now()) if api else LOOK_S
+            _wait(records, name, wait_s, api.clock if api else WallClock())
+
+
+def _wait(records: Records, name: str, wait_s: float, clock: Clock) -> None:
+    """Wait, but not for a runtime that was deleted meanwhile."""
+    end = clock.now() + timedelta(seconds=wait_s)
+    while records.find(name) and (left := (end - clock.now()).total_seconds()) > 0:
+        clock.sleep(min(left, SLICE_S))
