@@ -9,7 +9,7 @@ READY_XLA := $(VENV_XLA)/.ready
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla lint smoke bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-hosted lint smoke bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -52,6 +52,14 @@ test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigab
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[images]' \
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
+
+test-hosted: $(READY) $(VENV)-colab/.ready  ## The official command line of Colab against the emulator.
+	TPUCTL_TEST_HOSTED=1 $(BIN)/python -m pytest tests/test_colab_official.py
+
+$(VENV)-colab/.ready:
+	$(or $(PYTHON312),python3.12) -m venv $(VENV)-colab
+	$(VENV)-colab/bin/python -m pip install --quiet --disable-pip-version-check google-colab-cli==0.7.5
+	touch $@
 
 lint: $(READY)  ## ruff, bandit and mypy --strict.
 	$(BIN)/ruff format --check .

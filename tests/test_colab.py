@@ -114,7 +114,7 @@ def test_a_lost_answer_is_found_by_gc_and_by_the_same_command(
     colab = colab_world({**plane, "faults": [fault]})
     first = tpuctl(*NO_WAIT)
     if first.exit_code == 0:
-        assert lost == {"status": 503} and on != "get_runtime", "asked again at once, and found"
+        assert lost == {"status": 503}, "asked again at once, and found"
         assert len(ours(colab)) == 1
         return
     assert first.exit_code == 3
@@ -293,6 +293,23 @@ def test_what_colab_does_not_have_is_refused_by_name(
     wrong = tpuctl("create", "t1", "--provider", "colab", "--type", "v5e-8", "--yes", "--json")
     assert "one chip each" in wrong.document["errors"][0]["message"]
     assert colab.account.requests == []
+
+
+@PLANES
+def test_doctor_checks_login_eligibility_and_balance_and_creates_nothing(
+    colab_world: ColabWorld, tpuctl: Tpuctl, plane: dict[str, Any]
+) -> None:
+    colab = colab_world({**plane, "eligible": ["V6E1"]})
+    checked = tpuctl("doctor", "--provider", "colab", "--json")
+    assert (checked.exit_code, checked.data["can_be_used"]) == (0, True)
+    assert checked.data["balance"]["left"] > 99
+    may = {each["accelerator_type"]: each["available"] for each in checked.data["offers"]}
+    assert may == {"v5litepod-1": None if plane else False, "v6e-1": None}
+    assert not colab.account.runtimes
+    colab_world({**plane, "faults": [{"on": "get_ccu_info", "status": 401, "every": True}]})
+    expired = tpuctl("doctor", "--provider", "colab", "--json")
+    assert (expired.exit_code, expired.data["can_be_used"]) == (1, False)
+    assert "gcloud auth application-default login" in expired.document["errors"][0]["hint"]
 
 
 def test_a_name_belongs_to_one_provider(colab_world: ColabWorld, tpuctl: Tpuctl) -> None:

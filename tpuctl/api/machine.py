@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from tpuctl.errors import NotFoundError, UsageError
 
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from tpuctl.api.display import Report
     from tpuctl.diagnosis.explain import Explanation
     from tpuctl.hardware.types import AcceleratorType, TypeTable
+    from tpuctl.providers.offers import ProviderCheck
     from tpuctl.settings import Settings
 
 
+@overload
+def doctor(*, provider: str, project: str | None = None) -> ProviderCheck: ...
+@overload
 def doctor(
     *,
     deep: bool = False,
@@ -28,13 +32,30 @@ def doctor(
     record: str | PathLike[str] | None = None,
     replay: str | PathLike[str] | None = None,
     confirm: Callable[[str], None] = lambda question: None,
-) -> Report:
+) -> Report: ...
+def doctor(
+    *,
+    deep: bool = False,
+    numerics: bool = False,
+    fix: bool = False,
+    record: str | PathLike[str] | None = None,
+    replay: str | PathLike[str] | None = None,
+    confirm: Callable[[str], None] = lambda question: None,
+    provider: str | None = None,
+    project: str | None = None,
+) -> Report | ProviderCheck:
     """Diagnose this machine: runtime, accelerator, frameworks, problems and how to fix them.
 
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
+    With `provider` it checks that provider instead: login, what it offers, what is left.
     """
+    if provider:
+        from tpuctl.providers.offers import check_provider
+        from tpuctl.providers.registry import open_provider
+
+        return check_provider(open_provider(provider, project=project))
     from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
 

@@ -12,6 +12,7 @@ from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
 from tpuctl.cli.options import Yes
 from tpuctl.reporters import machine as report
+from tpuctl.reporters.tpus import render_check
 from tpuctl.reporters.types import render_types
 
 Deep = Annotated[bool, Option("--deep", help="Run a small computation on the accelerator.")]
@@ -43,6 +44,10 @@ def doctor(
     yes: Yes = False,
     record: Record = None,
     replay: Replay = None,
+    provider: Annotated[
+        str | None,
+        Option(metavar="PROVIDER", help="Check a provider instead: login, offers, balance."),
+    ] = None,
 ) -> None:
     """Diagnose this machine: accelerator, frameworks, problems, fixes.
 
@@ -50,7 +55,13 @@ def doctor(
         tpuctl doctor
         tpuctl doctor --deep
         tpuctl doctor --fix --yes
+        tpuctl doctor --provider colab
     """
+    if provider:
+        given = {"--deep": deep, "--numerics": numerics, "--fix": fix, "--record": record}
+        refuse_unused({**given, "--replay": replay}, "with --provider")
+        output.show(tpuctl.doctor(provider=provider), render_check)
+        return
     refuse_unused({"--yes": yes and not fix}, "without --fix")
     confirm = partial(output.announce_and_confirm, yes=yes)
     result = tpuctl.doctor(

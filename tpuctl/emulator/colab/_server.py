@@ -72,10 +72,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.end_headers()
+        self.rfile.close()
         self.connection = self._colab.tls.wrap_socket(self.connection, server_side=True)
         self.rfile = self.connection.makefile("rb")
         self.wfile = self.connection.makefile("wb", buffering=0)
         self.close_connection = False
+
+    def finish(self) -> None:
+        """Close the encrypted connection, which the server does not know of."""
+        super().finish()
+        if isinstance(self.connection, ssl.SSLSocket):
+            self.connection.close()
 
     def _handle(self) -> None:
         path, _, text = self.path.partition("?")
@@ -192,7 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
 
             def send(channel: str, kind: str, content: object, parent: Any = parent) -> None:
                 header = {**parent, "msg_id": f"{parent['msg_id']}-{kind}", "msg_type": kind}
-                reply = {"header": header, "parent_header": parent, "metadata": {},
+                reply = {"header": header, "msg_id": header["msg_id"], "msg_type": kind,
+                         "parent_header": parent, "metadata": {},
                          "content": content, "channel": channel, "buffers": []}  # fmt: skip
                 web.send(json.dumps(reply).encode(), TEXT)
 

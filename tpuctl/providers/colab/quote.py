@@ -103,18 +103,23 @@ def list_offers(
             quota_left=units.left,
             limit_hours=facts()["limit_hours"]["paid"],
             available=_available(eligible, theirs, units),
-            evidence=_evidence(records, eligible, theirs),
+            evidence=_evidence(records, eligible, theirs, api.plane),
         )
         for ours, theirs in wanted.items()
     )
 
 
 def _evidence(
-    records: Records, eligible: Mapping[str, bool] | None, theirs: str
+    records: Records, eligible: Mapping[str, bool] | None, theirs: str, plane: str
 ) -> tuple[str, ...]:
     who = "Colab's runtime specs" if eligible is not None else "only a create tells"
     rate = "measured here" if _rate(records, theirs) else facts()["why_units_null"]
-    return (f"eligible: {who}", f"rate: {rate}", f"limits as of {facts()['as_of']}")
+    return (
+        f"control plane: {plane}",
+        f"eligible: {who}",
+        f"rate: {rate}",
+        f"limits as of {facts()['as_of']}",
+    )
 
 
 def _available(eligible: Mapping[str, bool] | None, theirs: str, units: Units) -> bool | None:
