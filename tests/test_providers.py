@@ -113,7 +113,7 @@ def test_without_credentials_a_provider_is_listed_as_such(
     assert result.document["status"] == "attention"
     assert "No emulator answers" in result.data["unusable"]["cloud-tpu"]
     alone = tpuctl("offers", "--provider", "cloud-tpu", "--json")
-    assert alone.exit_code == 1
+    assert alone.exit_code == 3
 
 
 def test_what_can_be_had_comes_first_and_free_hours_before_dollars() -> None:

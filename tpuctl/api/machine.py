@@ -6,8 +6,9 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -17,45 +18,38 @@ if TYPE_CHECKING:
     from tpuctl.api.display import Report
     from tpuctl.diagnosis.explain import Explanation
     from tpuctl.hardware.types import AcceleratorType, TypeTable
-    from tpuctl.providers.offers import ProviderCheck
+    from tpuctl.providers.check import ProviderCheck
     from tpuctl.settings import Settings
 
 
 @overload
-def doctor(*, provider: str, project: str | None = None) -> ProviderCheck: ...
+def doctor(*, provider: str, **options: Any) -> ProviderCheck: ...
 @overload
-def doctor(
+def doctor(*, provider: None = None, **options: Any) -> Report: ...
+def doctor(  # type: ignore[misc]
     *,
     deep: bool = False,
     numerics: bool = False,
     fix: bool = False,
     record: str | PathLike[str] | None = None,
     replay: str | PathLike[str] | None = None,
-    confirm: Callable[[str], None] = lambda question: None,
-) -> Report: ...
-def doctor(
-    *,
-    deep: bool = False,
-    numerics: bool = False,
-    fix: bool = False,
-    record: str | PathLike[str] | None = None,
-    replay: str | PathLike[str] | None = None,
-    confirm: Callable[[str], None] = lambda question: None,
     provider: str | None = None,
-    project: str | None = None,
+    confirm: Callable[[str], None] = lambda question: None,
 ) -> Report | ProviderCheck:
     """Diagnose this machine: runtime, accelerator, frameworks, problems and how to fix them.
 
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
-    With `provider` it checks that provider instead: login, what it offers, what is left.
+    With a `provider` it checks the account there instead: login, balance, what may be had.
     """
     if provider:
-        from tpuctl.providers.offers import check_provider
+        from tpuctl.providers.check import check_provider
         from tpuctl.providers.registry import open_provider
 
-        return check_provider(open_provider(provider, project=project))
+        given = {"--deep": deep, "--numerics": numerics, "--fix": fix}
+        refuse_unused({**given, "--record": record, "--replay": replay}, "with --provider")
+        return check_provider(open_provider(provider))
     from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
 

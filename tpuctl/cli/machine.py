@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -46,7 +46,7 @@ def doctor(
     replay: Replay = None,
     provider: Annotated[
         str | None,
-        Option(metavar="PROVIDER", help="Check a provider instead: login, offers, balance."),
+        Option(metavar="PROVIDER", help="Check your account at a provider instead, as kaggle."),
     ] = None,
 ) -> None:
     """Diagnose this machine: accelerator, frameworks, problems, fixes.
@@ -55,19 +55,16 @@ def doctor(
         tpuctl doctor
         tpuctl doctor --deep
         tpuctl doctor --fix --yes
-        tpuctl doctor --provider colab
+        tpuctl doctor --provider kaggle
     """
-    if provider:
-        given = {"--deep": deep, "--numerics": numerics, "--fix": fix, "--record": record}
-        refuse_unused({**given, "--replay": replay}, "with --provider")
-        output.show(tpuctl.doctor(provider=provider), render_check)
-        return
     refuse_unused({"--yes": yes and not fix}, "without --fix")
     confirm = partial(output.announce_and_confirm, yes=yes)
-    result = tpuctl.doctor(
-        deep=deep, numerics=numerics, fix=fix, record=record, replay=replay, confirm=confirm
-    )
-    output.show(result, report.render_diagnosis)
+    options: dict[str, Any] = {"deep": deep, "numerics": numerics, "fix": fix}
+    options |= {"record": record, "replay": replay}
+    if provider:
+        output.show(tpuctl.doctor(provider=provider, **options), render_check)
+        return
+    output.show(tpuctl.doctor(**options, confirm=confirm), report.render_diagnosis)
 
 
 def explain(text: Text = None) -> None:

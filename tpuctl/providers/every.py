@@ -150,7 +150,8 @@ def list_offers(
     failures: list[TpuctlError] = []
     for provider in providers:
         name = provider.abilities.name
-        if why := provider.why_unusable():
+        # One that is named is asked with every login that there is.
+        if not only and (why := provider.why_unusable()):
             unusable[name] = why
             continue
         found = attempt(partial(provider.offers, accelerator_type))

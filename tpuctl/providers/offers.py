@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.tpu import Balance
 from tpuctl.errors import TpuctlError
 from tpuctl.outcome import Outcome, Status
-from tpuctl.providers.port import Provider, ProviderOffer
+from tpuctl.providers.port import ProviderOffer
 
 
 @dataclass(frozen=True)
@@ -26,30 +25,6 @@ class Offers(Outcome):
         if self.failures:
             return "partial" if self.offers else "error"
         return "ok" if any(each.available is not False for each in self.offers) else "attention"
-
-
-@dataclass(frozen=True)
-class ProviderCheck(Outcome):
-    """Whether a provider can be used: the login, what it offers this account, what is left."""
-
-    provider: str
-    can_be_used: bool
-    offers: tuple[ProviderOffer, ...]
-    balance: Balance | None
-    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
-
-
-def check_provider(provider: Provider) -> ProviderCheck:
-    """Ask a provider what it offers and what is left; creates nothing."""
-    offers, balance = attempt(lambda: provider.offers(None)), attempt(provider.balance)
-    errors = {str(each): each for each in (offers, balance) if isinstance(each, TpuctlError)}
-    return ProviderCheck(
-        provider.abilities.name,
-        not errors,
-        () if isinstance(offers, TpuctlError) else rank(offers),
-        balance if isinstance(balance, Balance) else None,
-        failures=tuple(errors.values()),
-    )
 
 
 def rank(offers: Sequence[ProviderOffer]) -> tuple[ProviderOffer, ...]:

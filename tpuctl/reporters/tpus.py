@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tpuctl.cloud.list import TpuList
     from tpuctl.cloud.tpu import Balance, QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
-    from tpuctl.providers.offers import Offers, ProviderCheck
-    from tpuctl.providers.port import ProviderOffer
+    from tpuctl.providers.check import ProviderCheck
+    from tpuctl.providers.offers import Offers
 
 _TPU_TITLES = ("name", "zone", "type", "state", "age", "time left", "per hour", "so far")
 _QUEUED_TITLES = ("queued resource", "zone", "type", "state", "age", "per hour", "nodes")
@@ -186,26 +186,19 @@ def balance_line(balance: Balance) -> str:
     return ", ".join(parts)
 
 
-def render_check(result: ProviderCheck) -> RenderableType:
-    """Show whether a provider can be used, what it offers and what is left."""
-    can = "can be used" if result.can_be_used else "cannot be used"
-    balance = f" {balance_line(result.balance)}." if result.balance else ""
-    line = layout.text(f"{result.provider} {can}.{balance}")
-    return layout.stack(line, "", _offers_table(result.offers)) if result.offers else line
+def render_check(result: ProviderCheck) -> str:
+    """Show what was checked of an account, one line for each."""
+    words = {True: "ok", False: "FAILED", None: "unknown"}
+    rows = [(each.name, words[each.ok], each.detail) for each in result.checks]
+    return "\n".join(layout.plain_table(("check", "", "found"), rows))
 
 
 def render_offers(result: Offers) -> RenderableType:
     """Show what can be had, cheapest first, and who could not be asked."""
-    lines = [f"{balance_line(each)}." for each in result.balances]
-    lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
-    return layout.stack(_offers_table(result.offers), "", layout.text("\n".join(lines)))
-
-
-def _offers_table(offers: Sequence[ProviderOffer]) -> RenderableType:
     table = layout.table(
         "provider", "type", "zone", "how", "per hour", "left", "limit", "known from"
     )
-    for offer in offers:
+    for offer in result.offers:
         price = format_usd(offer.usd_per_hour)
         if offer.units_per_hour is not None:
             price = f"{offer.units_per_hour:g} units"
@@ -220,7 +213,9 @@ def _offers_table(offers: Sequence[ProviderOffer]) -> RenderableType:
             "-" if offer.limit_hours is None else f"{offer.limit_hours:g} h",
             "; ".join(offer.evidence),
         )
-    return table
+    lines = [f"{balance_line(each)}." for each in result.balances]
+    lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
+    return layout.stack(table, "", layout.text("\n".join(lines)))
 
 
 def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:
