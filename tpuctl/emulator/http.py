@@ -159,13 +159,22 @@ class Content:
                 yield piece
 
 
+class Stream:
+    """Bytes that come while the reply is being sent, so nobody knows yet how many."""
+
+    size_bytes = None
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.pieces = lambda: pieces
+
+
 @dataclass(frozen=True)
 class Reply:
     """One reply: a document as JSON, or bytes, to which a `fault` happens on their way."""
 
     status: int = 200
-    document: Document | None = None
-    content: Content | None = None
+    document: Document | list[Document] | None = None
+    content: Content | Stream | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: ByteFault | None = None
 

@@ -350,6 +350,7 @@ def _started(
             "TPUCTL_PROJECT": emulator.scenario.project or "practice",
             "STORAGE_EMULATOR_HOST": emulator.http,
             **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
+            "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
         },
         is_open=emulator.secret is None,
     )

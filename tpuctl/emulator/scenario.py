@@ -40,6 +40,17 @@ class ZonePlan:
 
 
 @dataclass(frozen=True)
+class KagglePlan:
+    """The account on Kaggle: its name, its hours a week, and how long a session is queued."""
+
+    username: str = "practice"
+    tpu_hours: float = 20.0
+    used_hours: float = 0.0
+    queue_s: float = 5.0
+    phone_verified: bool = True
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A scenario; `document` is the JSON that it was read from."""
 
@@ -57,6 +68,7 @@ class Scenario:
     buckets: dict[str, str]
     os_login: dict[str, tuple[str, ...]]
     colab: ColabPlan
+    kaggle: KagglePlan
     document: Mapping[str, Any] = field(compare=False)
 
 
@@ -82,7 +94,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch os_login colab"
+        " project epoch os_login colab kaggle"
     )
     zones = top.object("zones") if "zones" in top else None
     users = top.object("os_login")
@@ -102,6 +114,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         buckets=_buckets(top.object("buckets")),
         os_login={name: tuple(users.texts(name)) for name in users},
         colab=_colab(top),
+        kaggle=_kaggle(top.object("kaggle")),
         document=document,
     )
 
@@ -188,6 +201,18 @@ def _colab(top: ObjectReader) -> ColabPlan:
         return read_plan({name: part.value(name) for name in part})
     except (TypeError, ValueError) as error:
         raise top.error("colab", f"cannot be read: {error}") from error
+
+
+def _kaggle(account: ObjectReader) -> KagglePlan:
+    account.allow("username tpu_hours used_hours queue_s phone_verified")
+    usual = KagglePlan()
+    return KagglePlan(
+        username=account.text("username", usual.username),
+        tpu_hours=account.number("tpu_hours", usual.tpu_hours),
+        used_hours=account.number("used_hours", usual.used_hours),
+        queue_s=account.number("queue_s", usual.queue_s),
+        phone_verified="phone_verified" not in account or account.flag("phone_verified"),
+    )
 
 
 def _epoch(top: ObjectReader) -> datetime | None:

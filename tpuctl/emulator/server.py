@@ -124,6 +124,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import tpu_api
         from tpuctl.emulator.http_server import serve_http
+        from tpuctl.emulator.kaggle.api import KaggleApi
         from tpuctl.emulator.storage.api import storage_api
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
@@ -133,7 +134,10 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        kaggle = KaggleApi(emulator, folder / "kaggle")
+        stack.callback(kaggle.sessions.close)
         apis = [
+            kaggle.http_api(),
             tpu_api(emulator),
             metadata_api(emulator),
             storage_api(emulator, folder),

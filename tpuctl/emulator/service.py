@@ -1,5 +1,6 @@
 """A running emulator: one world that many threads ask, its clock and its rate limits."""
 
+import base64
 import hmac
 import math
 import os
@@ -111,7 +112,12 @@ class Emulator:
     def scopes(self, authorization: str) -> list[str] | None:
         """Return what the sender of an Authorization header may do; None without a valid token."""
         scheme, _, shown = authorization.partition(" ")
-        if scheme.lower() != "bearer":
+        if scheme.lower() == "basic":
+            try:
+                shown = base64.b64decode(shown, validate=True).decode().partition(":")[2]
+            except ValueError:
+                return None
+        elif scheme.lower() != "bearer":
             return None
         if self.is_secret(shown):
             return [CLOUD_SCOPE]
