@@ -72,6 +72,7 @@ ARROWS: dict[str, set[str]] = {
     "remote": {"cloud", "hardware", "runtime", "storage"},
     "providers": {"cloud", "compile", "hardware", "remote", "storage"},
     "supervise": {"cloud", "hardware", "remote", "storage"},
+    "providers": {"cloud", "compile", "hardware", "remote", "runtime", "storage"},
     "linting": {"diagnosis", "hardware", "runtime", "storage", "training"},
     "demo": {"data"}
     | SERVICES
