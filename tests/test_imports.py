@@ -70,7 +70,6 @@ ARROWS: dict[str, set[str]] = {
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
-    "providers": {"cloud", "compile", "hardware", "remote", "storage"},
     "supervise": {"cloud", "hardware", "remote", "storage"},
     "providers": {"cloud", "compile", "hardware", "remote", "runtime", "storage"},
     "linting": {"diagnosis", "hardware", "runtime", "storage", "training"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tpuctl.api.hosted import is_kaggle, launch_on_kaggle
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.compile.models import Fit
     from tpuctl.linting.models import Linting
+    from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
+    from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
+
+    Launched = (
+        LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs | KagglePlan
+        | StartedRun | HostedRun
+    )  # fmt: skip
 
 
 def fit(
@@ -95,19 +103,23 @@ def launch(
     job: str | None = None,
     check: bool | None = None,
     include_secrets: bool = False,
+    resume: str | None = None,
+    ttl_s: float | None = None,
     dry_run: bool = False,
     log: int | None = None,
     sink: Sink = print_output,
     on_progress: OnProgress = silent,
-) -> LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs:
-    """Train a template or a script with the right strategy, here or on every worker of a TPU.
+) -> Launched:
+    """Train a template or a script with the right strategy: here, on a TPU's workers, on Kaggle.
 
     Args:
         script: Name of a template, or path of a script.
         arguments: Passed on to the script as they are.
-        on: "local", the name of a TPU, or Workers.
+        on: "local", the name of a TPU, Workers, or "kaggle".
         settings: Flags of the script, as K=V.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
+        resume: On Kaggle: "last", a run's name or a folder, whose checkpoints the job begins with.
+        ttl_s: On Kaggle: time limit of the session.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
@@ -120,6 +132,24 @@ def launch(
         "arguments": list(arguments),
     }
     workers = as_workers(on)
+    if is_kaggle(workers.name) and not workers.hosts:
+        unused = {"--cpu-devices": cpu_devices, "--env": env or None, "--check": check}
+        unused |= {"--no-check": check is False, "--include-secrets": include_secrets}
+        refuse_unused(unused, "on Kaggle")
+        workers.refuse_login("on Kaggle")
+        return launch_on_kaggle(
+            script,
+            options,
+            code=code,
+            resume=resume,
+            ttl_s=ttl_s,
+            job=job,
+            detach=detach,
+            dry_run=dry_run,
+            sink=sink,
+            on_progress=on_progress,
+        )
+    refuse_unused({"--resume": resume, "--ttl": ttl_s}, "here", hint="They are for --on kaggle.")
     if workers.name == LOCAL and not workers.hosts:
         if detach or code or env or job or include_secrets:
             raise UsageError(

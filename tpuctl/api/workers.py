@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.cloud.models import Node
+    from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.kaggle.follow import HostedRun
+    from tpuctl.providers.port import Provider
     from tpuctl.remote.access import Access
     from tpuctl.remote.copy_plan import CopyPreview, CopyResults
     from tpuctl.remote.free import Holders
@@ -210,7 +213,7 @@ def logs(
     tail: int | None = None,
     sink: Sink = print_output,
     note: Callable[[str], None] = lambda text: None,
-) -> Logs:
+) -> Logs | HostedRun | Tpu:
     """Write the log of a job, by default the newest, to `sink`.
 
     `follow` continues until the job ends, across broken connections; the result then has its exit
@@ -220,8 +223,22 @@ def logs(
     from tpuctl.remote.logs import read_logs
 
     check_job(job)
+    if batch := _batch_run(where):
+        from tpuctl.api.hosted import kaggle_logs
+
+        refuse_unused({"--job": job, "--tail": tail}, "on Kaggle")
+        return kaggle_logs(batch[1], follow=follow, sink=sink, note=note)
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
+
+
+def _batch_run(where: str | Workers) -> tuple[Provider, str] | None:
+    """Return the provider and the name of a run that has no workers; None for anything else."""
+    workers = as_workers(where)
+    if workers.hosts or not workers.name or workers.zone or workers.project:
+        return None
+    owner = owner_of(workers.name)
+    return (owner, workers.name) if owner.abilities.reachable == "batch" else None
 
 
 def jobs(where: str | Workers) -> Jobs:
@@ -237,6 +254,8 @@ def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0)
     from tpuctl.remote.jobs import check_job, stop_job
 
     check_job(job)
+    if batch := _batch_run(where):
+        raise batch[0].abilities.refuse("stop")
     hosts, access, _ = as_workers(where).reach()
     return stop_job(hosts, access, job=job, grace_s=grace_s)
 

@@ -18,6 +18,7 @@ from tpuctl.cli.options import (
     examples,
     parsed_by,
     positive_option,
+    time_option,
 )
 from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
@@ -138,7 +139,11 @@ def launch(
         Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
     ] = None,
     on: Annotated[
-        str, Option(metavar="local|NAME", help="This machine, or every worker of a TPU.")
+        str,
+        Option(
+            metavar="local|NAME|kaggle",
+            help="This machine, every worker of a TPU, or a session on Kaggle.",
+        ),
     ] = "local",
     host: workers.Host = None,
     settings: Annotated[
@@ -163,6 +168,16 @@ def launch(
     ] = None,
     check: workers.Check = None,
     include_secrets: workers.IncludeSecrets = False,
+    resume: Annotated[
+        str | None,
+        Option(
+            metavar="last|RUN|DIR",
+            help="On Kaggle: begin with the output of the last run, of RUN, or of a local folder.",
+        ),
+    ] = None,
+    ttl: Annotated[
+        float | None, time_option("On Kaggle: time limit of the session, such as 4h. Default: 9h.")
+    ] = None,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -176,6 +191,7 @@ def launch(
         tpuctl launch mnist-cnn --set data=fake --set steps=20
         tpuctl launch train.py --dry-run -- --epochs 3
         tpuctl launch train.py --on my-tpu --code . --detach
+        tpuctl launch images --on kaggle --set epochs=3
     """
     name = None if host and on == "local" else on
     where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn)
@@ -194,6 +210,8 @@ def launch(
             job=job,
             check=check,
             include_secrets=include_secrets,
+            resume=resume,
+            ttl_s=ttl,
             dry_run=dry_run,
             log=output.script_log(),
             sink=output.worker_sink(),

@@ -14,6 +14,7 @@ PROVIDERS = {
     "cloud-tpu": "cloud_tpu.CloudTpu",
     "colab": "colab.provider.Colab",
     "hosts": "hosts.Hosts",
+    "kaggle": "kaggle.provider.Kaggle",
 }
 """The modules and classes of all providers; a class takes a project and `on_warning`."""
 

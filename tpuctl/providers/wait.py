@@ -31,6 +31,8 @@ def wait_for(
             return WaitResult(name, None, "gone", polling.waited_s, None)
         if until == "ready" and isinstance(found, Tpu) and found.is_usable:
             return WaitResult(name, found.zone, "ready", polling.waited_s, found)
+        if isinstance(found, Tpu) and found.reachable == "batch" and found.is_dead:
+            return WaitResult(name, None, "gone", polling.waited_s, None)
         on_progress(Progress(f"{name} on {title}", polling.waited_s, unit="s", note=found.state))
         polling.pause(
             f"{name} on {title} is {found.state}, not {until},",

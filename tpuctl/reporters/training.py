@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.remote.hosts import name_workers
 from tpuctl.reporters import layout
 from tpuctl.reporters.workers import render_run
-from tpuctl.units import format_duration
+from tpuctl.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
 
-    from tpuctl.remote.results import Results
+    from tpuctl.providers.kaggle.follow import HostedRun
     from tpuctl.training.bench import Bench, Comparison, Row
     from tpuctl.training.catalog import Catalog, Template, Written
     from tpuctl.training.plan import LaunchPlan
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from tpuctl.training.run import Training
 
 
-def render_launch(result: LaunchPlan | Training | Results) -> str | None:
-    """Show a plan, or what became of a training here or on workers."""
+def render_launch(result: Any) -> str | None:
+    """Show a plan, or what became of a training here, on workers, or in a session elsewhere."""
+    from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
+    from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
@@ -36,7 +40,30 @@ def render_launch(result: LaunchPlan | Training | Results) -> str | None:
             return _remote_plan(result)
         case LaunchPlan():
             return render_launch_plan(result)
+        case KagglePlan():
+            adopts = [f"follows {result.adopts}, which runs already"] if result.adopts else []
+            return "\n".join(f"# {line}" for line in (*result.because, *adopts))
+        case StartedRun():
+            follow = f"tpuctl logs {result.name} --follow"
+            return f"{result.name} goes on alone until {result.ends_by}: {result.url}\n  → {follow}"
+        case HostedRun():
+            return _hosted_run(result)
+        case Tpu():
+            return None
     return render_run(result)
+
+
+def _hosted_run(run: HostedRun) -> str:
+    """Say what the job measured there, and where its output is."""
+    lines = [f"{run.name} is {run.state} on Kaggle; its job: exit code {run.returncode}."]
+    if run.training:
+        from tpuctl.codec import from_plain
+        from tpuctl.training.run import Training
+
+        with suppress(ValueError):
+            lines.append(_training(from_plain(Training, dict(run.training))))
+    lines.append(f"Fetched {run.files} files ({format_bytes(run.size_bytes)}) to {run.out}.")
+    return "\n".join(lines)
 
 
 def render_launch_plan(plan: LaunchPlan) -> str:

@@ -35,7 +35,7 @@ def main(job: dict[str, object], packed: str) -> None:
     if not chips:
         _say("this session has no TPU; it ends now, so that it uses no hours")
         _end(working, job, NO_TPU, "no TPU")
-    _say("%d TPU chips" % len(chips))
+    _say(f"{len(chips)} TPU chips")
     online = _is_online(str(job["check"]))
     if not online:
         _say("internet is off in this session: pip install and downloads will fail")
@@ -83,9 +83,7 @@ def _run(working: str, limit_s: float) -> tuple[int, str]:
     return (code if code >= 0 else 128 - code), why
 
 
-def _end(
-    working: str, job: dict[str, object], code: int, why: str, online: bool = True
-) -> None:
+def _end(working: str, job: dict[str, object], code: int, why: str, online: bool = True) -> None:
     """Write the exit code and the digest of every file, and leave.
 
     A failed job ends the kernel well, because the output of a kernel that fails may be dropped.
@@ -100,7 +98,7 @@ def _end(
     about = {"id": job["id"], "exit_code": code, "why": why, "online": online, "files": files}
     with open(os.path.join(working, "tpuctl", "run.json"), "w", encoding="utf-8") as file:
         json.dump(about, file)
-    _say("exit code %d" % code)
+    _say(f"exit code {code}")
     sys.exit(code if code in (NO_TPU, NO_INPUT) else 0)
 
 
@@ -176,5 +174,5 @@ def _is_online(address: str) -> bool:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write("tpuctl: %s\n" % text)
+    sys.stdout.write(f"tpuctl: {text}\n")
     sys.stdout.flush()

@@ -41,7 +41,7 @@ class Endpoint:
 
     @property
     def shown(self) -> str:
-        """The address without a secret, which tells the runs of one emulator from those of others."""
+        """The address without a secret, which tells whose runs are meant."""
         return f"http://{urlsplit(self.base).netloc}" if self.is_local else self.base
 
 

@@ -19,10 +19,10 @@ from tpuctl.runtime.redact import redact
 
 DATA = Path(__file__).parent / "data" / "limits.json"
 PLACE = ".tpuctl"
-_NOT_SENT = frozenset(
-    "api cli cloud compile demo emulator linting notebook providers remote reporters supervise"
-    " _templates __pycache__".split()
-)
+_NOT_SENT = {
+    "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
+    "remote", "reporters", "supervise", "_templates", "__pycache__",
+}  # fmt: skip
 
 
 def limits() -> dict[str, Any]:
@@ -72,19 +72,21 @@ def pack(
         name, sources = str(script.resolve().relative_to(root)), [(root, "")]
     job = json.dumps({"plan": {**plan, "target": f"./{name}"}})
     held, left_out, files = io.BytesIO(), [], 0
-    with gzip.GzipFile(fileobj=held, mode="wb", mtime=0, compresslevel=6) as stream:
-        with tarfile.open(fileobj=stream, mode="w") as tar:  # type: ignore[arg-type]
-            _add(tar, f"{PLACE}/job.json", job.encode())
-            for path, place in _own_files():
-                _add(tar, place, path.read_bytes())
-            for source, place in (*sources, *extra):
-                tree = read_tree(source)
-                left_out += [each.path for each in tree.left_out if each.is_secret]
-                for row, entry in zip(tree.rows, tree.entries, strict=True):
-                    if entry.kind == "f":
-                        inside = "/".join(filter(None, (place, str(row[0]))))
-                        _add(tar, inside, (Path(tree.root) / entry.path).read_bytes())
-                        files += 1
+    with (
+        gzip.GzipFile(fileobj=held, mode="wb", mtime=0, compresslevel=6) as stream,
+        tarfile.open(fileobj=stream, mode="w") as tar,  # type: ignore[arg-type]
+    ):
+        _add(tar, f"{PLACE}/job.json", job.encode())
+        for path, place in _own_files():
+            _add(tar, place, path.read_bytes())
+        for source, place in (*sources, *extra):
+            tree = read_tree(source)
+            left_out += [each.path for each in tree.left_out if each.is_secret]
+            for row, entry in zip(tree.rows, tree.entries, strict=True):
+                if entry.kind == "f":
+                    inside = "/".join(filter(None, (place, str(row[0]))))
+                    _add(tar, inside, (Path(tree.root) / entry.path).read_bytes())
+                    files += 1
     return Packed(held.getvalue(), files, tuple(left_out))
 
 
