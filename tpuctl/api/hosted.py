@@ -13,6 +13,7 @@ from tpuctl.progress import OnProgress, message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpuctl.cloud.tpu import Tpu
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
     from tpuctl.remote.output import Sink
@@ -119,7 +120,7 @@ def kaggle_logs(
     follow: bool,
     sink: Sink,
     note: Callable[[str], None],
-) -> Any:
+) -> HostedRun | Tpu:
     """Pass on the log of a run; with `follow` to its end, and fetch its output."""
     from tpuctl.progress import silent
     from tpuctl.providers.kaggle.provider import Kaggle

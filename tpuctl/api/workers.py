@@ -234,6 +234,8 @@ def logs(
 
 def _batch_run(where: str | Workers) -> tuple[Provider, str] | None:
     """Return the provider and the name of a run that has no workers; None for anything else."""
+    from tpuctl.providers.registry import owner_of
+
     workers = as_workers(where)
     if workers.hosts or not workers.name or workers.zone or workers.project:
         return None

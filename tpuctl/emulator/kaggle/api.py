@@ -27,6 +27,7 @@ from tpuctl.emulator.storage.api import read_range
 _LARGEST_BODY = 64 << 20
 _DATA_SET_S = 3.0
 _WEEK = timedelta(days=7)
+_BYTES = ("kaggle_logs", "kaggle_download", "kaggle_upload")
 _CALLS = {
     "kaggle_push": "SaveKernel", "kaggle_status": "GetKernelSessionStatus",
     "kaggle_output": "ListKernelSessionOutput", "kaggle_quota": "GetAcceleratorQuotaStatistics",
@@ -34,7 +35,6 @@ _CALLS = {
     "kaggle_delete": "DeleteKernel", "kaggle_token": "IntrospectToken",
     "kaggle_start_upload": "StartBlobUpload", "kaggle_create_data": "CreateDataset",
     "kaggle_version_data": "CreateDatasetVersion", "kaggle_data_status": "GetDatasetStatus",
-    "kaggle_delete_data": "DeleteDataset",
 }  # fmt: skip
 
 
@@ -102,19 +102,14 @@ class KaggleApi:
         about = request.names.get("about") or request.names.get("slug", "")
         self._emulator.requests.append((on, "", about))
         fault = self._due(on, about)
-        if fault and not fault.after_accept and not fault.byte_fault:
-            raise kaggle_error(fault.error)
-        if fault and fault.byte_fault and on == "kaggle_upload":
+        if fault and not fault.after_accept and not (fault.byte_fault and on in _BYTES):
+            _break(fault)
+        if fault and on == "kaggle_upload":
             request.body.fault = fault.byte_fault
-            fault = None
         reply = action(request)
         if fault and fault.after_accept:
-            if fault.byte_fault:
-                raise ConnectionCut
-            raise kaggle_error(fault.error)
-        if fault and not reply.content:
-            raise ConnectionCut
-        return replace(reply, fault=fault.byte_fault) if fault else reply
+            _break(fault)
+        return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 
     def _due(self, on: str, about: str) -> StorageFault | None:
         with self._lock:
@@ -383,13 +378,6 @@ class KaggleApi:
         age = self._emulator.now() - type(self._began).fromisoformat(made.read_text())
         return {"status": "READY" if age.total_seconds() >= _DATA_SET_S else "BLOBS_RECEIVED"}
 
-    def _delete_data(self, body: Document) -> Document:
-        self._data_status(body)
-        folder = self._data / Path(str(body["datasetSlug"])).name
-        # What a session has mounted stays: only the name is free again.
-        folder.rename(self._data / "uploads" / f"deleted-{secrets.token_hex(8)}")
-        return {}
-
     def _ready_data(self, source: str) -> Path | None:
         owner, _, slug = source.partition("/")
         folder = self._data / Path(slug).name
@@ -405,3 +393,13 @@ class KaggleApi:
         if owner != self._plan.username or not done:
             return None
         return self.sessions.place(done[-1]) / "working"
+
+
+def _break(fault: StorageFault) -> None:
+    """Answer late, not at all, or with an error."""
+    if fault.error == "stall":
+        time.sleep(fault.for_s)
+    elif fault.byte_fault:
+        raise ConnectionCut
+    else:
+        raise kaggle_error(fault.error)

@@ -72,6 +72,7 @@ class Sessions:
         self.changed = threading.Condition(threading.RLock())
         self.kernels: dict[str, list[Session]] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._deleted: list[Session] = []
         self._closed = False
         for path in sorted(folder.glob("*/*/session.json"), key=lambda p: int(p.parent.name)):
             session = from_plain(Session, json.loads(path.read_bytes()))
@@ -102,17 +103,19 @@ class Sessions:
         """Delete a kernel; as on Kaggle, that does not stop its session."""
         with self.changed:
             for session in self.kernels.pop(slug):
+                self._deleted.append(session)
                 shutil.rmtree(self.place(session), ignore_errors=session.is_over)
 
     def running(self) -> list[Session]:
         """Return the TPU sessions that are not over."""
-        found = [each for versions in self.kernels.values() for each in versions]
-        return [each for each in found if each.has_tpu and each.runs and not each.is_over]
+        return [each for each in self._all() if each.has_tpu and each.runs and not each.is_over]
+
+    def _all(self) -> list[Session]:
+        return [*self._deleted, *(each for kept in self.kernels.values() for each in kept)]
 
     def used_s(self) -> float:
         """Return the TPU seconds that all sessions have used."""
-        now = self._now()
-        return sum(each.used_s(now) for versions in self.kernels.values() for each in versions)
+        return sum(each.used_s(self._now()) for each in self._all())
 
     def follow(self, session: Session) -> Iterator[dict[str, Any] | None]:
         """Yield the log from its beginning to its end as it grows; None while nothing happens."""

@@ -18,6 +18,7 @@ import sys
 import tarfile
 import time
 import urllib.request
+from typing import NoReturn
 
 NO_TPU, NO_INPUT = 86, 85
 _BLOCK = 1 << 20
@@ -83,7 +84,9 @@ def _run(working: str, limit_s: float) -> tuple[int, str]:
     return (code if code >= 0 else 128 - code), why
 
 
-def _end(working: str, job: dict[str, object], code: int, why: str, online: bool = True) -> None:
+def _end(
+    working: str, job: dict[str, object], code: int, why: str, online: bool = True
+) -> NoReturn:
     """Write the exit code and the digest of every file, and leave.
 
     A failed job ends the kernel well, because the output of a kernel that fails may be dropped.

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -94,8 +95,10 @@ class KaggleClient:
         """Read the TPU hours of this week."""
         reply = self._call(_KERNELS, "GetAcceleratorQuotaStatistics", {})
         tpu = reply.get("tpuQuota") or {}
-        hours = (_hours(tpu.get(f"time{name}")) for name in ("Used", "Reserved"))
-        return Quota(*hours, _hours(tpu.get("totalTimeAllowed")), reply.get("quotaRefreshTime"))
+        used, reserved, total = (
+            _hours(tpu.get(name)) for name in ("timeUsed", "timeReserved", "totalTimeAllowed")
+        )
+        return Quota(used, reserved, total, reply.get("quotaRefreshTime"))
 
     def push(self, request: Json) -> tuple[int, tuple[str, ...]]:
         """Push a version, which starts a session; never repeated, because each push starts one.
@@ -219,11 +222,6 @@ class KaggleClient:
         if problem := reply.get("error"):
             raise InvalidInputError(f"Kaggle refused the data set {slug}: {redact(str(problem))}")
 
-    def delete_data(self, slug: str) -> None:
-        """Delete a data set."""
-        body = {"ownerSlug": self.username, "datasetSlug": slug}
-        self._call(_DATA, "DeleteDataset", body, repeat=False)
-
     def repeated(self, action: Callable[[], T], *, repeat: bool = True) -> T:
         """Do something again after a lost reply, for some minutes of the service's time."""
         policy, began_s, failures = self._policy, self.clock.elapsed_s(), 0
@@ -231,11 +229,13 @@ class KaggleClient:
             try:
                 return action()
             except (RateLimitedError, UnavailableError) as error:
+                is_limit = isinstance(error, RateLimitedError)
+                most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
                 bound_s = min(policy.first_wait_s * 2.0**failures, policy.longest_wait_s)
                 asked_s = getattr(error, "retry_after_s", None)
                 wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311
-                is_over = self.clock.elapsed_s() - began_s + wait_s > policy.unavailable_for_s
-                if is_over or not (repeat or asked_s):
+                is_over = self.clock.elapsed_s() - began_s + wait_s > most_s
+                if is_over or not (repeat or is_limit):
                     raise
                 self.clock.sleep(wait_s)
                 failures += 1
@@ -321,11 +321,11 @@ class KaggleClient:
         sent = self.clock.local_now()
         try:
             with opener.open(request, timeout=timeout) as reply:
-                if time := read_time(reply.headers):
-                    self.clock.observe(time, sent=sent)
+                self._observe(reply.headers, sent)
                 yield reply
         except urllib.error.HTTPError as error:
             with error:
+                self._observe(error.headers, sent)
                 if error.code == 308:
                     raise _ResumeError(error.headers.get("Range", "")) from None
                 try:
@@ -339,6 +339,10 @@ class KaggleClient:
                 f"Could not reach Kaggle ({urlsplit(self.endpoint.base).hostname}): {why}.",
                 hint="Run the same command again: it finds what has been started.",
             ) from error
+
+    def _observe(self, headers: Any, sent: datetime) -> None:
+        if time := read_time(headers):
+            self.clock.observe(time, sent=sent)
 
     def _error(self, status: int, text: str, headers: Any) -> TpuctlError:
         said = f"Kaggle says: {redact(text)} (HTTP {status})."

@@ -236,7 +236,7 @@ def _fetch(client: KaggleClient, url: str, out: Path, name: str, known: Any) -> 
     target = _place(out, name)
     size, digest = known if isinstance(known, list) and len(known) == 2 else (None, None)
     if target.is_file() and digest and _digest(target) == digest:
-        return int(size)
+        return target.stat().st_size
     part = target.with_name(f".{target.name[:200]}.tpuctl-part")
 
     def receive() -> int:

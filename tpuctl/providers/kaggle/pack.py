@@ -74,7 +74,7 @@ def pack(
     held, left_out, files = io.BytesIO(), [], 0
     with (
         gzip.GzipFile(fileobj=held, mode="wb", mtime=0, compresslevel=6) as stream,
-        tarfile.open(fileobj=stream, mode="w") as tar,  # type: ignore[arg-type]
+        tarfile.open(fileobj=stream, mode="w") as tar,
     ):
         _add(tar, f"{PLACE}/job.json", job.encode())
         for path, place in _own_files():

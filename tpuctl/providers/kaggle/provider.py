@@ -11,7 +11,7 @@ from tpuctl.cloud.gc import GcResult, Orphan
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.tpu import Balance, Tpu, Worker
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
 from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
@@ -281,8 +281,11 @@ class Kaggle:
             if version is None:
                 return replace(planned, outcome="already_deleted")
             if self.client.status(planned.name, version)[0] not in ENDED:
-                reason = f"its session runs, and deleting it would not stop it ({limits()['stop']})"
-                return replace(planned, outcome="left_alone", reason=reason)
+                raise WrongStateError(
+                    f"{planned.name} still runs, and deleting it would not stop it: "
+                    f"{limits()['stop']}.",
+                    hint=self.abilities.instead["stop"].replace("NAME", planned.name),
+                )
             self.client.delete(planned.name)
             if run := self.store.find(planned.name):
                 self.store.forget(run)
