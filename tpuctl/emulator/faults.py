@@ -41,6 +41,7 @@ STORAGE_ERRORS = (
     "rate_limit", "unavailable", "internal", "deadline", "permission", "unauthenticated",
     "not_found",
 )  # fmt: skip
+_DATA = ("storage_get", "storage_insert", "storage_upload_chunk", "kaggle_download")
 BYTE_FAULTS = ("cut", "stall", "corrupt")
 
 
@@ -192,7 +193,7 @@ def _storage_fault(fault: ObjectReader, on: str) -> StorageFault:
         raise fault.error("after_bytes", f"is only for {', '.join(BYTE_FAULTS)}")
     if error != "stall" and "for_s" in fault:
         raise fault.error("for_s", "is only for stall")
-    if error == "corrupt" and on not in ("storage_get", "storage_insert", "storage_upload_chunk"):
+    if error == "corrupt" and on not in _DATA:
         raise fault.error("error", f"cannot be 'corrupt': {on} transfers no data")
     return StorageFault(
         on=on,

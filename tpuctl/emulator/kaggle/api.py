@@ -56,7 +56,12 @@ class KaggleApi:
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self._emulator, self._folder = emulator, folder
         self._plan = plan = emulator.scenario.kaggle
-        self.sessions = Sessions(folder / "kernels", emulator.now, plan.queue_s)
+        self.sessions = Sessions(
+            folder / "kernels",
+            emulator.now,
+            queue_s=plan.queue_s,
+            scale=emulator.scenario.time_scale,
+        )
         self._faults = FaultCounts(emulator.scenario.storage_faults)
         self._lock = threading.Lock()
         self._data = folder / "data"

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import IO, Any
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.emulator.errors import load_data
-from tpuctl.emulator.worker_processes import DEVICES
+from tpuctl.emulator.worker_processes import DEVICES, MARK, kill_everything
 from tpuctl.storage.local import write_atomically
 
 _TICK_S = 0.02
@@ -67,11 +66,13 @@ class Session:
 class Sessions:
     """All kernels of one account; a version's files are in FOLDER/SLUG/VERSION."""
 
-    def __init__(self, folder: Path, now: Callable[[], datetime], queue_s: float) -> None:
-        self._folder, self._now, self._queue_s = folder, now, queue_s
+    def __init__(
+        self, folder: Path, now: Callable[[], datetime], *, queue_s: float, scale: float
+    ) -> None:
+        self._folder, self._now, self._queue_s, self._scale = folder, now, queue_s, scale
         self.changed = threading.Condition(threading.RLock())
         self.kernels: dict[str, list[Session]] = {}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: set[Path] = set()
         self._deleted: list[Session] = []
         self._closed = False
         for path in sorted(folder.glob("*/*/session.json"), key=lambda p: int(p.parent.name)):
@@ -137,8 +138,8 @@ class Sessions:
         with self.changed:
             self._closed = True
             self.changed.notify_all()
-        for process in list(self._processes.values()):
-            _kill(process)
+        for place in list(self._running):
+            kill_everything(place)
 
     def _run(self, session: Session, mounts: Mapping[str, Path]) -> None:
         due = session.pushed + timedelta(seconds=self._queue_s)
@@ -176,7 +177,7 @@ class Sessions:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._processes[process.pid] = process
+        self._running.add(place)
         readers = [
             threading.Thread(target=self._read, args=(session, name, stream), daemon=True)
             for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
@@ -191,10 +192,10 @@ class Sessions:
                 break
             time.sleep(_TICK_S)
         # What the script has left behind ends with its session, as the machine does.
-        _kill(process)
+        kill_everything(place)
         for reader in readers:
             reader.join()
-        del self._processes[process.pid]
+        self._running.discard(place)
         return process.wait(), timed_out
 
     def _read(self, session: Session, name: str, stream: IO[bytes]) -> None:
@@ -216,6 +217,8 @@ class Sessions:
             "KAGGLE_DATA_PROXY_URL": _NOWHERE,
             "KAGGLE_USER_SECRETS_TOKEN": "emulated",
             "TPUCTL_KAGGLE_ROOT": str(place),
+            "TPUCTL_EMULATED_TIME_SCALE": str(self._scale),
+            MARK: str(place),
         }
         if not session.internet:
             env |= dict.fromkeys(("http_proxy", "https_proxy"), _NOWHERE)
@@ -242,10 +245,3 @@ class Sessions:
         if self.place(session).is_dir():
             text = json.dumps(to_plain(session))
             write_atomically(self.place(session) / "session.json", text, private=True)
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

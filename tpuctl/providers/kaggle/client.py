@@ -44,6 +44,7 @@ _STREAM_TIMEOUT_S = 300.0
 _MOST_BYTES = 64 << 20
 _PAGE = 200
 _END = "END_OF_LOG"
+_CHECK = "tpuctl doctor --provider kaggle checks the account."
 
 
 @dataclass(frozen=True)
@@ -354,7 +355,7 @@ class KaggleClient:
         if status >= 500:
             return UnavailableError(said)
         kinds = {403: PermissionDeniedError, 404: NotFoundError}
-        return kinds.get(status, InvalidInputError)(said)
+        return kinds.get(status, InvalidInputError)(said, hint=_CHECK)
 
     def _not_logged_in(self) -> NotLoggedInError:
         return NotLoggedInError(
@@ -381,7 +382,7 @@ def _refusal(text: str) -> TpuctlError:
         return PermissionDeniedError(
             said, hint="Verify the account: https://www.kaggle.com/settings"
         )
-    return InvalidInputError(said)
+    return InvalidInputError(said, hint=_CHECK)
 
 
 def _hours(text: object) -> float:

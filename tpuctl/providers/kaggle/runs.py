@@ -25,6 +25,7 @@ from tpuctl.errors import (
     WrongStateError,
 )
 from tpuctl.outcome import Outcome
+from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient, Quota
 from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
@@ -172,7 +173,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
     """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
     known, extra = limits(), list(job.extra)
     resumes = _resolve_resume(client, store, job)
-    if resumes and Path(resumes).is_dir():
+    if resumes and Path(resumes).is_absolute():
         extra.append((Path(resumes), ""))
     packed = pack(job.script, job.plan, code=job.code, extra=extra)
     asked = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
@@ -266,7 +267,7 @@ def _push(client: KaggleClient, store: RunStore, run: Run, plan: KagglePlan, not
 def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> dict[str, Any]:
     known, packed = limits(), plan.packed
     assert packed
-    is_run = plan.resumes and not Path(plan.resumes).is_dir()
+    is_run = plan.resumes and not Path(plan.resumes).is_absolute()
     data = None if packed.fits_in_source else _data_set(client, packed, note)
     margin_s = min(float(known["margin_s"]), run.limit_s / 10)
     job = {
@@ -318,13 +319,16 @@ def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
 
 
 def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> str | None:
-    """Return the folder or the name of the run to go on from."""
-    if not job.resume or Path(job.resume).is_dir():
+    """Return the name of the run to go on from, or the absolute path of a folder."""
+    # The output of a run is in a folder of its name; what Kaggle has need not be sent.
+    is_run = job.resume == "last" or store.find(job.resume or "")
+    if not job.resume or (not is_run and Path(job.resume).is_dir()):
         return job.resume and str(Path(job.resume).resolve())
     runs = [run for run in store.runs(client.endpoint.shown) if run.version]
     if job.resume == "last":
-        name = job.script.name
-        runs = [run for run in runs if Path(run.script).name == name]
+        # Those that ended at once have no output.
+        runs = [run for run in runs if run.exit_code not in (NO_INPUT, NO_TPU)]
+        runs = [run for run in runs if Path(run.script).name == job.script.name]
     else:
         runs = [run for run in runs if run.name == job.resume]
     if not runs:
