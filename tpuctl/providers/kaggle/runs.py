@@ -321,9 +321,10 @@ def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
 def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> str | None:
     """Return the name of the run to go on from, or the absolute path of a folder."""
     # The output of a run is in a folder of its name; what Kaggle has need not be sent.
-    is_run = job.resume == "last" or store.find(job.resume or "")
-    if not job.resume or (not is_run and Path(job.resume).is_dir()):
-        return job.resume and str(Path(job.resume).resolve())
+    named = job.resume or ""
+    is_run = named == "last" or ("/" not in named and store.find(named))
+    if not named or (not is_run and Path(named).is_dir()):
+        return str(Path(named).resolve()) if named else None
     runs = [run for run in store.runs(client.endpoint.shown) if run.version]
     if job.resume == "last":
         # Those that ended at once have no output.
