@@ -56,7 +56,7 @@ def test_a_session_has_a_tpu_unless_something_takes_it_away(kaggle: Kaggles) -> 
     world = kaggle()
     probe = "import os; print(len(os.listdir(os.environ['TPUCTL_EMULATED_DEVICES'] + '/vfio')))"
     none = "import os; print('TPUCTL_EMULATED_DEVICES' in os.environ)"
-    versions = [
+    versions: list[tuple[str, dict[str, Any], str]] = [
         (probe, {"machineShape": "TpuV38"}, "8\n"),  # retired, and replaced by the v5e-8
         (probe, {"machineShape": None, "enableTpu": True}, "8\n"),
         (none, {"machineShape": "TpuV232"}, "False\n"),  # retired, and replaced by nothing
@@ -197,5 +197,5 @@ def test_the_secret_of_the_emulator_is_no_part_of_what_a_session_sees(kaggle: Ka
     world = kaggle()
     world.client.push(world.push("import os; print(dict(os.environ))"))
     text = json.dumps(events(world))
-    assert world.emulator.secret not in text
+    assert str(world.emulator.secret) not in text
     assert "TPU_ACCELERATOR_TYPE" in text

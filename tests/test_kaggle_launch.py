@@ -437,3 +437,24 @@ def test_a_login_that_kaggle_refuses_names_where_it_is_from(kaggle: Kaggles) -> 
     with pytest.raises(NotLoggedInError, match="from the emulator") as caught:
         client.quota()
     assert "wrong-secret" not in f"{caught.value}{caught.value.hint}"
+
+
+def test_the_account_is_checked_without_starting_anything(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = kaggle({"kaggle": {"used_hours": 5}})
+    result = tpuctl("doctor", "--provider", "kaggle", "--json")
+    assert result.exit_code == 0
+    found = {each["name"]: (each["ok"], each["detail"]) for each in result.data["checks"]}
+    assert found["login"] == (True, "Kaggle answers")
+    assert found["balance"] == (True, "15 hours left")
+    assert found["v5litepod-8"][0] is True
+    assert "15 hours left" in tpuctl("doctor", "--provider", "kaggle").stdout
+    assert {name for name, _, _ in world.emulator.requests} <= {
+        "kaggle_token", "kaggle_quota", "kaggle_list",
+    }  # fmt: skip
+    monkeypatch.delenv("TPUCTL_KAGGLE_ENDPOINT")
+    result = tpuctl("doctor", "--provider", "kaggle", "--json")
+    assert result.exit_code == 1
+    assert "kaggle auth login" in result.document["errors"][0]["message"]
+    assert tpuctl("doctor", "--provider", "kaggle", "--deep").exit_code == 2
