@@ -32,7 +32,7 @@ test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; u
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted'
 
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'tf or aot or slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m '(tf or aot or slow) and not hosted'
 
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

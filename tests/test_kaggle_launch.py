@@ -295,6 +295,7 @@ def test_a_lost_answer_at_any_step_neither_starts_two_sessions_nor_repeats_the_l
     assert kernel["currentVersionNumber"] == 1
 
 
+OFTEN = ("kaggle_push", "kaggle_logs", "kaggle_download")
 STEPS: list[tuple[str, dict[str, Any]]] = [
     *[(on, {}) for on in REQUESTS],
     ("kaggle_push", {"after_accept": True}),
@@ -304,8 +305,17 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("on", "more", "number"),
-    [(on, more, signal.SIGKILL) for on, more in STEPS]
-    + [("kaggle_push", {"after_accept": True}, n) for n in (signal.SIGTERM, signal.SIGHUP)],
+    [
+        *[(on, more, signal.SIGKILL) for on, more in STEPS if more or on in OFTEN],
+        *[("kaggle_push", {"after_accept": True}, n) for n in (signal.SIGTERM, signal.SIGHUP)],
+        # The rest of every step and every signal takes a minute: make test-hosted.
+        *[
+            pytest.param(on, more, number, marks=pytest.mark.hosted)
+            for on, more in STEPS
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+            if number != signal.SIGKILL or not (more or on in OFTEN)
+        ],
+    ],
 )
 def test_killed_at_any_step_the_same_command_finds_its_run(
     kaggle: Kaggles, tpuctl: Tpuctl, on: str, more: dict[str, Any], number: int

@@ -60,7 +60,8 @@ def _hosted_run(run: HostedRun) -> str:
         from tpuctl.codec import from_plain
         from tpuctl.training.run import Training
 
-        with suppress(ValueError):
+        # What a session has written may be anything.
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
             lines.append(_training(from_plain(Training, dict(run.training))))
     lines.append(f"Fetched {run.files} files ({format_bytes(run.size_bytes)}) to {run.out}.")
     return "\n".join(lines)
@@ -101,7 +102,8 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
     """Return names and values of what the script reported, or else of what was observed."""
     result: Mapping[str, Any] = training.result or {}
     step = result.get("step_ms") or {}
-    last = (result.get("epochs") or [{}])[-1]
+    epochs = result.get("epochs")
+    last = epochs[-1] if isinstance(epochs, list) and epochs else {}
     rate, wait, seen = result.get("examples_per_s"), training.input_wait_fraction, training.watched
     step_ms = f"{step['p50']:.1f} ms (median)" if step else ""
     if seen and not step:

@@ -7,15 +7,18 @@ starts. What came of it is in `tpuctl/training.json`, which `launch` shows when 
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from tpuctl.codec import read_json, to_plain
 from tpuctl.diagnosis.diagnose import diagnose
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.runtime.live import live_machine
 from tpuctl.training.plan import plan_training
 from tpuctl.training.watched import watch_training
+
+_EMULATED = "TPUCTL_EMULATED_DEVICES"
 
 
 def main() -> None:
@@ -33,7 +36,14 @@ def _run(job: dict[str, dict[str, object]]) -> int:
     _say(f"doctor: {here.runtime}, accelerator {here.accelerator}, {here.devices} devices")
     for problem in here.problems:
         _say(f"doctor: {problem.code} {problem.severity}: {problem.summary}")
-    plan = plan_training(here=here, **job["plan"])  # type: ignore[arg-type]
+    # On an emulated machine, devices of the CPU stand for the chips.
+    chips = len(os.listdir(f"{emulated}/vfio")) if (emulated := os.environ.get(_EMULATED)) else None
+    try:
+        plan = plan_training(here=here, cpu_devices=chips, **job["plan"])  # type: ignore[arg-type]
+    except UsageError:
+        if not chips:
+            raise
+        plan = plan_training(here=here, **job["plan"])  # type: ignore[arg-type]
     for reason in plan.because:
         _say(reason)
     training = watch_training(plan)
