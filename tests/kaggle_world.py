@@ -51,13 +51,18 @@ def kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kaggles]
     """Start an emulator with a scenario; the current folder and our state are temporary."""
     with ExitStack() as stack:
 
-        def start(scenario: dict[str, Any] | None = None, *, folder: Path | None = None) -> World:
+        def start(
+            scenario: dict[str, Any] | None = None,
+            *,
+            folder: Path | None = None,
+            machines: Path | None = None,
+        ) -> World:
             plan = scenario or {}
             account = {"queue_s": 0, **plan.get("kaggle", {})}
             clock = ScaledClock(datetime(2026, 11, 22, tzinfo=timezone.utc), SCALE)
             given = {**plan, "time_scale": SCALE, "kaggle": account}
             emulator = stack.enter_context(
-                serve(given, clock=clock, secret=EMULATOR_TOKEN, folder=folder)
+                serve(given, clock=clock, secret=EMULATOR_TOKEN, folder=folder, machines=machines)
             )
             monkeypatch.setenv("TPUCTL_KAGGLE_ENDPOINT", emulator.http)
             return World(emulator)

@@ -468,3 +468,46 @@ def test_the_account_is_checked_without_starting_anything(
     assert result.exit_code == 1
     assert "kaggle auth login" in result.document["errors"][0]["message"]
     assert tpuctl("doctor", "--provider", "kaggle", "--deep").exit_code == 2
+
+
+def test_auto_takes_the_free_hours_first_and_dollars_only_with_a_budget(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = kaggle({"zones": {"us-central1-a": {"types": ["v5litepod-8"]}}})
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    auto = ("launch", "train.py", "--on", "auto")
+    free = tpuctl(*auto, "--dry-run", "--json").data
+    assert [each["provider"] for each in free["offers"]] == ["kaggle"]
+    assert any("--max-usd" in reason for reason in free["because"])
+    paid = tpuctl(*auto, "--max-usd", "5", "--dry-run", "--json").data["offers"]
+    assert [each["provider"] for each in paid][:2] == ["kaggle", "cloud-tpu"]
+    assert world.calls("kaggle_push") == 0
+    done = tpuctl(*auto, "--json", "--", "7")
+    assert (done.exit_code, done.data["provider"]) == (7, "kaggle")
+    assert "1. kaggle v5litepod-8, free" in done.stderr
+
+
+def test_auto_without_free_hours_and_without_a_budget_is_told(
+    kaggle: Kaggles, tpuctl: Tpuctl
+) -> None:
+    kaggle({"kaggle": {"used_hours": 20}})
+    result = tpuctl("launch", "train.py", "--on", "auto", "--json")
+    assert (result.exit_code, result.document["errors"][0]["code"]) == (3, "no_capacity")
+    assert "--max-usd" in result.document["errors"][0]["message"]
+    assert tpuctl("launch", "train.py", "--max-usd", "5").exit_code == 2
+
+
+@pytest.mark.slow
+def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zone = {"types": ["v5litepod-1"]}
+    busy = fault("kaggle_push", "unavailable", every=True)
+    world = kaggle({"zones": {"us-central1-a": zone}, **busy}, machines=tmp_path / "machines")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    auto = ("launch", "train.py", "--on", "auto", "--max-usd", "50")
+    result = tpuctl(*auto, "--", "5")
+    assert result.exit_code == 5
+    assert "Trying the next offer" in result.stderr
+    assert "1 steps" in result.stdout
+    assert world.emulator.advance().nodes == {}

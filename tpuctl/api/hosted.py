@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.errors import StoppedError, UsageError
+from tpuctl.errors import (
+    NoCapacityError,
+    StoppedError,
+    TpuctlError,
+    UsageError,
+)
 from tpuctl.progress import OnProgress, message
 
 if TYPE_CHECKING:
@@ -16,8 +22,13 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import Tpu
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
+    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import ProviderOffer
     from tpuctl.remote.output import Sink
 
+AUTO = "auto"
+_SHOWN = 5
+_TTL_S = 12 * 3600.0
 KAGGLE = "kaggle"
 _DATA_PLACE = "tpuctl-data"
 
@@ -82,6 +93,90 @@ def launch_on_kaggle(
             f"Interrupted; {name} goes on at Kaggle, which cannot be stopped from outside.",
             hint="Run the same command again to follow it. tpuctl list shows when it ends.",
         ) from None
+
+
+def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
+    """Rank what can be had; offers for dollars are among them only with a limit in dollars."""
+    from tpuctl.api.cloud import offers
+    from tpuctl.providers.offers import AutoPlan
+
+    found = offers(project=project)
+    usable = [
+        each
+        for each in found.offers
+        if each.available is not False and (each.usd_per_hour == 0 or each.provisioning == "units"
+        or (max_usd and each.usd_per_hour))
+    ]  # fmt: skip
+    told = [
+        f"{number}. {each.provider} {each.accelerator_type}, {each.provisioning.replace('_', ' ')}"
+        f"{f' in {each.zone}, ${each.usd_per_hour:.2f} per hour' if each.usd_per_hour else ''}"
+        f": {'; '.join(each.evidence)}"
+        for number, each in enumerate(usable[:_SHOWN], 1)
+    ]
+    if not max_usd:
+        told.append("offers for dollars are left out; to allow them: --max-usd")
+    told += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
+    if not usable:
+        raise NoCapacityError(f"No TPU can be had now: {'; '.join(told)}.", hint="tpuctl offers")
+    return AutoPlan(script, tuple(usable), tuple(told))
+
+
+def launch_auto(
+    plan: AutoPlan,
+    launch_on: Callable[[str, bool], Any],
+    *,
+    max_usd: float | None,
+    project: str | None,
+    on_progress: OnProgress,
+) -> Any:
+    """Launch on the first offer that can be had; a TPU is created for the job and deleted."""
+    from tpuctl.api.cloud import delete
+
+    for reason in plan.because:
+        on_progress(message(reason))
+    last: TpuctlError | None = None
+    for offer in plan.offers:
+        try:
+            if offer.provider == KAGGLE:
+                # Nothing is started elsewhere once the run has begun, whatever happens to it.
+                name = launch_on(KAGGLE, True) and KAGGLE
+            else:
+                name = _create_for(offer, max_usd, project, on_progress)
+        except (StoppedError, UsageError):
+            raise
+        except TpuctlError as error:
+            on_progress(message(f"{offer.provider}: {error} Trying the next offer."))
+            last = error
+            continue
+        if name == KAGGLE:
+            return launch_on(KAGGLE, False)
+        try:
+            return launch_on(name, False)
+        finally:
+            delete(name, project=project, on_progress=on_progress)
+    assert last
+    raise last
+
+
+def _create_for(
+    offer: ProviderOffer, max_usd: float | None, project: str | None, on_progress: OnProgress
+) -> str:
+    """Create the TPU of an offer, which ends at the budget or after half a day; return its name."""
+    from tpuctl.api.cloud import create
+
+    name = f"auto-{secrets.token_hex(4)}"
+    limit = {"max_usd": max_usd} if offer.usd_per_hour else {"ttl_s": _TTL_S}
+    create(
+        name,
+        offer.accelerator_type,
+        provider=offer.provider,
+        zone=offer.zone,
+        spot=offer.provisioning == "spot",
+        project=project,
+        on_progress=on_progress,
+        **limit,
+    )
+    return name
 
 
 def _job(script: str, options: dict[str, Any]) -> KaggleJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpuctl.api.hosted import is_kaggle, launch_on_kaggle
+from tpuctl.api.hosted import AUTO, is_kaggle, launch_auto, launch_on_kaggle, plan_auto
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.linting.models import Linting
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
+    from tpuctl.providers.offers import AutoPlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     Launched = (
         LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs | KagglePlan
-        | StartedRun | HostedRun
+        | StartedRun | HostedRun | AutoPlan
     )  # fmt: skip
 
 
@@ -105,6 +106,7 @@ def launch(
     include_secrets: bool = False,
     resume: str | None = None,
     ttl_s: float | None = None,
+    max_usd: float | None = None,
     dry_run: bool = False,
     log: int | None = None,
     sink: Sink = print_output,
@@ -115,23 +117,41 @@ def launch(
     Args:
         script: Name of a template, or path of a script.
         arguments: Passed on to the script as they are.
-        on: "local", the name of a TPU, Workers, or "kaggle".
+        on: "local", the name of a TPU, Workers, "kaggle", or "auto" for the first offer.
         settings: Flags of the script, as K=V.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
         resume: On Kaggle: "last", a run's name or a folder, whose checkpoints the job begins with.
         ttl_s: On Kaggle: time limit of the session.
+        max_usd: With "auto": budget in dollars; without it, only what is free or prepaid is used.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
     script = str(script)
+    chosen: dict[str, Any] = {"framework": framework, "strategy": strategy}
     options: dict[str, Any] = {
-        "framework": framework,
-        "strategy": strategy,
+        **chosen,
         "settings": list(settings),
         "arguments": list(arguments),
     }
     workers = as_workers(on)
+    if workers.name == AUTO and not workers.hosts:
+        refuse_unused({"--detach": detach, "--zone": workers.zone}, "with --on auto")
+        auto = plan_auto(script, max_usd=max_usd, project=workers.project)
+        if dry_run:
+            return auto
+        same: dict[str, Any] = {"code": code, "env": env, "job": job, "check": check, "log": log}
+        same |= {"include_secrets": include_secrets, "sink": sink, "on_progress": on_progress}
+        return launch_auto(  # type: ignore[no-any-return]
+            auto,
+            lambda name, alone: launch(
+                script, arguments, on=name, settings=settings, detach=alone, **chosen, **same
+            ),
+            max_usd=max_usd,
+            project=workers.project,
+            on_progress=on_progress,
+        )
+    refuse_unused({"--max-usd": max_usd}, "here", hint="It is for --on auto.")
     if is_kaggle(workers.name) and not workers.hosts:
         unused = {"--cpu-devices": cpu_devices, "--env": env or None, "--check": check}
         unused |= {"--no-check": check is False, "--include-secrets": include_secrets}

@@ -141,8 +141,8 @@ def launch(
     on: Annotated[
         str,
         Option(
-            metavar="local|NAME|kaggle",
-            help="This machine, every worker of a TPU, or a session on Kaggle.",
+            metavar="local|NAME|kaggle|auto",
+            help="This machine, every worker of a TPU, a session on Kaggle, or the first offer.",
         ),
     ] = "local",
     host: workers.Host = None,
@@ -178,6 +178,10 @@ def launch(
     ttl: Annotated[
         float | None, time_option("On Kaggle: time limit of the session, such as 4h. Default: 9h.")
     ] = None,
+    max_usd: Annotated[
+        float | None,
+        positive_option("USD", "With --on auto: budget. Default: only what is free or prepaid."),
+    ] = None,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -192,6 +196,7 @@ def launch(
         tpuctl launch train.py --dry-run -- --epochs 3
         tpuctl launch train.py --on my-tpu --code . --detach
         tpuctl launch images --on kaggle --set epochs=3
+        tpuctl launch images --on auto --max-usd 5
     """
     name = None if host and on == "local" else on
     where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn)
@@ -212,6 +217,7 @@ def launch(
             include_secrets=include_secrets,
             resume=resume,
             ttl_s=ttl,
+            max_usd=max_usd,
             dry_run=dry_run,
             log=output.script_log(),
             sink=output.worker_sink(),

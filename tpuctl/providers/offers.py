@@ -27,6 +27,20 @@ class Offers(Outcome):
         return "ok" if any(each.available is not False for each in self.offers) else "attention"
 
 
+@dataclass(frozen=True)
+class AutoPlan(Outcome):
+    """The offers in the order in which they are tried, and what the others lack."""
+
+    script: str
+    offers: tuple[ProviderOffer, ...]
+    because: tuple[str, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The offers, and why others are left out."""
+        return self.because
+
+
 def rank(offers: Sequence[ProviderOffer]) -> tuple[ProviderOffer, ...]:
     """Sort by whether it can be had, then by price: free hours, dollars per chip, unknown last."""
 

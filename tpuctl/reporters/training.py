@@ -29,6 +29,7 @@ def render_launch(result: Any) -> str | None:
     from tpuctl.cloud.tpu import Tpu
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
+    from tpuctl.providers.offers import AutoPlan
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
@@ -40,6 +41,8 @@ def render_launch(result: Any) -> str | None:
             return _remote_plan(result)
         case LaunchPlan():
             return render_launch_plan(result)
+        case AutoPlan():
+            return "\n".join(f"# {line}" for line in result.because)
         case KagglePlan():
             adopts = [f"follows {result.adopts}, which runs already"] if result.adopts else []
             return "\n".join(f"# {line}" for line in (*result.because, *adopts))
