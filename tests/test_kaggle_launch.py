@@ -466,7 +466,7 @@ def test_the_account_is_checked_without_starting_anything(
     monkeypatch.delenv("TPUCTL_KAGGLE_ENDPOINT")
     result = tpuctl("doctor", "--provider", "kaggle", "--json")
     assert result.exit_code == 1
-    assert "kaggle auth login" in result.document["errors"][0]["message"]
+    assert "kaggle auth login" in str(result.document["errors"])
     assert tpuctl("doctor", "--provider", "kaggle", "--deep").exit_code == 2
 
 
