@@ -19,7 +19,6 @@ from tpuctl.progress import OnProgress, message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuctl.cloud.tpu import Tpu
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
     from tpuctl.providers.offers import AutoPlan
@@ -207,18 +206,3 @@ def _with_data(settings: Sequence[str]) -> tuple[list[str], tuple[tuple[Path, st
             setting = f"{name}={_DATA_PLACE}" + (f"/{path.name}" if path.is_file() else "")
         changed.append(setting)
     return changed, tuple(extra)
-
-
-def kaggle_logs(
-    name: str,
-    *,
-    follow: bool,
-    sink: Sink,
-    note: Callable[[str], None],
-) -> HostedRun | Tpu:
-    """Pass on the log of a run; with `follow` to its end, and fetch its output."""
-    from tpuctl.progress import silent
-    from tpuctl.providers.kaggle.provider import Kaggle
-
-    provider = Kaggle(None, note)
-    return provider.logs(name, to_end=follow, sink=sink, note=note, on_progress=silent)

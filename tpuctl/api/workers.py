@@ -224,10 +224,11 @@ def logs(
 
     check_job(job)
     if batch := _batch_run(where):
-        from tpuctl.api.hosted import kaggle_logs
+        from tpuctl.providers.kaggle.provider import Kaggle
 
         refuse_unused({"--job": job, "--tail": tail}, "on Kaggle")
-        return kaggle_logs(batch[1], follow=follow, sink=sink, note=note)
+        kaggle = Kaggle(None, note)
+        return kaggle.logs(batch[1], to_end=follow, sink=sink, note=note, on_progress=silent)
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
 

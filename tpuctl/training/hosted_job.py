@@ -15,6 +15,7 @@ from tpuctl.codec import read_json, to_plain
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.runtime.live import live_machine
+from tpuctl.storage.local import write_atomically
 from tpuctl.training.plan import plan_training
 from tpuctl.training.watched import watch_training
 
@@ -47,9 +48,7 @@ def _run(job: dict[str, dict[str, object]]) -> int:
     for reason in plan.because:
         _say(reason)
     training = watch_training(plan)
-    folder = Path("tpuctl")
-    folder.mkdir(exist_ok=True)
-    (folder / "training.json").write_text(json.dumps(to_plain(training)), encoding="utf-8")
+    write_atomically(Path("tpuctl") / "training.json", json.dumps(to_plain(training)))
     for failure in training.failures:
         _say(f"Error: {failure}" + (f" {failure.hint}" if failure.hint else ""))
     return training.exit_code

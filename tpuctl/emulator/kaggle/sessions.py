@@ -93,7 +93,7 @@ class Sessions:
         """Store a new version, and run it in a thread."""
         place = self.place(session)
         (place / "working").mkdir(parents=True)
-        (place / "source.py").write_text(source, encoding="utf-8")
+        write_atomically(place / "source.py", source)
         with self.changed:
             self.kernels.setdefault(session.slug, []).append(session)
             self._save(session)
