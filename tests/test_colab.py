@@ -295,6 +295,54 @@ def test_what_colab_does_not_have_is_refused_by_name(
     assert colab.account.requests == []
 
 
+JOB = "from pathlib import Path\nPath('made.txt').write_text('made')\nprint('trained')\n"
+
+
+def test_launch_creates_runs_fetches_and_deletes(
+    colab_world: ColabWorld, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colab = colab_world()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(JOB + "raise SystemExit(7)\n")
+    words = ("launch", "job.py", "--on", "colab:v6e-1", "--no-check", "--ttl", "1h")  # fmt: skip
+    done = tpuctl(*words)
+    assert (done.exit_code, done.stdout) == (7, "trained\n"), done.stderr
+    assert (tmp_path / "launch-job-output" / "made.txt").read_text() == "made"
+    assert ours(colab) == []
+    assert colab_world.records.all() == ()
+
+
+def test_a_launch_that_cannot_start_leaves_no_runtime(
+    colab_world: ColabWorld, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colab = colab_world()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    for words in (["missing.py"], ["job.py", "--strategy", "cpu"]):
+        assert tpuctl("launch", *words, "--on", "colab").exit_code != 0
+        assert ours(colab) == []
+
+
+def test_after_a_detached_launch_the_guard_fetches_and_deletes(
+    colab_world: ColabWorld, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colab = colab_world(scale=60)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    words = ("launch", "job.py", "--on", "colab", "--no-check", "--detach")  # fmt: skip
+    done = tpuctl(*words)
+    assert done.exit_code == 0, done.stderr
+    wait_until(lambda: not ours(colab))
+    assert (tmp_path / "launch-job-output" / "made.txt").read_text() == "made"
+
+
+def test_watch_is_refused_by_name(colab_world: ColabWorld, tpuctl: Tpuctl) -> None:
+    colab_world()
+    assert tpuctl(*NO_WAIT).exit_code == 0
+    refused = tpuctl("watch", "t1", "--json", "--", "true")
+    assert (refused.exit_code, refused.document["errors"][0]["code"]) == (2, "unsupported")
+
+
 @PLANES
 def test_doctor_checks_login_eligibility_and_balance_and_creates_nothing(
     colab_world: ColabWorld, tpuctl: Tpuctl, plane: dict[str, Any]

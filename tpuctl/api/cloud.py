@@ -338,6 +338,7 @@ def watch(
     why a job was given up is in the result.
     """
     from tpuctl.hardware.types import describe
+    from tpuctl.providers.registry import is_plane, owner_of
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.actions import Actions, Login
     from tpuctl.supervise.loop import watch as watch_planned
@@ -347,6 +348,9 @@ def watch(
     if accelerator_type:
         describe(accelerator_type)
     user, plain = split_user(name)
+    owner = owner_of(plain, project=project)
+    if not is_plane(owner):
+        raise owner.abilities.refuse("watch")
     spec = plan_job(as_words(command), **job)
     look_in, zones = resolve_watch_zones(zone)
     options = WatchOptions(

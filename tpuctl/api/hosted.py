@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _SHOWN = 5
-_TTL_S = 12 * 3600.0
+AUTO_TTL_S = 12 * 3600.0
 KAGGLE = "kaggle"
 _DATA_PLACE = "tpuctl-data"
 
@@ -139,6 +139,8 @@ def launch_auto(
             if offer.provider == KAGGLE:
                 # Nothing is started elsewhere once the run has begun, whatever happens to it.
                 name = launch_on(KAGGLE, True) and KAGGLE
+            elif offer.provider == "colab":
+                return launch_on(f"colab:{offer.accelerator_type}", False)
             else:
                 name = _create_for(offer, max_usd, project, on_progress)
         except (StoppedError, UsageError):
@@ -164,7 +166,7 @@ def _create_for(
     from tpuctl.api.cloud import create
 
     name = f"auto-{secrets.token_hex(4)}"
-    limit = {"max_usd": max_usd} if offer.usd_per_hour else {"ttl_s": _TTL_S}
+    limit = {"max_usd": max_usd} if offer.usd_per_hour else {"ttl_s": AUTO_TTL_S}
     create(
         name,
         offer.accelerator_type,

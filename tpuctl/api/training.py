@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpuctl.api.hosted import AUTO, is_kaggle, launch_auto, launch_on_kaggle, plan_auto
+from tpuctl.api.colab import colab_type, launch_on_colab
+from tpuctl.api.hosted import AUTO, AUTO_TTL_S, is_kaggle, launch_auto, launch_on_kaggle, plan_auto
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
@@ -117,11 +118,11 @@ def launch(
     Args:
         script: Name of a template, or path of a script.
         arguments: Passed on to the script as they are.
-        on: "local", the name of a TPU, Workers, "kaggle", or "auto" for the first offer.
+        on: "local", the name of a TPU, Workers, "kaggle", "colab", "colab:v6e-1" or "auto".
         settings: Flags of the script, as K=V.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
         resume: On Kaggle: "last", a run's name or a folder, whose checkpoints the job begins with.
-        ttl_s: On Kaggle: time limit of the session.
+        ttl_s: Time limit of the session on Kaggle, or time to live of the runtime on Colab.
         max_usd: With "auto": budget in dollars; without it, only what is free or prepaid is used.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
@@ -145,7 +146,14 @@ def launch(
         return launch_auto(  # type: ignore[no-any-return]
             auto,
             lambda name, alone: launch(
-                script, arguments, on=name, settings=settings, detach=alone, **chosen, **same
+                script,
+                arguments,
+                on=name,
+                settings=settings,
+                detach=alone,
+                ttl_s=AUTO_TTL_S if colab_type(name) else None,
+                **chosen,
+                **same,
             ),
             max_usd=max_usd,
             project=workers.project,
@@ -169,7 +177,19 @@ def launch(
             sink=sink,
             on_progress=on_progress,
         )
-    refuse_unused({"--resume": resume, "--ttl": ttl_s}, "here", hint="They are for --on kaggle.")
+    if (kind := colab_type(workers.name)) and not workers.hosts:
+        from tpuctl.remote.run import plan_command as check_env
+
+        refuse_unused({"--cpu-devices": cpu_devices, "--resume": resume}, "on Colab")
+        workers.refuse_login("on Colab")
+        return launch_on_colab(
+            script, options, accelerator_type=kind, code=code,
+            env=check_env(["-"], env=list(env)).env, ttl_s=ttl_s, detach=detach, job=job,
+            check=check is not False, include_secrets=include_secrets, dry_run=dry_run,
+            sink=sink, on_warning=workers.on_warning, on_progress=on_progress,
+        )  # fmt: skip
+    refuse_unused({"--resume": resume}, "here", hint="It is for --on kaggle.")
+    refuse_unused({"--ttl": ttl_s}, "here", hint="It is for --on kaggle and --on colab.")
     if workers.name == LOCAL and not workers.hosts:
         if detach or code or env or job or include_secrets:
             raise UsageError(

@@ -141,8 +141,8 @@ def launch(
     on: Annotated[
         str,
         Option(
-            metavar="local|NAME|kaggle|auto",
-            help="This machine, every worker of a TPU, a session on Kaggle, or the first offer.",
+            metavar="local|NAME|kaggle|colab|auto",
+            help="This machine, a TPU, Kaggle, a runtime on Colab (colab:v6e-1), or what is free.",
         ),
     ] = "local",
     host: workers.Host = None,
@@ -176,7 +176,8 @@ def launch(
         ),
     ] = None,
     ttl: Annotated[
-        float | None, time_option("On Kaggle: time limit of the session, such as 4h. Default: 9h.")
+        float | None,
+        time_option("On Kaggle or Colab: time limit, such as 4h. Kaggle's default: 9h."),
     ] = None,
     max_usd: Annotated[
         float | None,

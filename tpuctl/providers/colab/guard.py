@@ -74,7 +74,7 @@ def units_spent(record: Record, now: datetime) -> float | None:
 
 
 class Guard:
-    """One guard; `job_states` asks the runtime for the states of its jobs, by name."""
+    """One guard; `job_states` asks for the states of the jobs by name, `fetch` gets the output."""
 
     def __init__(
         self,
@@ -82,9 +82,10 @@ class Guard:
         api: ColabApi,
         name: str,
         job_states: Callable[[Record], dict[str, str]],
+        fetch: Callable[[Records, Record], Record],
     ) -> None:
         self._records, self._api, self._name = records, api, name
-        self._job_states = job_states
+        self._job_states, self._fetch = job_states, fetch
         self._kept_alive: datetime | None = None
 
     def look(self) -> bool:
@@ -103,6 +104,9 @@ class Guard:
         with suppress(TpuctlError):
             states = self._job_states(record)
         has_ended = states.get(record.until_done or "") not in (None, "running")
+        if has_ended and not why_delete(record, now):
+            with suppress(TpuctlError):
+                record = self._fetch(self._records, record)
         if why := why_delete(record, now, has_ended=has_ended):
             return self._delete(record, why)
         if "running" in states.values() and self._is_keep_alive_due(now):

@@ -52,6 +52,8 @@ class Colab:
             "queued": "It has no queue: repeat the command while it exits with 3.",
             "startup_script": "Run the script afterwards: tpuctl run NAME -- sh setup.sh",
             "labels": "It has no labels: put it into the name.",
+            "watch": "tpuctl run NAME --job J -- CMD keeps running, its guard deletes in time, and "
+            "tpuctl logs NAME --follow resumes; one job alone: tpuctl launch SCRIPT --on colab",
             "--internal-ip": "Its only way in is SSH through Colab: leave out --internal-ip.",
             "--jump": "Its only way in is SSH through Colab: leave out --jump.",
         },

@@ -23,7 +23,8 @@ class Record:
     """One runtime of ours. `intended`: asked for, and perhaps there. `running`: it was there.
 
     `key` makes the create unique. `until_done` lets the guard delete it when the job named so has
-    ended and `is_home` says that its output was fetched. Times are Colab's.
+    ended and `is_home` says that its output was fetched: its `folder` there, to `output` here.
+    Times are Colab's.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Record:
     units_per_hour: float | None = None
     until_done: str | None = None
     is_home: bool = False
+    folder: str | None = None
+    output: str | None = None
 
 
 def new_record(name: str, accelerator_type: str, **known: Any) -> Record:

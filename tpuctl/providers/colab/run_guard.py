@@ -11,6 +11,7 @@ from tpuctl.errors import TpuctlError, TryAgainError
 from tpuctl.providers.colab.api import ColabApi
 from tpuctl.providers.colab.create import open_api
 from tpuctl.providers.colab.guard import IGNORED, LOCK, LOOK_S, Guard, next_look_s
+from tpuctl.providers.colab.job import fetch_output
 from tpuctl.providers.colab.provider import job_states
 from tpuctl.providers.colab.records import Records
 from tpuctl.storage.local import locked
@@ -34,7 +35,7 @@ def main() -> None:
             try:
                 # A plane is opened again after a failure: the login may have been renewed.
                 api = api or open_api(record.plane if record else None)
-                if not Guard(records, api, name, job_states).look():
+                if not Guard(records, api, name, job_states, fetch_output).look():
                     return
                 last = ""
             except TpuctlError as error:
