@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from tpuctl.errors import StoppedError, TpuctlError, UsageError
 from tpuctl.progress import OnProgress, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tpuctl.cloud.plan import CreatePlan
     from tpuctl.providers.port import HostedPlan
@@ -36,38 +36,50 @@ def launch_on_colab(
     options: dict[str, Any],
     *,
     accelerator_type: str,
-    code: Path | None,
-    env: Mapping[str, str],
     ttl_s: float | None,
     detach: bool,
     job: str | None,
-    check: bool,
-    include_secrets: bool,
     dry_run: bool,
-    sink: Sink,
     on_warning: Callable[[str], None],
     on_progress: OnProgress,
+    **others: Any,
 ) -> RemotePlan | CopyResults | StartedJob | Logs:
     """Create a runtime, run the job there, fetch its folder, and delete the runtime.
 
     The same command resumes: it adopts the runtime of an interrupted one, and follows its job. What
-    is left to do when this process ends, its guard does.
+    is left to do when this process ends, its guard does. `others` are options of `_run_job`.
     """
-    from tpuctl.api import cloud
-    from tpuctl.providers.colab.job import finish, give_up
+    from tpuctl.providers.colab.job import finish
     from tpuctl.remote.copy_plan import CopyResults
-    from tpuctl.reporters.changes import create_price
     from tpuctl.training.plan import find_script
 
     if dry_run:
+        price = f"tpuctl create NAME --provider colab --type {accelerator_type} --dry-run"
         raise UsageError(
             "The plan of a job depends on what is installed on the runtime, which does not exist.",
-            hint=f"The price: tpuctl create NAME --provider colab --type {accelerator_type} "
-            "--dry-run",
+            hint=f"The price: {price}",
         )
     find_script(script)
-    name = _runtime_name(script)
-    job = job or "launch"
+    name, job = _runtime_name(script), job or "launch"
+    _create(name, accelerator_type, ttl_s, on_warning, on_progress)
+    with _without_waste(name, job):
+        result = _run_job(
+            name, script, options, job=job, detach=detach, on_progress=on_progress, **others
+        )
+    if not detach and not isinstance(result, CopyResults):
+        on_progress(message(finish(name)))
+    return result
+
+
+def _create(
+    name: str,
+    accelerator_type: str,
+    ttl_s: float | None,
+    on_warning: Callable[[str], None],
+    on_progress: OnProgress,
+) -> None:
+    from tpuctl.api import cloud
+    from tpuctl.reporters.changes import create_price
 
     def announce(plan: CreatePlan | HostedPlan) -> None:
         for warning in plan.warnings:
@@ -83,28 +95,25 @@ def launch_on_colab(
         on_warning=on_warning,
         on_progress=on_progress,
     )
+
+
+@contextmanager
+def _without_waste(name: str, job: str) -> Iterator[None]:
+    """Delete the runtime when the block fails before the job has started."""
+    from tpuctl.providers.colab.job import give_up
+
     try:
-        result = _run_job(
-            name, script, options, code=code, env=env, job=job, check=check, detach=detach,
-            include_secrets=include_secrets, sink=sink, on_progress=on_progress,
-        )  # fmt: skip
-    except TpuctlError:
+        yield
+    except (TpuctlError, KeyboardInterrupt) as error:
         with suppress(TpuctlError):
             give_up(name, job)
-        raise
-    except KeyboardInterrupt:
+        if isinstance(error, TpuctlError):
+            raise
         raise StoppedError(
-            f"Interrupted; the runtime {name} on Colab is kept, and uses units.",
-            hint=f"The same command resumes it; to end it: tpuctl delete {name}",
+            f"Interrupted; a job on {name} was stopped, and the guard of that runtime deletes it "
+            "once the output is here.",
+            hint=f"See it: tpuctl list --provider colab. To delete it now: tpuctl delete {name}",
         ) from None
-    if detach or isinstance(result, CopyResults):
-        return result
-    try:
-        on_progress(message(finish(name)))
-    except TpuctlError as error:
-        error.hint = f"The runtime {name} is kept until its output is here. {error.hint or ''}"
-        raise
-    return result
 
 
 def _run_job(
@@ -136,16 +145,8 @@ def _run_job(
         return read_logs(hosts, access, sink=sink, note=note, job=job, follow=not detach)
     plan = plan_on_workers(script, hosts, access, node=node, code=code, env=env, **options)
     expect_job(name, job, plan.folder, str(Path.cwd() / f"{name}-output"))
-    result = train_on_workers(
-        plan,
-        access,
-        job=job,
-        detach=detach,
-        sink=sink,
-        note=note,
-        on_progress=on_progress,
-        **others,
-    )
+    options = {"job": job, "detach": detach, "sink": sink, "on_progress": on_progress, **others}
+    result = train_on_workers(plan, access, note=note, **options)
     if isinstance(result, CopyResults):
         give_up(name, job)
     return result

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
@@ -17,7 +17,7 @@ from tpuctl.cloud.lookup import (
     reread_group,
     take_snapshot,
 )
-from tpuctl.cloud.models import ALL_ZONES, Operation
+from tpuctl.cloud.models import ALL_ZONES, DeletionOutcome, Operation, ResourceKind
 from tpuctl.cloud.requests import entries_of
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import known_type, price_now
@@ -36,12 +36,6 @@ TIMEOUT_S = 1800.0
 """How long a deletion is followed; the service completes it whether we follow or not."""
 
 _MAX_SENDS, _AT_ONCE = 4, 16
-
-DeletionOutcome = Literal[
-    "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
-]
-
-ResourceKind = Literal["node", "queued_resource", "runtime", "kernel"]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,20 @@ from typing import Literal
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.delete import (
     DeletionSummary,
-    ResourceKind,
     TpuDeletion,
     delete_all,
     plan_group_deletion,
 )
 from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
 from tpuctl.cloud.lookup import ResourceGroup, group_resources, take_snapshot
-from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Node, QueuedResource, shared
+from tpuctl.cloud.models import (
+    ALL_ZONES,
+    LABEL_CREATE_ID,
+    Node,
+    QueuedResource,
+    ResourceKind,
+    shared,
+)
 from tpuctl.cloud.requests import is_of
 from tpuctl.cloud.tpu import expires_at
 from tpuctl.outcome import Status
