@@ -57,7 +57,8 @@ class Kernel:
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
+        # Closes the pipes, too.
+        self._process.communicate()
 
 
 class _Output(io.TextIOBase):
@@ -86,7 +87,7 @@ def main() -> None:
         code = json.loads(line)["code"]
         error = None
         try:
-            exec(compile(code, "<cell>", "exec"), names)  # noqa: S102 (that is what a kernel does)
+            exec(compile(code, "<cell>", "exec"), names)  # noqa: S102  # nosec B102 (a kernel)
         except BaseException as raised:
             kind = type(raised).__name__
             error = [kind, str(raised), traceback.format_exc().splitlines()]
