@@ -8,12 +8,16 @@ PYTHON_NEWEST ?= python3.12
 READY_XLA := $(VENV_XLA)/.ready
 VENV_CLIENTS := .venv-clients
 READY_CLIENTS := $(VENV_CLIENTS)/.ready
+VENV_HOSTED := .venv-hosted
+READY_HOSTED := $(VENV_HOSTED)/.ready
+PYTHON_HOSTED ?= python3.12
+PIP_HOSTED := $(VENV_HOSTED)/bin/python -m pip install --quiet --disable-pip-version-check
 
 # The tests start tpuctl hundreds of times: an environment that forbids Python to keep what it
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients lint smoke bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted lint smoke bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -29,10 +33,10 @@ demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, prof
 test: test-quick test-heavy  ## Everything CI can bear.
 
 test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla'
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted'
 
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'tf or aot or slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m '(tf or aot or slow) and not hosted'
 
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
@@ -71,6 +75,22 @@ $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 		google-api-python-client gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 hypothesis pytest pytest-timeout
 	touch $(READY_CLIENTS)
 
+test-hosted: $(READY) $(READY_HOSTED) $(VENV)-colab/.ready  ## The official command lines against the emulator, in an environment of their own.
+	$(BIN)/python -m pytest -m hosted
+
+# kaggle 2.2.5 wants a certifi that did not exist when it was released, and does not declare six.
+# Where they cannot be installed, the tests skip and say so.
+$(READY_HOSTED): Makefile
+	$(PYTHON_HOSTED) -m venv $(VENV_HOSTED) \
+		&& $(PIP_HOSTED) bleach certifi jupytext packaging protobuf python-dateutil python-dotenv python-slugify requests six tqdm urllib3 \
+		&& $(PIP_HOSTED) --no-deps kaggle==2.2.5 kagglesdk==0.1.38 \
+		&& touch $(READY_HOSTED) || echo "Set PYTHON_HOSTED to a Python of at least 3.12."
+
+$(VENV)-colab/.ready: Makefile
+	$(PYTHON_HOSTED) -m venv $(VENV)-colab \
+		&& $(VENV)-colab/bin/python -m pip install --quiet --disable-pip-version-check google-colab-cli==0.7.5 \
+		&& touch $@ || echo "Set PYTHON_HOSTED to a Python of at least 3.12."
+
 lint: $(READY)  ## ruff, bandit and mypy --strict.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -97,4 +117,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache

@@ -70,7 +70,8 @@ PRESIZE: Shape = {
 TPU: Shape = {
     **keys(
         "name zone accelerator_type generation chips state health spot queued_resource"
-        " runtime_version created expires labels usd_per_hour usd_so_far emulated id"
+        " runtime_version created expires labels usd_per_hour usd_so_far emulated id provider"
+        " provisioning units_per_hour units_left hours_left reachable"
     ),
     "[workers]": keys("index internal_ip external_ip state"),
 }
@@ -79,6 +80,12 @@ TPU_LIST: Shape = {
     "[tpus]": TPU,
     "[queued_resources]": keys("name zone state accelerator_type nodes created usd_per_hour"),
     "unreachable_zones": None,
+}
+OFFERS: Shape = {
+    "[offers]": keys(
+        "provider accelerator_type chips zone provisioning usd_per_hour units_per_hour quota_left"
+        " limit_hours available evidence"
+    )
 }
 LEFTOVERS: Shape = {
     "[found]": keys("kind name zone reason usd_per_hour chips action"),
@@ -126,6 +133,7 @@ LEAST: dict[str, Shape] = {
     "show": TPU,
     "create": CREATED,
     "list": TPU_LIST,
+    "offers": OFFERS,
     "gc": LEFTOVERS,
     "watch": WATCHED,
     "top": TOP,

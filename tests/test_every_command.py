@@ -21,6 +21,7 @@ from tpuctl.start_python import ROOT
 # What each command is started with: enough to begin, and to end without a cloud or a training.
 ARGUMENTS = {
     "doctor": "", "explain": "out of memory", "config": "", "types": "", "quota": "--project p",
+    "offers": "v5e-8",
     "create": "t1 --type v5e-8 --project p --zone us-central1-a --yes",
     "list": "--project p", "show": "t1 --project p", "wait": "t1 --for ready --project p",
     "watch": "t1 --project p -- true", "delete": "t1 --yes --project p", "gc": "--project p",

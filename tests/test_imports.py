@@ -36,6 +36,7 @@ FOUNDATION = {
 SERVICES = {
     "storage", "hardware", "runtime", "diagnosis", "profiling", "datasets",
     "training", "cloud", "emulator", "compile", "demo", "remote", "supervise", "linting",
+    "providers",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -70,9 +71,11 @@ ARROWS: dict[str, set[str]] = {
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
     "supervise": {"cloud", "hardware", "remote", "storage"},
+    "providers": {"cloud", "compile", "hardware", "remote", "runtime", "storage"},
     "linting": {"diagnosis", "hardware", "runtime", "storage", "training"},
     "demo": {"data"}
-    | SERVICES - {"demo", "hardware", "cloud", "emulator", "compile", "supervise", "linting"},
+    | SERVICES
+    - {"demo", "hardware", "cloud", "emulator", "compile", "supervise", "linting", "providers"},
     "api": SERVICES | {"reporters"},
     "data": {"api", "datasets"},
     "reporters": SERVICES,

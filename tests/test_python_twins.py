@@ -131,6 +131,12 @@ def _(at: Bench) -> Any:
     return ["v5e-8"], lambda: library.types("v5e-8")
 
 
+@twin("offers")
+def _(at: Bench) -> Any:
+    at.cloud()
+    return ["v5e-8"], lambda: library.offers("v5e-8")
+
+
 @twin("quota")
 def _(at: Bench) -> Any:
     at.cloud()

@@ -181,7 +181,7 @@ PLAIN_WRITERS = {
     "profiling/frameworks/meter.py", "profiling/frameworks/stacks.py", "training/devices.py",
     "profiling/program/recording.py", "diagnosis/repair.py", "emulator/store.py",
     "emulator/storage/uploads.py", "profiling/program/hook/sitecustomize.py",
-    "datasets/serve_agent.py",
+    "datasets/serve_agent.py", "emulator/kaggle/api.py", "providers/kaggle/bootstrap.py",
 }  # fmt: skip
 
 

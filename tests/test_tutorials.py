@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 WALKS = {
     "cloud-tpus": ("emulator start", "create", "delete", "emulator stop"),
     "workers": ("emulator start", "create", "delete", "emulator stop"),
+    "colab-and-kaggle": ("emulator start", "presize", "--on kaggle", "emulator stop"),
     "spot-training": ("emulator start", "watch", "--delete", "emulator stop"),
 }
 MARK = "\x1e"
@@ -49,6 +50,7 @@ def _folded(text: str) -> list[str]:
 def run(commands: list[str], folder: Path) -> list[str]:
     """Run commands in one shell, one after the other; what each printed, errors included."""
     script = f'tpuctl() {{ "{sys.executable}" -m tpuctl "$@"; }}\n'
+    script += f'python3() {{ "{sys.executable}" "$@"; }}\n'
     script += "".join(f"printf '{MARK}'\n{command}\n" for command in commands)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     done = subprocess.run(
@@ -69,6 +71,8 @@ def run(commands: list[str], folder: Path) -> list[str]:
 def test_every_command_of_the_page_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
     pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
     pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+    if name == "colab-and-kaggle":
+        pytest.importorskip("jax", reason="JAX is not installed")
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for file, text in files_of(page).items():
         (tmp_path / file).write_text(text, encoding="utf-8")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import delete as delete
     from tpuctl.api.cloud import gc as gc
     from tpuctl.api.cloud import list as list
+    from tpuctl.api.cloud import offers as offers
     from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait
@@ -58,7 +59,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "api.machine": "doctor explain types config",
-    "api.cloud": "create list show wait delete gc quota watch",
+    "api.cloud": "create list show wait delete gc offers quota watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
     "api.training": "fit launch lint templates bench predict",

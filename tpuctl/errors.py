@@ -35,6 +35,7 @@
     │   │   └── CommandNotFoundError 127  a worker does not have the command
     │   └── CommandKilledError  1  a command was killed by a signal
     ├── UsageError              2  the command line is wrong
+    │   └── UnsupportedError    2  a provider of TPUs does not offer this
     ├── StoppedError          130  Ctrl-C, after cleaning up
     └── TryAgainError           3  nothing is broken: the same command may work later
         ├── NoCapacityError     3  the zone has no free TPU of this type right now
@@ -279,6 +280,12 @@ class UsageError(TpuctlError):
 
     exit_code = 2
     code = "usage"
+
+
+class UnsupportedError(UsageError):
+    """A provider of TPUs does not offer this; the hint names the closest thing that it does."""
+
+    code = "unsupported"
 
 
 class StoppedError(TpuctlError):

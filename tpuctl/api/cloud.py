@@ -1,8 +1,7 @@
-"""Cloud TPUs from Python: what the commands of the same names do, with the same settings."""
+"""TPUs from Python: what the commands of the same names do, with the same settings."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -12,7 +11,6 @@ from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, silent
-from tpuctl.settings import state_dir
 
 if TYPE_CHECKING:
     from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from tpuctl.cloud.quotas import QuotaTable
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
+    from tpuctl.providers.offers import Offers
+    from tpuctl.providers.port import HostedPlan, Provider
     from tpuctl.remote.output import Sink
     from tpuctl.supervise.messages import WatchResult
     from tpuctl.supervise.plan import WatchPlan
@@ -48,7 +48,7 @@ def create(
 @overload
 def create(
     name: str, accelerator_type: str, *, dry_run: bool, check: bool = True, **options: Any
-) -> "Created | NotCreated | CreatePlan": ...
+) -> "Created | NotCreated | CreatePlan | HostedPlan": ...
 def create(
     name: str,
     accelerator_type: str,
@@ -57,16 +57,17 @@ def create(
     bucket: str | None = None,
     wait: bool = True,
     timeout_s: float | None = None,
+    provider: str | None = None,
     project: str | None = None,
     dry_run: bool = False,
     check: bool = True,
-    confirm: "Callable[[CreatePlan], None]" = warn_about,
+    confirm: "Callable[[CreatePlan | HostedPlan], None]" = warn_about,
     on_interrupt: "Callable[[], Choice]" = lambda: "cancel",
     on_progress: OnProgress = silent,
     on_attempt: "OnAttempt" = lambda attempt: None,
     on_warning: OnWarning = python_warning,
     **options: Any,
-) -> "Created | NotCreated | CreatePlan":
+) -> "Created | NotCreated | CreatePlan | HostedPlan":
     """Create a TPU, which costs money, and wait until every worker can be reached.
 
     Args:
@@ -76,6 +77,7 @@ def create(
         bucket: Bucket with the training data; a distant zone gives a warning.
         wait: Whether to wait until the TPU is ready.
         timeout_s: Longest wait in each zone, or in the queue.
+        provider: Where: "cloud-tpu", "colab", ...; by default a control plane of Google Cloud.
         project: Google Cloud project; by default the one set.
         dry_run: Return the plan and request nothing.
         check: Raise the error when no zone has the TPU; otherwise return NotCreated.
@@ -89,26 +91,21 @@ def create(
     Raises StoppedError on Ctrl-C, after `on_interrupt` was carried out.
     """
     from tpuctl.cloud.create import NotCreated
-    from tpuctl.cloud.create import create as create_planned
-    from tpuctl.cloud.placement import add_traffic_warnings, complete_plan, resolve_zones
-    from tpuctl.cloud.plan import CreateOptions, plan_create
-    from tpuctl.compile.estimate import warn_before_create
-    from tpuctl.remote.hosts import split_user
-    from tpuctl.remote.keys import first_key
+    from tpuctl.cloud.placement import resolve_zones
+    from tpuctl.cloud.plan import CreateOptions
+    from tpuctl.providers.registry import open_to_create
 
-    plan = plan_create(CreateOptions(name, accelerator_type, resolve_zones(zone), **options))
-    cloud = _open(project, on_warning)
-    plan = add_traffic_warnings(cloud.api, complete_plan(cloud.api, plan), bucket=bucket)
-    plan = plan.with_warnings(*warn_before_create(plan.accelerator_type))
+    chosen = open_to_create(provider, name, project=project, on_warning=on_warning)
+    has_zones = "zones" in chosen.abilities.options
+    zones = resolve_zones(zone) if has_zones else (str(zone),) if zone else ()
+    asked = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
+    chosen.abilities.check(asked)
+    plan = chosen.plan(asked)
     if dry_run:
         return plan
     confirm(plan)
-    # With our key in its metadata from the start, no later command has to wait for an update.
-    metadata = {**first_key(state_dir(), split_user(name)[0]), **plan.options.metadata}
-    result = create_planned(
-        cloud.api,
-        replace(plan, options=replace(plan.options, metadata=metadata)),
-        journal=cloud.journal,
+    result = chosen.create(
+        plan,
         wait=wait,
         timeout_s=timeout_s,
         on_interrupt=on_interrupt,
@@ -124,15 +121,38 @@ def list(
     *,
     zone: str | None = None,
     all_zones: bool = False,
+    provider: str | None = None,
     project: str | None = None,
     on_warning: OnWarning = python_warning,
 ) -> "TpuList":
-    """List TPUs and queued resources in the given zone or the one set, or in all zones."""
-    from tpuctl.cloud.list import list_tpus
+    """List the TPUs of all providers in use; of the Cloud TPU API those in the zone, or in all.
+
+    `zone` or `project` limits the list to Google Cloud, `provider` to that provider.
+    """
+    from tpuctl.providers.every import list_everywhere
 
     refuse_unused({"--zone": zone if all_zones and zone != ALL_ZONES else None}, "with --all-zones")
     where = chosen_zone(zone, all_zones=all_zones)
-    return list_tpus(_open(project, on_warning).api, zone=where)
+    return list_everywhere(_providers(provider, zone, project, on_warning), where)
+
+
+def offers(
+    accelerator_type: str | None = None,
+    *,
+    provider: str | None = None,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> "Offers":
+    """List every way to get a TPU now, cheapest first: price, units or free hours, and limits.
+
+    Creates nothing. Providers without credentials are named in `unusable`.
+    """
+    from tpuctl.providers.every import list_offers
+    from tpuctl.providers.registry import PROVIDERS, open_provider
+
+    names = [provider] if provider else [*PROVIDERS]
+    found = [open_provider(name, project=project, on_warning=on_warning) for name in names]
+    return list_offers(found, accelerator_type, only=provider is not None)
 
 
 def show(
@@ -143,9 +163,10 @@ def show(
     on_warning: OnWarning = python_warning,
 ) -> "Tpu | QueuedTpu":
     """Show one TPU with its jobs, or the queued resource that waits for it."""
-    from tpuctl.remote.jobs import show_with_jobs
+    from tpuctl.providers.registry import owner_of
 
-    return show_with_jobs(_open(project, on_warning).api, name, zone=chosen_zone(zone))
+    owner = owner_of(name, zone=zone, project=project, on_warning=on_warning)
+    return owner.get(name, chosen_zone(zone))
 
 
 def wait(
@@ -160,10 +181,15 @@ def wait(
 ) -> "WaitResult":
     """Wait until a TPU is ready on all workers, or gone; forever without a timeout."""
     from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
+    from tpuctl.providers.registry import is_plane, owner_of
+    from tpuctl.providers.wait import wait_for
 
     goals = {"ready": wait_until_ready, "gone": wait_until_gone}
     if until not in goals:
         raise UsageError(f"Cannot wait for {until!r}.", hint="Wait for ready or for gone.")
+    owner = owner_of(name, zone=zone, project=project)
+    if not is_plane(owner):
+        return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
         _open(project, on_warning).api,
         name,
@@ -178,6 +204,7 @@ def delete(
     everything: bool = False,
     zone: str | None = None,
     timeout_s: float | None = None,
+    provider: str | None = None,
     project: str | None = None,
     dry_run: bool = False,
     confirm: "Callable[[DeleteResult], None]" = lambda plan: None,
@@ -186,29 +213,34 @@ def delete(
 ) -> "DeleteResult":
     """Delete TPUs and wait until they are gone; failures are in the result.
 
-    `everything` deletes all TPUs of the zone, or of all zones where none is given or set. A zone
-    from a project file is not used. `confirm` is called with the plan where there is something to
-    delete; raise an exception in it to stop. `dry_run` returns the plan.
+    `everything` deletes all TPUs of the zone, or of all zones where none is given or set; with a
+    `provider` all of that one. A zone from a project file is not used. `confirm` is called with the
+    plan where there is something to delete; raise an exception in it to stop. `dry_run` returns the
+    plan.
     """
-    from tpuctl.cloud.delete import TIMEOUT_S, plan_delete
-    from tpuctl.cloud.delete import delete as delete_planned
+    from tpuctl.cloud.delete import TIMEOUT_S
+    from tpuctl.providers.every import delete_planned, needs_zone, plan_deletion
+    from tpuctl.providers.registry import is_plane, open_to_delete
 
     if everything and names:
         raise UsageError("Names and --all exclude each other.", hint="tpuctl list")
     if not everything and not names:
         raise UsageError("Which TPUs? Give their names, or --all.", hint="tpuctl list")
-    where = zone_to_delete_in(zone, everything=everything)
-    cloud = _open(project, on_warning)
-    chosen = None if everything else names
-    plan = plan_delete(cloud.api, chosen, zone=where, journal=cloud.journal)
+    owners = open_to_delete(
+        names, provider=provider, zone=zone, project=project, on_warning=on_warning
+    )
+    for owner, _ in owners:
+        needs_zone(owner, zone)
+    has_planes = any(is_plane(owner) for owner, _ in owners)
+    where = zone_to_delete_in(zone, everything=everything) if has_planes else None
+    plans, plan = plan_deletion(owners, where)
     if dry_run:
         return plan
     if plan.tpus:
         confirm(plan)
     return delete_planned(
-        cloud.api,
+        plans,
         plan,
-        journal=cloud.journal,
         timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
         on_progress=on_progress,
     )
@@ -218,17 +250,15 @@ def gc(
     *,
     yes: bool = False,
     zone: str | None = None,
+    provider: str | None = None,
     project: str | None = None,
     on_progress: OnProgress = silent,
 ) -> "GcResult":
-    """Find TPUs that are dead, expired or abandoned; delete them with `yes`."""
-    from tpuctl.cloud.gc import delete_orphans, find_orphans
+    """Find TPUs that are dead, expired or abandoned, on all providers; delete them with `yes`."""
+    from tpuctl.providers.every import delete_orphans, find_orphans
 
-    cloud = open_cloud(project)
-    found = find_orphans(cloud.api, journal=cloud.journal, zone=zone)
-    if not yes:
-        return found
-    return delete_orphans(cloud.api, found, journal=cloud.journal, on_progress=on_progress)
+    found, whole = find_orphans(_providers(provider, zone, project, lambda text: None), zone)
+    return delete_orphans(found, whole, on_progress) if yes else whole
 
 
 def quota(
@@ -308,6 +338,7 @@ def watch(
     why a job was given up is in the result.
     """
     from tpuctl.hardware.types import describe
+    from tpuctl.providers.registry import is_plane, owner_of
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.actions import Actions, Login
     from tpuctl.supervise.loop import watch as watch_planned
@@ -317,6 +348,9 @@ def watch(
     if accelerator_type:
         describe(accelerator_type)
     user, plain = split_user(name)
+    owner = owner_of(plain, project=project)
+    if not is_plane(owner):
+        raise owner.abilities.refuse("watch")
     spec = plan_job(as_words(command), **job)
     look_in, zones = resolve_watch_zones(zone)
     options = WatchOptions(
@@ -336,6 +370,20 @@ def watch(
         return watch_planned(
             actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
         )
+
+
+def _providers(
+    provider: str | None, zone: str | None, project: str | None, on_warning: OnWarning
+) -> "Sequence[Provider]":
+    """Return the providers to ask; a zone or a project means Google Cloud alone."""
+    from tpuctl.providers.every import needs_zone
+    from tpuctl.providers.registry import in_use, is_plane
+
+    found = in_use(provider, project=project, on_warning=on_warning)
+    if provider:
+        needs_zone(found[0], zone)
+        return found
+    return [each for each in found if is_plane(each) or not (zone or project)]
 
 
 def _open(project: str | None, on_warning: OnWarning) -> Cloud:

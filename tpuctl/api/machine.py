@@ -7,8 +7,9 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
+from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -18,24 +19,38 @@ if TYPE_CHECKING:
     from tpuctl.diagnosis.explain import Explanation
     from tpuctl.diagnosis.report import Diagnosis
     from tpuctl.hardware.types import AcceleratorType, TypeTable
+    from tpuctl.providers.check import ProviderCheck
     from tpuctl.settings import Settings
 
 
-def doctor(
+@overload
+def doctor(*, provider: str, **options: Any) -> ProviderCheck: ...
+@overload
+def doctor(*, provider: None = None, **options: Any) -> Diagnosis: ...
+def doctor(  # type: ignore[misc]
     *,
     deep: bool = False,
     numerics: bool = False,
     fix: bool = False,
     record: str | PathLike[str] | None = None,
     replay: str | PathLike[str] | None = None,
+    provider: str | None = None,
     confirm: Callable[[str], None] = lambda question: None,
-) -> Diagnosis:
+) -> Diagnosis | ProviderCheck:
     """Diagnose this machine: runtime, accelerator, frameworks, problems and how to fix them.
 
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
+    With a `provider` it checks the account there instead: login, balance, what may be had.
     """
+    if provider:
+        from tpuctl.providers.check import check_provider
+        from tpuctl.providers.registry import open_provider
+
+        given = {"--deep": deep, "--numerics": numerics, "--fix": fix}
+        refuse_unused({**given, "--record": record, "--replay": replay}, "with --provider")
+        return check_provider(open_provider(provider))
     from tpuctl.diagnosis.diagnose import examine
 
     diagnosis = examine(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tpuctl.api.colab import colab_type, launch_on_colab
+from tpuctl.api.hosted import AUTO, AUTO_TTL_S, is_kaggle, launch_auto, launch_on_kaggle, plan_auto
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.compile.models import Fit
     from tpuctl.linting.models import Linting
+    from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
+    from tpuctl.providers.kaggle.runs import KagglePlan
+    from tpuctl.providers.offers import AutoPlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
+
+    Launched = (
+        LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs | KagglePlan
+        | StartedRun | HostedRun | AutoPlan
+    )  # fmt: skip
 
 
 def fit(
@@ -113,31 +123,91 @@ def launch(
     job: str | None = None,
     check: bool | None = None,
     include_secrets: bool = False,
+    resume: str | None = None,
+    ttl_s: float | None = None,
+    max_usd: float | None = None,
     dry_run: bool = False,
     log: int | None = None,
     sink: Sink = print_output,
     on_progress: OnProgress = silent,
-) -> LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs:
-    """Train a template or a script with the right strategy, here or on every worker of a TPU.
+) -> Launched:
+    """Train a template or a script with the right strategy: here, on a TPU's workers, on Kaggle.
 
     Args:
         script: Name of a template, or path of a script.
         arguments: Passed on to the script as they are.
-        on: "local", the name of a TPU, or Workers.
+        on: "local", the name of a TPU, Workers, "kaggle", "colab", "colab:v6e-1" or "auto".
         settings: Flags of the script, as K=V.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
+        resume: On Kaggle: "last", a run's name or a folder, whose checkpoints the job begins with.
+        ttl_s: Time limit of the session on Kaggle, or time to live of the runtime on Colab.
+        max_usd: With "auto": budget in dollars; without it, only what is free or prepaid is used.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
     script = str(script)
+    chosen: dict[str, Any] = {"framework": framework, "strategy": strategy}
     options: dict[str, Any] = {
-        "framework": framework,
-        "strategy": strategy,
+        **chosen,
         "settings": list(settings),
         "arguments": list(arguments),
     }
     workers = as_workers(on)
+    if workers.name == AUTO and not workers.hosts:
+        refuse_unused({"--detach": detach, "--zone": workers.zone}, "with --on auto")
+        auto = plan_auto(script, max_usd=max_usd, project=workers.project)
+        if dry_run:
+            return auto
+        same: dict[str, Any] = {"code": code, "env": env, "job": job, "check": check, "log": log}
+        same |= {"include_secrets": include_secrets, "sink": sink, "on_progress": on_progress}
+        return launch_auto(  # type: ignore[no-any-return]
+            auto,
+            lambda name, alone: launch(
+                script,
+                arguments,
+                on=name,
+                settings=settings,
+                detach=alone,
+                ttl_s=AUTO_TTL_S if colab_type(name) else None,
+                **chosen,
+                **same,
+            ),
+            max_usd=max_usd,
+            project=workers.project,
+            on_progress=on_progress,
+        )
+    refuse_unused({"--max-usd": max_usd}, "here", hint="It is for --on auto.")
+    if is_kaggle(workers.name) and not workers.hosts:
+        unused = {"--cpu-devices": cpu_devices, "--env": env or None, "--check": check}
+        unused |= {"--no-check": check is False, "--include-secrets": include_secrets}
+        refuse_unused(unused, "on Kaggle")
+        workers.refuse_login("on Kaggle")
+        return launch_on_kaggle(
+            script,
+            options,
+            code=code,
+            resume=resume,
+            ttl_s=ttl_s,
+            job=job,
+            detach=detach,
+            dry_run=dry_run,
+            sink=sink,
+            on_progress=on_progress,
+        )
+    if (kind := colab_type(workers.name)) and not workers.hosts:
+        from tpuctl.remote.run import plan_command as check_env
+
+        refuse_unused({"--cpu-devices": cpu_devices, "--resume": resume}, "on Colab")
+        workers.refuse_login("on Colab")
+        return launch_on_colab(
+            script, options, accelerator_type=kind, code=code,
+            env=check_env(["-"], env=list(env)).env, ttl_s=ttl_s, detach=detach, job=job,
+            check=check is not False, include_secrets=include_secrets, dry_run=dry_run,
+            sink=sink, on_warning=workers.on_warning, on_progress=on_progress,
+        )  # fmt: skip
+    refuse_unused({"--resume": resume}, "here", hint="It is for --on kaggle.")
+    refuse_unused({"--ttl": ttl_s}, "here", hint="It is for --on kaggle and --on colab.")
     if workers.name == LOCAL and not workers.hosts:
         if detach or code or env or job or include_secrets:
             raise UsageError(

@@ -14,13 +14,11 @@ from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import (
     LOCAL,
     Host,
-    find_node,
     parse_hosts,
     parse_workers,
     pick_workers,
     split_user,
     this_machine,
-    workers_of,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.cloud.models import Node
+    from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.kaggle.follow import HostedRun
+    from tpuctl.providers.port import Provider
     from tpuctl.remote.access import Access
     from tpuctl.remote.copy_plan import CopyPreview, CopyResults
     from tpuctl.remote.free import Holders
@@ -81,24 +82,26 @@ class Workers:
 
         A TPU that does not know our SSH key is given it.
         """
-        from tpuctl.remote.keys import open_access
+        from tpuctl.providers.port import Login
+        from tpuctl.providers.registry import open_provider, owner_of
 
         jump = parse_hosts(self.jump)[0] if self.jump else None
         parse_workers(self.worker)
         if self.hosts and self.name:
             raise UsageError("Both a NAME and --host were given.", hint="Give one of them.")
-        if self.hosts:
+        if not self.hosts and not self.name:
+            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
+        user, name = split_user(self.name) if self.name and "@" in self.name else ("", self.name)
+        login = Login(user, self.zone, self.key, jump, self.internal_ip, self.on_warning)
+        if self.hosts or not name:
             given = {"--zone": self.zone, "--project": self.project}
             refuse_unused({**given, "--internal-ip": self.internal_ip}, "with --host")
-            found = pick_workers(parse_hosts(self.hosts), self.worker)
-            return (
-                self._with_options(found),
-                open_access(on_warning=self.on_warning, key=self.key, jump=jump),
-                None,
-            )
-        if not self.name:
-            raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
-        return self._reach_tpu(self.name, jump)
+            reached = open_provider("hosts").reach(self.hosts or "", login)
+        else:
+            owner = owner_of(name, zone=self.zone, project=self.project, on_warning=self.on_warning)
+            reached = owner.reach(name, login)
+        found = pick_workers(reached.hosts, self.worker)
+        return self._with_options(found), reached.access, reached.node
 
     def reach_or_here(self) -> tuple[tuple[Host, ...], Access | None]:
         """Do the same as `reach`, or return this machine alone, which needs no access."""
@@ -118,28 +121,6 @@ class Workers:
             "--internal-ip": self.internal_ip,
         }
         refuse_unused(given, where)
-
-    def _reach_tpu(
-        self, target: str, jump: Host | None
-    ) -> tuple[tuple[Host, ...], Access, Node | None]:
-        # Loaded here: machines given by address need no cloud.
-        from tpuctl.cloud.connect import chosen_zone, open_cloud
-        from tpuctl.cloud.models import segment
-        from tpuctl.remote.keys import login_user, open_access_to
-
-        user, name = split_user(target)
-        segment("TPU", name)
-        cloud = open_cloud(self.project)
-        for warning in cloud.warnings:
-            self.on_warning(warning)
-        node = find_node(cloud.api, name, chosen_zone(self.zone))
-        if "@" not in target:
-            user = login_user(node, user)
-        workers = pick_workers(workers_of(node, user, internal_ip=self.internal_ip), self.worker)
-        access = open_access_to(
-            cloud.api, node, user, on_warning=self.on_warning, key=self.key, jump=jump
-        )
-        return self._with_options(workers), access, node
 
     def _with_options(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
         """Name the workers in hints so that the next command reaches them in the same way."""
@@ -232,7 +213,7 @@ def logs(
     tail: int | None = None,
     sink: Sink = print_output,
     note: Callable[[str], None] = lambda text: None,
-) -> Logs:
+) -> Logs | HostedRun | Tpu:
     """Write the log of a job, by default the newest, to `sink`.
 
     `follow` continues until the job ends, across broken connections; the result then has its exit
@@ -242,8 +223,25 @@ def logs(
     from tpuctl.remote.logs import read_logs
 
     check_job(job)
+    if batch := _batch_run(where):
+        from tpuctl.providers.kaggle.provider import Kaggle
+
+        refuse_unused({"--job": job, "--tail": tail}, "on Kaggle")
+        kaggle = Kaggle(None, note)
+        return kaggle.logs(batch[1], to_end=follow, sink=sink, note=note, on_progress=silent)
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
+
+
+def _batch_run(where: str | Workers) -> tuple[Provider, str] | None:
+    """Return the provider and the name of a run that has no workers; None for anything else."""
+    from tpuctl.providers.registry import owner_of
+
+    workers = as_workers(where)
+    if workers.hosts or not workers.name or workers.zone or workers.project:
+        return None
+    owner = owner_of(workers.name)
+    return (owner, workers.name) if owner.abilities.reachable == "batch" else None
 
 
 def jobs(where: str | Workers) -> Jobs:
@@ -259,6 +257,8 @@ def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0)
     from tpuctl.remote.jobs import check_job, stop_job
 
     check_job(job)
+    if batch := _batch_run(where):
+        raise batch[0].abilities.refuse("stop")
     hosts, access, _ = as_workers(where).reach()
     return stop_job(hosts, access, job=job, grace_s=grace_s)
 

@@ -1,4 +1,4 @@
-"""`tpuctl list`, `show`, `wait`, `delete`, `gc`, `quota`."""
+"""`tpuctl offers`, `list`, `show`, `wait`, `delete`, `gc`, `quota`."""
 
 from functools import partial
 from typing import Annotated, Any, cast
@@ -7,7 +7,17 @@ from typer import Argument, Option
 
 import tpuctl
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Name, Names, Project, Timeout, Yes, Zone, zone_option
+from tpuctl.cli.options import (
+    DryRun,
+    Name,
+    Names,
+    Project,
+    Provider,
+    Timeout,
+    Yes,
+    Zone,
+    zone_option,
+)
 from tpuctl.cli.progress import bars, states
 from tpuctl.reporters import changes
 from tpuctl.reporters import tpus as report
@@ -19,16 +29,43 @@ def list_(
     all_zones: Annotated[
         bool, Option("--all-zones", help="List all zones, even if a zone is set.")
     ] = False,
+    provider: Provider = None,
     project: Project = None,
 ) -> None:
     """List your TPUs: state, age, time left and cost.
 
     Examples:
         tpuctl list
+        tpuctl list --provider colab
         tpuctl list --all-zones --json
     """
-    result = tpuctl.list(zone=zone, all_zones=all_zones, project=project, on_warning=output.warn)
+    result = tpuctl.list(
+        zone=zone,
+        all_zones=all_zones,
+        provider=provider,
+        project=project,
+        on_warning=output.warn,
+    )
     output.show(result, report.render_tpus)
+
+
+def offers(
+    accelerator_type: Annotated[
+        str | None, Argument(metavar="[TYPE]", help="Type such as v5e-8. Default: small types.")
+    ] = None,
+    provider: Provider = None,
+    project: Project = None,
+) -> None:
+    """Show every way to get a TPU now, cheapest first; creates nothing.
+
+    Examples:
+        tpuctl offers
+        tpuctl offers v5e-8 --json
+    """
+    result = tpuctl.offers(
+        accelerator_type, provider=provider, project=project, on_warning=output.warn
+    )
+    output.show(result, report.render_offers)
 
 
 def show(name: Name, zone: Zone = None, project: Project = None) -> None:
@@ -79,6 +116,7 @@ def delete(
     dry_run: DryRun = False,
     timeout: Timeout = None,
     zone: Zone = None,
+    provider: Provider = None,
     project: Project = None,
 ) -> None:
     """Delete TPUs, and wait until they are gone.
@@ -94,6 +132,7 @@ def delete(
             everything=everything,
             zone=zone,
             timeout_s=timeout,
+            provider=provider,
             project=project,
             dry_run=dry_run,
             confirm=partial(output.confirm_plan, changes.delete_question, yes=yes),
@@ -111,6 +150,7 @@ def gc(
     zone: Annotated[
         str | None, zone_option("Zone to search. Default: all zones, even if one is set.")
     ] = None,
+    provider: Provider = None,
     project: Project = None,
 ) -> None:
     """Find dead, expired and forgotten TPUs; delete them with --yes.
@@ -121,7 +161,11 @@ def gc(
     """
     with bars() as on_progress:
         result = tpuctl.gc(
-            yes=yes and not dry_run, zone=zone, project=project, on_progress=on_progress
+            yes=yes and not dry_run,
+            zone=zone,
+            provider=provider,
+            project=project,
+            on_progress=on_progress,
         )
     output.show(result, changes.render_leftovers)
 

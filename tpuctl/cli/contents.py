@@ -12,8 +12,8 @@ from pathlib import Path
 # Each command with the module of `tpuctl.cli` that holds it.
 _SECTIONS = {
     "This machine": "machine.doctor machine.explain machine.config",
-    "Cloud TPUs": "machine.types cloud.quota create.create cloud.list cloud.show cloud.wait"
-    " watch.watch cloud.delete cloud.gc",
+    "Cloud TPUs": "machine.types cloud.offers cloud.quota create.create cloud.list cloud.show"
+    " cloud.wait watch.watch cloud.delete cloud.gc",
     "Workers": "workers.run workers.cp workers.logs workers.stop workers.ssh workers.top"
     " workers.free",
     "Input pipelines": "profile.profile data.data",

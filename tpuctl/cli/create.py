@@ -18,6 +18,7 @@ from tpuctl.cloud.plan import CreatePlan, parse_data_disk
 from tpuctl.cloud.ttl import MAX_SCRIPT_BYTES
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import OnProgress, Progress, silent
+from tpuctl.providers.port import HostedPlan
 from tpuctl.reporters import changes as report
 from tpuctl.storage.local import open_regular
 
@@ -65,6 +66,13 @@ Bucket = Annotated[
     str | None,
     typer.Option(metavar="BUCKET", help="Bucket with your data: warn if it is in another region."),
 ]
+Provider = Annotated[
+    str | None,
+    typer.Option(metavar="PROVIDER", help="Provider: cloud-tpu, colab, ... Default: cloud-tpu."),
+]
+MaxUnits = Annotated[
+    float | None, positive_option("UNITS", "Budget in compute units; deleted when it is spent.")
+]
 Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
     float | None,
@@ -75,6 +83,7 @@ Timeout = Annotated[
 def create(
     name: Name,
     accelerator_type: Type,
+    provider: Provider = None,
     zone: Zone = None,
     zones: Zones = None,
     spot: Spot = False,
@@ -82,6 +91,7 @@ def create(
     queued: Queued = False,
     ttl: Ttl = None,
     max_usd: MaxUsd = None,
+    max_units: MaxUnits = None,
     runtime_version: RuntimeVersion = None,
     network: Network = None,
     subnetwork: Subnetwork = None,
@@ -103,6 +113,7 @@ def create(
     Examples:
         tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
         tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot
+        tpuctl create c1 --provider colab --accelerator-type v5e-1 --ttl 2h
         tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
     """
     with ExitStack() as display:
@@ -110,12 +121,14 @@ def create(
         result = cloud.create(
             name,
             accelerator_type,
+            provider=provider,
             zone=join_zone_options(zone, zones),
             spot=spot,
             reserved=reserved,
             queued=queued,
             ttl_s=ttl,
             max_usd=max_usd,
+            max_units=max_units,
             runtime_version=runtime_version,
             network=network,
             subnetwork=subnetwork,
@@ -148,12 +161,12 @@ class _Dialogue:
         self._show: OnProgress = silent
         self._is_search = False
 
-    def confirm(self, plan: CreatePlan) -> None:
+    def confirm(self, plan: CreatePlan | HostedPlan) -> None:
         """Show the price and ask whether to spend it; then start the progress display."""
-        self._is_search = len(plan.offers) > 1
+        self._is_search = isinstance(plan, CreatePlan) and len(plan.offers) > 1
         for warning in plan.warnings:
             output.warn(warning)
-        if plan.to_try:
+        if isinstance(plan, HostedPlan) or plan.to_try:
             output.note(report.create_price(plan))
             output.confirm(report.create_question(plan), yes=self._yes)
         self._show = self._display.enter_context(states())

@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -12,6 +12,7 @@ from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
 from tpuctl.cli.options import Yes
 from tpuctl.reporters import machine as report
+from tpuctl.reporters.tpus import render_check
 from tpuctl.reporters.types import render_types
 
 Deep = Annotated[bool, Option("--deep", help="Run a small computation on the accelerator.")]
@@ -43,6 +44,10 @@ def doctor(
     yes: Yes = False,
     record: Record = None,
     replay: Replay = None,
+    provider: Annotated[
+        str | None,
+        Option(metavar="PROVIDER", help="Check your account at a provider instead, as kaggle."),
+    ] = None,
 ) -> None:
     """Diagnose this machine: accelerator, frameworks, problems, fixes.
 
@@ -50,13 +55,16 @@ def doctor(
         tpuctl doctor
         tpuctl doctor --deep
         tpuctl doctor --fix --yes
+        tpuctl doctor --provider kaggle
     """
     refuse_unused({"--yes": yes and not fix}, "without --fix")
     confirm = partial(output.announce_and_confirm, yes=yes)
-    result = tpuctl.doctor(
-        deep=deep, numerics=numerics, fix=fix, record=record, replay=replay, confirm=confirm
-    )
-    output.show(result, report.render_diagnosis)
+    options: dict[str, Any] = {"deep": deep, "numerics": numerics, "fix": fix}
+    options |= {"record": record, "replay": replay}
+    if provider:
+        output.show(tpuctl.doctor(provider=provider, **options), render_check)
+        return
+    output.show(tpuctl.doctor(**options, confirm=confirm), report.render_diagnosis)
 
 
 def explain(text: Text = None) -> None:

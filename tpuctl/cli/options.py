@@ -91,6 +91,10 @@ Zone = Annotated[
     str | None,
     zone_option("Zone such as us-central1-a; - for all zones. Default: the zone setting."),
 ]
+Provider = Annotated[
+    str | None,
+    Option(metavar="PROVIDER", help="Provider such as cloud-tpu or colab. Default: all in use."),
+]
 Timeout = Annotated[
     float | None, time_option("Maximum wait, such as 90s or 1h30m.", may_be_zero=True)
 ]

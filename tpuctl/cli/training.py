@@ -18,6 +18,7 @@ from tpuctl.cli.options import (
     examples,
     parsed_by,
     positive_option,
+    time_option,
 )
 from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
@@ -138,7 +139,11 @@ def launch(
         Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
     ] = None,
     on: Annotated[
-        str, Option(metavar="local|NAME", help="This machine, or every worker of a TPU.")
+        str,
+        Option(
+            metavar="local|NAME|kaggle|colab|auto",
+            help="This machine, a TPU, Kaggle, a runtime on Colab (colab:v6e-1), or what is free.",
+        ),
     ] = "local",
     host: workers.Host = None,
     settings: Annotated[
@@ -163,6 +168,21 @@ def launch(
     ] = None,
     check: workers.Check = None,
     include_secrets: workers.IncludeSecrets = False,
+    resume: Annotated[
+        str | None,
+        Option(
+            metavar="last|RUN|DIR",
+            help="On Kaggle: begin with the output of the last run, of RUN, or of a local folder.",
+        ),
+    ] = None,
+    ttl: Annotated[
+        float | None,
+        time_option("On Kaggle or Colab: time limit, such as 4h. Kaggle's default: 9h."),
+    ] = None,
+    max_usd: Annotated[
+        float | None,
+        positive_option("USD", "With --on auto: budget. Default: only what is free or prepaid."),
+    ] = None,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -176,6 +196,8 @@ def launch(
         tpuctl launch mnist-cnn --set data=fake --set steps=20
         tpuctl launch train.py --dry-run -- --epochs 3
         tpuctl launch train.py --on my-tpu --code . --detach
+        tpuctl launch images --on kaggle --set epochs=3
+        tpuctl launch images --on auto --max-usd 5
     """
     name = None if host and on == "local" else on
     where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn)
@@ -194,6 +216,9 @@ def launch(
             job=job,
             check=check,
             include_secrets=include_secrets,
+            resume=resume,
+            ttl_s=ttl,
+            max_usd=max_usd,
             dry_run=dry_run,
             log=output.script_log(),
             sink=output.worker_sink(),

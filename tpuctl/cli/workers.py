@@ -13,6 +13,7 @@ from tpuctl.cli import output
 from tpuctl.cli.options import DryRun, Project, Yes, Zone, parser, time_option
 from tpuctl.cli.progress import bars, screen
 from tpuctl.reporters import workers as report
+from tpuctl.reporters.training import render_launch
 from tpuctl.units import parse_bytes
 
 Name = Annotated[
@@ -176,7 +177,7 @@ def logs(
         return
     sink, note = output.worker_sink(), output.note
     result = tpuctl.logs(where, job=job, follow=follow, tail=tail, sink=sink, note=note)
-    output.show(result, report.render_run)
+    output.show(result, render_launch)
 
 
 def stop(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
@@ -17,7 +17,7 @@ from tpuctl.cloud.lookup import (
     reread_group,
     take_snapshot,
 )
-from tpuctl.cloud.models import ALL_ZONES, Operation
+from tpuctl.cloud.models import ALL_ZONES, DeletionOutcome, Operation, ResourceKind
 from tpuctl.cloud.requests import entries_of
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import known_type, price_now
@@ -37,10 +37,6 @@ TIMEOUT_S = 1800.0
 
 _MAX_SENDS, _AT_ONCE = 4, 16
 
-DeletionOutcome = Literal[
-    "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
-]
-
 
 @dataclass(frozen=True)
 class TpuDeletion:
@@ -52,9 +48,9 @@ class TpuDeletion:
     costing money. Chips and dollars are those of the whole group.
     """
 
-    kind: Literal["node", "queued_resource"]
+    kind: ResourceKind
     name: str
-    zone: str
+    zone: str | None
     state: str
     accelerator_type: str
     chips: int | None
@@ -62,7 +58,9 @@ class TpuDeletion:
     queued_resource: str | None
     takes_along: tuple[str, ...]
     remaining_disks: tuple[str, ...]
-    group: ResourceGroup = field(metadata={"internal": True})
+    group: ResourceGroup = field(default=ResourceGroup(()), metadata={"internal": True})
+    provider: str = "cloud-tpu"
+    id: str = ""
     outcome: DeletionOutcome = "planned"
     reason: str | None = None
     seconds: float = 0.0
@@ -71,7 +69,7 @@ class TpuDeletion:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why it was left alone, and which disks stay and keep costing money."""
-        where = f"{self.name} in {self.zone}"
+        where = f"{self.name} in {self.zone or self.provider}"
         left = (f"{where}: {self.reason}.",) if self.reason and not self.error else ()
         disks = self.remaining_disks if self.outcome in ("planned", "deleted") else ()
         stays = (
@@ -135,7 +133,7 @@ class DeletedEarlier:
     """A TPU that no longer exists, but that the journal remembers."""
 
     name: str
-    zone: str
+    zone: str | None
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ def plan_delete(
     if names is None:
         return replace(_plan_everything(api, zone), project=api.project)
     # Two names may belong to one queued resource, which is deleted as a whole, and so only once.
-    planned: dict[tuple[str, str], TpuDeletion] = {}
+    planned: dict[tuple[str | None, str], TpuDeletion] = {}
     gone: list[DeletedEarlier] = []
     failures: list[TpuctlError] = []
     for name in dict.fromkeys(names):

@@ -62,14 +62,15 @@ def parse_endpoint(text: str | None) -> Endpoint:
         host, port = address, ""
     if re.fullmatch(r"([a-z0-9-]+\.)+googleapis\.com", host):
         return Endpoint(f"{host}:{port or 443}", is_local=False)
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise _refusal(text, "it is neither Google's nor on this machine")
     if not port:
         raise _refusal(text, "it has no port")
     return Endpoint(address, is_local=True)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     if host == "localhost":
         return True
     try:

@@ -15,7 +15,14 @@ from tpuctl.cloud.delete import (
 )
 from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
 from tpuctl.cloud.lookup import ResourceGroup, group_resources, take_snapshot
-from tpuctl.cloud.models import ALL_ZONES, LABEL_CREATE_ID, Node, QueuedResource, shared
+from tpuctl.cloud.models import (
+    ALL_ZONES,
+    LABEL_CREATE_ID,
+    Node,
+    QueuedResource,
+    ResourceKind,
+    shared,
+)
 from tpuctl.cloud.requests import is_of
 from tpuctl.cloud.tpu import expires_at
 from tpuctl.outcome import Status
@@ -29,9 +36,9 @@ Action = Literal["delete", "deleted", "already_deleted", "replaced", "left_alone
 class Orphan:
     """A TPU or queued resource that nobody needs, why, and what is or was done about it."""
 
-    kind: Literal["node", "queued_resource"]
+    kind: ResourceKind
     name: str
-    zone: str
+    zone: str | None
     reason: str
     usd_per_hour: float | None
     chips: int | None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.lookup import take_snapshot
 from tpuctl.cloud.models import ALL_ZONES
-from tpuctl.cloud.tpu import QueuedTpu, Tpu, about_prices, describe_node, describe_queued
+from tpuctl.cloud.tpu import Balance, QueuedTpu, Tpu, about_prices, describe_node, describe_queued
 from tpuctl.errors import TpuctlError
 from tpuctl.outcome import Outcome, Status
 
@@ -25,6 +25,8 @@ class TpuList(Outcome):
     usd_so_far: float
     unpriced: int
     emulated: bool
+    balances: tuple[Balance, ...] = ()
+    notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
     failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
 
     @property
@@ -34,11 +36,14 @@ class TpuList(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The zones that did not answer."""
+        """The zones that did not answer, and the notes of providers."""
         if not self.unreachable_zones:
-            return ()
+            return self.notes
         zones = ", ".join(self.unreachable_zones)
-        return (f"No answer from {zones}: TPUs there are not shown, but may cost money.",)
+        return (
+            *self.notes,
+            f"No answer from {zones}: TPUs there are not shown, but may cost money.",
+        )
 
     @property
     def reasons(self) -> tuple[str, ...]:

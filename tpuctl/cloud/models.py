@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from tpuctl.errors import InvalidArgumentError, TpuctlError
 
@@ -19,6 +19,13 @@ LABEL_MAX_USD_CENTS = "tpuctl-max-usd-cents"
 
 LABEL_WATCH = "tpuctl-watch"
 """The id of the watch that created the TPU and may replace it."""
+
+ResourceKind = Literal["node", "queued_resource", "runtime", "kernel"]
+"""What is deleted; runtimes are Colab's, kernels Kaggle's."""
+
+DeletionOutcome = Literal[
+    "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"
+]
 
 T = TypeVar("T")
 

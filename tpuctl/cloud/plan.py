@@ -40,7 +40,7 @@ class CreateOptions:
     """The options of a create. Without zones, every zone that has the type is considered.
 
     `watch` is the id of the watch that creates the TPU, written to a label; `metadata` is passed to
-    the VMs besides the startup script.
+    the VMs besides the startup script. `bucket` holds the training data.
     """
 
     name: str
@@ -62,6 +62,8 @@ class CreateOptions:
     metadata: Mapping[str, str] = field(default_factory=dict)
     data_disks: tuple[DataDisk, ...] = ()
     watch: str | None = None
+    bucket: str | None = None
+    max_units: float | None = None
 
 
 @dataclass(frozen=True)
@@ -226,13 +228,18 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
     )
 
 
-def _check_names(options: CreateOptions) -> None:
-    if not _NAME.fullmatch(options.name):
+def check_name(name: str) -> None:
+    """Raise InvalidArgumentError for a name that no TPU can have."""
+    if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"{options.name!r} is not a valid TPU name.",
+            f"{name!r} is not a valid TPU name.",
             hint="Use at most 63 lower-case letters, digits and '-'; start with a letter, do not "
             "end with '-'.",
         )
+
+
+def _check_names(options: CreateOptions) -> None:
+    check_name(options.name)
     for zone in options.zones:
         if not _NAME.fullmatch(zone):
             raise InvalidArgumentError(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
+from typing import Literal
 
 from tpuctl.cloud.models import (
     DEAD_NODE_STATES,
@@ -18,6 +19,9 @@ from tpuctl.outcome import Outcome
 
 NO_ADDRESS = "NO_ADDRESS"
 """The state of a worker without an address."""
+
+Provisioning = Literal["on_demand", "spot", "flex", "reserved", "units", "free"]
+"""How a TPU is paid for: `units` are compute units, `free` a weekly allowance of hours."""
 
 _FREE_STATES = DEAD_NODE_STATES | {"STOPPED"}
 _MOST_TTL_S = 100 * 365 * 86400
@@ -39,11 +43,12 @@ class Tpu(Outcome):
 
     `usd_per_hour` is what it costs now: the list price while it runs, 0 when it is dead or stopped,
     None if unknown. `usd_so_far` is also None for a TPU that is dead or stopped, because it is
-    unknown since when. `generation` and `chips` are None for an unknown type.
+    unknown since when. `generation` and `chips` are None for an unknown type, `zone` for a provider
+    without zones. `units_left` and `hours_left` are the account's.
     """
 
     name: str
-    zone: str
+    zone: str | None
     accelerator_type: str
     generation: str | None
     chips: int | None
@@ -64,11 +69,22 @@ class Tpu(Outcome):
     health_description: str = ""
     symptoms: tuple[str, ...] = ()
     data_disks: tuple[str, ...] = ()
+    provider: str = "cloud-tpu"
+    provisioning: Provisioning = "on_demand"
+    units_per_hour: float | None = None
+    units_left: float | None = None
+    hours_left: float | None = None
+    reachable: Literal["ssh", "batch"] = "ssh"
 
     @property
     def is_dead(self) -> bool:
         """Whether it will never be usable again."""
         return self.state in DEAD_NODE_STATES
+
+    @property
+    def place(self) -> str:
+        """Its zone, or its provider where there are no zones."""
+        return self.zone or self.provider
 
     @property
     def is_usable(self) -> bool:
@@ -83,7 +99,7 @@ class Tpu(Outcome):
             return ()
         why = f": {self.health_description}" if self.health_description else "."
         return (
-            f"{self.name} in {self.zone} is {self.state}, but its health is {self.health}{why}",
+            f"{self.name} in {self.place} is {self.state}, but its health is {self.health}{why}",
         )
 
     @property
@@ -108,7 +124,33 @@ class Tpu(Outcome):
             return None
         if self.state in _FREE_STATES:
             return f"it is {self.state}, and it is unknown since when"
-        return f"the price of {self.accelerator_type} in {self.zone} is unknown"
+        return f"the price of {self.accelerator_type} in {self.place} is unknown"
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What is left of a user's units or free hours, and how fast they are used.
+
+    `unit` is `units` or `hours`. `reserved` is what runs in progress may still use. None is
+    unknown. `rate_per_hour` is that of everything that runs in the account, also from a browser.
+    """
+
+    provider: str
+    unit: Literal["units", "hours"]
+    left: float | None
+    rate_per_hour: float | None = None
+    reserved: float | None = None
+    refreshes: str | None = None
+    as_of: str | None = None
+
+    @property
+    def hours_left(self) -> float | None:
+        """How long it lasts at the present rate; None if nothing runs or something is unknown."""
+        if self.unit == "hours":
+            return None if self.left is None else max(0.0, self.left - (self.reserved or 0.0))
+        if self.left is None or not self.rate_per_hour:
+            return None
+        return max(0.0, self.left / self.rate_per_hour)
 
 
 @dataclass(frozen=True)
@@ -158,7 +200,12 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
         usd_so_far=round(price * hours, 4) if price else None,
         emulated=emulated,
         as_of=now,
+        provisioning=_provisioning(node),
     )
+
+
+def _provisioning(node: Node) -> Provisioning:
+    return "spot" if node.spot else "reserved" if node.reserved else "on_demand"
 
 
 def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:

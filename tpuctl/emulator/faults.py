@@ -34,10 +34,19 @@ STORAGE_METHODS = {
     "storage_delete_bucket": "storage.buckets.delete",
 }
 """Every method of Cloud Storage, and the permission that its caller needs."""
+KAGGLE_METHODS = (
+    "kaggle_push", "kaggle_status", "kaggle_output", "kaggle_quota", "kaggle_list", "kaggle_get",
+    "kaggle_delete", "kaggle_token", "kaggle_logs", "kaggle_download", "kaggle_start_upload",
+    "kaggle_upload", "kaggle_create_data", "kaggle_version_data", "kaggle_data_status",
+    "kaggle_session",
+)  # fmt: skip
+KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")
+"""What goes wrong in a whole session, which is the `on` kaggle_session."""
 STORAGE_ERRORS = (
     "rate_limit", "unavailable", "internal", "deadline", "permission", "unauthenticated",
     "not_found",
 )  # fmt: skip
+_DATA = ("storage_get", "storage_insert", "storage_upload_chunk", "kaggle_download")
 BYTE_FAULTS = ("cut", "stall", "corrupt")
 
 
@@ -77,7 +86,7 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class StorageFault:
-    """An error planned for the nth request of a storage method, with `every` for every nth.
+    """An error planned for the nth request of a method over HTTP, with `every` for every nth.
 
     It is an error reply, or damage to the bytes of the request or the reply after `after_bytes`.
     With `after_accept` the work is done first.
@@ -130,10 +139,10 @@ def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
 
 def read_fault(fault: ObjectReader) -> Fault:
     """Read one fault of a scenario; raises InvalidInputError that names the place."""
-    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, "node"))
+    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, "node"))
     if on == "node":
         return _node_event(fault)
-    return _storage_fault(fault, on) if on in STORAGE_METHODS else _call_fault(fault, on)
+    return _call_fault(fault, on) if on in METHODS else _storage_fault(fault, on)
 
 
 def _node_event(fault: ObjectReader) -> NodeEvent:
@@ -187,12 +196,15 @@ def _storage_fault(fault: ObjectReader, on: str) -> StorageFault:
     fault.allow("on name nth every error after_accept after_bytes for_s")
     after_accept = fault.flag("after_accept")
     default = "unavailable" if after_accept else None
-    error = fault.choice("error", (*STORAGE_ERRORS, *BYTE_FAULTS), default)
+    errors = (*STORAGE_ERRORS, *BYTE_FAULTS, *(["refused"] if on == "kaggle_push" else []))
+    if on == "kaggle_session":
+        errors = KAGGLE_SESSION_FAULTS
+    error = fault.choice("error", errors, default)
     if error not in BYTE_FAULTS and "after_bytes" in fault:
         raise fault.error("after_bytes", f"is only for {', '.join(BYTE_FAULTS)}")
     if error != "stall" and "for_s" in fault:
         raise fault.error("for_s", "is only for stall")
-    if error == "corrupt" and on not in ("storage_get", "storage_insert", "storage_upload_chunk"):
+    if error == "corrupt" and on not in _DATA:
         raise fault.error("error", f"cannot be 'corrupt': {on} transfers no data")
     return StorageFault(
         on=on,

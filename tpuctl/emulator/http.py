@@ -160,6 +160,10 @@ class Content:
     file: BinaryIO
     size_bytes: int
 
+    def close(self) -> None:
+        """Close the file of bytes that nobody wants."""
+        self.file.close()
+
     def pieces(self) -> Iterator[bytes]:
         """Read it to its end, then close it."""
         left = self.size_bytes
@@ -169,13 +173,25 @@ class Content:
                 yield piece
 
 
+class Stream:
+    """Bytes that come while the reply is being sent, so nobody knows yet how many."""
+
+    size_bytes = None
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.pieces = lambda: pieces
+
+    def close(self) -> None:
+        """Do nothing: what has not been asked for was not made."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """One reply: a document as JSON, or bytes, to which a `fault` happens on their way."""
 
     status: int = 200
-    document: Document | None = None
-    content: Content | None = None
+    document: Document | list[Document] | None = None
+    content: Content | Stream | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: ByteFault | None = None
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -10,7 +11,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tpuctl.emulator.errors import ServiceError, api_error
-from tpuctl.emulator.http import Body, ConnectionCut, Content, HttpApi, Reply, error_reply
+from tpuctl.emulator.http import (
+    Body,
+    ConnectionCut,
+    Content,
+    HttpApi,
+    Reply,
+    Stream,
+    error_reply,
+)
 from tpuctl.emulator.service import Emulator
 
 _HOSTS = ("127.0.0.1", "localhost", "metadata.google.internal")
@@ -43,7 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def _handle(self) -> None:
-        path, _, query = self.path.partition("?")
+        # A client that takes this server for its proxy sends whole addresses.
+        path, _, query = re.sub("^http://[^/]+", "", self.path).partition("?")
         first, _, rest = path.removeprefix("/").partition("/")
         if has_secret := self._emulator.is_secret(first):
             path = f"/{rest}"
@@ -70,20 +80,24 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._send(api.answer(self.command, path, query, self.headers, body))
             body.drain()
-        except ConnectionCut:
+        except (ConnectionCut, ConnectionError):
             self.close_connection = True
 
     do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
 
     def _send(self, reply: Reply) -> None:
-        content, headers = reply.content, reply.headers
+        content: Content | Stream | None = reply.content
+        headers = reply.headers
         if content is None:
             text = b"" if reply.document is None else json.dumps(reply.document).encode()
             kind = "application/json" if text else "text/html"
             headers = {"Content-Type": f"{kind}; charset=UTF-8", **headers}
             content = Content(io.BytesIO(text), len(text))
         self.send_response(reply.status)
-        if reply.status not in _NO_BODY:
+        is_chunked = content.size_bytes is None
+        if is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif reply.status not in _NO_BODY:
             self.send_header("Content-Length", str(content.size_bytes))
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -91,13 +105,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
-            content.file.close()
+            content.close()
             return
         position = 0
         for piece in content.pieces():
             for part in reply.fault.apply(piece, position) if reply.fault else (piece,):
-                self.wfile.write(part)
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
             position += len(piece)
+        if is_chunked:
+            self.wfile.write(b"0\r\n\r\n")
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Date replies in emulated time: a TTL guard on a worker compares it with its deadline."""

@@ -101,7 +101,7 @@ def _answer_one(apis: Sequence[HttpApi], outer: Headers, call: bytes) -> Reply:
 def _http_lines(reply: Reply) -> Iterator[str]:
     """Write a reply as HTTP; what is not a document is not for batches."""
     if reply.content:
-        reply.content.file.close()
+        reply.content.close()
         why = "requests for media are not allowed"
         reply = error_reply(storage_error("batch", why=why))
     yield from ("", f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}")

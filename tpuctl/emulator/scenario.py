@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.emulator.colab.account import Plan as ColabPlan
+from tpuctl.emulator.colab.account import read_plan
 from tpuctl.emulator.errors import StorageError, load_data
 from tpuctl.emulator.faults import CallFault, NodeEvent, StorageFault, read_fault
 from tpuctl.emulator.methods import METHODS
@@ -39,6 +41,17 @@ class ZonePlan:
 
 
 @dataclass(frozen=True)
+class KagglePlan:
+    """The account on Kaggle: its name, its hours a week, and how long a session is queued."""
+
+    username: str = "practice"
+    tpu_hours: float = 20.0
+    used_hours: float = 0.0
+    queue_s: float = 5.0
+    phone_verified: bool = True
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A scenario; `document` is the JSON that it was read from."""
 
@@ -55,6 +68,8 @@ class Scenario:
     rate_limits_per_minute: dict[str, int]
     buckets: dict[str, str]
     os_login: dict[str, tuple[str, ...]]
+    colab: ColabPlan
+    kaggle: KagglePlan
     document: Mapping[str, Any] = field(compare=False)
 
 
@@ -80,7 +95,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch os_login"
+        " project epoch os_login colab kaggle"
     )
     zones = top.object("zones") if "zones" in top else None
     users = top.object("os_login")
@@ -99,6 +114,8 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         rate_limits_per_minute=_rates(top.object("rate_limits_per_minute")),
         buckets=_buckets(top.object("buckets")),
         os_login={name: tuple(users.texts(name)) for name in users},
+        colab=_colab(top),
+        kaggle=_kaggle(top.object("kaggle")),
         document=document,
     )
 
@@ -181,6 +198,26 @@ def _buckets(buckets: ObjectReader) -> dict[str, str]:
         bucket.allow("location")
         found[name] = bucket.text("location", "US").upper()
     return found
+
+
+def _colab(top: ObjectReader) -> ColabPlan:
+    part = top.object("colab")
+    try:
+        return read_plan({name: part.value(name) for name in part})
+    except (TypeError, ValueError) as error:
+        raise top.error("colab", f"cannot be read: {error}") from error
+
+
+def _kaggle(account: ObjectReader) -> KagglePlan:
+    account.allow("username tpu_hours used_hours queue_s phone_verified")
+    usual = KagglePlan()
+    return KagglePlan(
+        username=account.text("username", usual.username),
+        tpu_hours=account.number("tpu_hours", usual.tpu_hours),
+        used_hours=account.number("used_hours", usual.used_hours),
+        queue_s=account.number("queue_s", usual.queue_s),
+        phone_verified="phone_verified" not in account or account.flag("phone_verified"),
+    )
 
 
 def _epoch(top: ObjectReader) -> datetime | None:

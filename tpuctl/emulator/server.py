@@ -83,6 +83,7 @@ def serve_world(
                     raise
         if machines:
             stack.enter_context(_running_machines(emulator, machines))
+            stack.enter_context(_running_colab(emulator, folder))
         yield emulator
 
 
@@ -103,11 +104,29 @@ def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def _running_colab(emulator: Emulator, folder: Path) -> Iterator[None]:
+    """Serve Colab on a port of its own; without the extra `ssh` there is none."""
+    try:
+        from tpuctl.emulator.colab._server import serve_colab
+    except ModuleNotFoundError:
+        yield
+        return
+    scenario, secret = emulator.scenario, emulator.secret
+    with serve_colab(
+        scenario.colab, clock=emulator.clock, folder=folder / "colab", secret=secret,
+        scale=scenario.time_scale,
+    ) as colab:  # fmt: skip
+        emulator.colab = colab.url
+        yield
+
+
+@contextmanager
 def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> Iterator[None]:
     try:
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import tpu_api
         from tpuctl.emulator.http_server import serve_http
+        from tpuctl.emulator.kaggle.api import KaggleApi
         from tpuctl.emulator.storage.api import storage_apis
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
@@ -119,7 +138,10 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
         greeting = Route("GET /", greet)
         storage, any_path = storage_apis(emulator, folder)
+        kaggle = KaggleApi(emulator, folder / "kaggle")
+        stack.callback(kaggle.sessions.close)
         apis = [
+            kaggle.http_api(),
             tpu_api(emulator),
             metadata_api(emulator),
             storage,
@@ -152,6 +174,8 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
         **({TOKEN_FILE: token_file} if has_secret else {}),
         "TPUCTL_PROJECT": project,
         "STORAGE_EMULATOR_HOST": emulator.http,
+        **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
+        "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",

@@ -1,5 +1,6 @@
 """A running emulator: one world that many threads ask, its clock and its rate limits."""
 
+import base64
 import hmac
 import math
 import os
@@ -90,6 +91,7 @@ class Emulator:
         self.tokens: dict[str, list[str]] = {}
         self.endpoint = ""
         self.http = ""
+        self.colab = ""
         self.machines: Machines | None = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)
@@ -112,7 +114,12 @@ class Emulator:
     def scopes(self, authorization: str) -> list[str] | None:
         """Return what the sender of an Authorization header may do; None without a valid token."""
         scheme, _, shown = authorization.partition(" ")
-        if scheme.lower() != "bearer":
+        if scheme.lower() == "basic":
+            try:
+                shown = base64.b64decode(shown, validate=True).decode().partition(":")[2]
+            except ValueError:
+                return None
+        elif scheme.lower() != "bearer":
             return None
         if self.is_secret(shown):
             return [CLOUD_SCOPE]

@@ -48,6 +48,10 @@ class ObjectReader:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def value(self, key: str) -> Any:
+        """Return a value as it is."""
+        return self._values[key]
+
     def text(self, key: str, default: str) -> str:
         """Read a string that is not empty."""
         value = self._values.get(key, default)

@@ -18,6 +18,7 @@ from tpuctl.cloud.models import Node
 from tpuctl.errors import HostKeyError, TpuctlError
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, worker_alias
+from tpuctl.remote.shared_ssh import SharedSsh
 from tpuctl.storage.local import LOCK_FLAGS, append_line, ensure_folder, locked
 
 SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
@@ -111,7 +112,8 @@ def _short(key: str) -> str:
 class Access:
     """What SSH needs besides the worker; `login_hint` is the hint if no key is accepted.
 
-    `on_warning` is told about host keys that are trusted because they are the first.
+    `on_warning` is told about host keys that are trusted because they are the first. `shared` is a
+    connection that commands share, for a worker that accepts only one.
     """
 
     keys: tuple[Path, ...]
@@ -120,6 +122,7 @@ class Access:
     login_hint: str | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     on_warning: Callable[[str], None] = lambda text: None
+    shared: SharedSsh | None = None
 
 
 def learn_host_keys(api: TpuApi, node: Node, host_keys: HostKeys) -> None:

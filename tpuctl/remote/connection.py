@@ -301,19 +301,26 @@ def connection_lost(host: Host, why: str = "it ended without an error message") 
 
 async def connect_locally(host: Host) -> Connection:
     """Return a connection to this machine, without SSH; nothing can fail yet."""
-    return _LocalConnection(host)
+    return LocalConnection(host)
 
 
-class _LocalConnection:
+class LocalConnection:
+    """A connection of which every channel is a process on this machine."""
+
     def __init__(self, host: Host) -> None:
         self.host = host
         self._channels: list[_LocalChannel] = []
 
     async def open(self, command: str) -> Channel:
+        """Start a command."""
+        return await self.start("/bin/sh", "-c", command)
+
+    async def start(self, *argv: str) -> Channel:
+        """Start a process as a channel."""
         # A new session keeps the terminal's Ctrl-C away from it: we stop it ourselves.
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self._channels.append(_LocalChannel(process))
         return self._channels[-1]
@@ -322,6 +329,7 @@ class _LocalConnection:
         """Do nothing: it is the same machine."""
 
     async def close(self) -> None:
+        """Wait for all processes to end."""
         for channel in self._channels:
             await channel.wait()
 

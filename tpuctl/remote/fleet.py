@@ -32,6 +32,8 @@ def require_extra(*, for_folders: bool) -> None:
 def _open_transport(access: Access | None, workers: int) -> AbstractAsyncContextManager[Connect]:
     if access is None:
         return nullcontext(connect_locally)
+    if access.shared:
+        return access.shared.transport()
     from tpuctl.remote._asyncssh import open_ssh
 
     return open_ssh(access, workers)

@@ -188,6 +188,14 @@ def key_for_tpus(state_dir: Path, chosen: Path | None = None) -> KeyPair:
     return _create_key(_own_key(state_dir))
 
 
+def own_key(state_dir: Path, chosen: Path | None = None) -> KeyPair:
+    """Return the chosen key, or our own ed25519 key, created if missing: never an RSA key."""
+    if chosen:
+        return key_for_tpus(state_dir, chosen)
+    path = _own_key(state_dir)
+    return next(_key_pairs((path,)), None) or _create_key(path)
+
+
 def ensure_key(api: TpuApi, node: Node, user: str, key: KeyPair) -> bool:
     """Add a key to a TPU's metadata; returns whether it was new.
 

@@ -1,16 +1,15 @@
 """An interactive shell on a worker, with the system's ssh."""
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS, Access
 from tpuctl.remote.hosts import SSH_PORT, Host
-from tpuctl.start_python import absolute_entries
+from tpuctl.remote.shared_ssh import find_ssh
 from tpuctl.storage.local import ensure_folder
 
 
@@ -30,12 +29,7 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
     """
     if len(hosts) != 1:
         raise UsageError("A shell needs exactly one worker.", hint="Choose one: --worker 0")
-    program = shutil.which("ssh", path=absolute_entries(os.environ.get("PATH", os.defpath)))
-    if program is None:
-        raise NotFoundError(
-            "The ssh program is not installed on this machine.",
-            hint="Install it (apt-get install openssh-client), or use tpuctl run.",
-        )
+    program = find_ssh()
     (host,) = hosts
     record = access.host_keys.path
     ensure_folder(record.parent, private=True)
@@ -46,7 +40,10 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
         options = [f"GlobalKnownHostsFile={' '.join(files)}"]
     else:
         options = [f"UserKnownHostsFile={_quote(record)}", "StrictHostKeyChecking=accept-new"]
-        options.append(f"HostKeyAlias={host.key_alias}")
+        if access.shared:
+            options += ["ControlMaster=auto", "IdentitiesOnly=yes", *access.shared.options()]
+        else:
+            options.append(f"HostKeyAlias={host.key_alias}")
     # -i would not find a file with a % in its name.
     options += [f"IdentityFile={_quote(key)}" for key in access.keys]
     words = [program, *(word for option in options for word in ("-o", option))]

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.reporters import layout
+from tpuctl.reporters.tpus import balance_line, units_per_hour
 from tpuctl.units import format_count, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
     from tpuctl.cloud.delete import DeleteResult, TpuDeletion
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.plan import CreatePlan, Offer
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.supervise.messages import WatchResult
     from tpuctl.supervise.plan import WatchPlan
 
 
-def render_create_plan(plan: CreatePlan) -> RenderableType:
+def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
     """Show what would be requested, zone by zone in the order of trying."""
+    from tpuctl.providers.port import HostedPlan
+
+    if isinstance(plan, HostedPlan):
+        return f"Would create {plan.name} on {plan.provider}. {create_price(plan)}"
     table = layout.table("zone", "per hour", "quota, chips", "lives for", "")
     for offer in plan.offers:
         quota = "unknown" if offer.quota_chips is None else str(offer.quota_chips)
@@ -38,16 +44,35 @@ def render_create_plan(plan: CreatePlan) -> RenderableType:
     return layout.stack(layout.text(title, "bold"), "", table, "", footer)
 
 
-def create_price(plan: CreatePlan) -> str:
+def create_price(plan: CreatePlan | HostedPlan) -> str:
     """Say in one sentence what a create will cost."""
+    from tpuctl.providers.port import HostedPlan
+
+    if isinstance(plan, HostedPlan):
+        left = f"{balance_line(plan.balance)}. " if plan.balance else ""
+        return f"{plan.accelerator_type}: {_hosted_price(plan)}. {left}".strip()
     return f"{_kind(plan)}: {_price(plan.to_try)}{_limit(plan)}. {_price_date(plan)}"
 
 
-def create_question(plan: CreatePlan) -> str:
+def create_question(plan: CreatePlan | HostedPlan) -> str:
     """Ask for permission to create, naming the price."""
+    from tpuctl.providers.port import HostedPlan
+
+    if isinstance(plan, HostedPlan):
+        return f"Create {plan.name} on {plan.provider} for {_hosted_price(plan)}?"
     zones = [offer.zone for offer in plan.to_try]
     where = zones[0] if len(zones) == 1 else f"the first of {len(zones)} zones that has capacity"
     return f"Create {plan.name} in {where} for {_price(plan.to_try)}{_limit(plan)}?"
+
+
+def _hosted_price(plan: HostedPlan) -> str:
+    price = "a part of the free hours"
+    if plan.provisioning == "units":
+        known = plan.units_per_hour is not None
+        price = f"{plan.units_per_hour:g} units per hour" if known else "units at an unknown rate"
+    limits = [f"for {format_duration(plan.ttl_s)}"] if plan.ttl_s else []
+    limits += [f"{plan.max_units:g} units at most"] if plan.max_units else []
+    return ", ".join([price, *(limits or ["until you delete it"])])
 
 
 def attempt_line(attempt: follow.ZoneAttempt) -> str:
@@ -64,27 +89,30 @@ def render_created(result: Created | NotCreated) -> str:
     if isinstance(result, NotCreated):
         return f"{result.name} was not created."
     last = result.attempts[-1]
-    after = f" after {format_duration(last.seconds)}" if last.outcome == "ready" else ""
+    took = last.outcome == "ready" and last.seconds
+    after = f" after {format_duration(last.seconds)}" if took else ""
     spot = ", spot" if result.spot else ""
     emulated = ", emulated" if result.emulated else ""
     workers = format_count(len(result.workers), "worker")
     lines = [
-        f"{result.name} is {result.state} in {result.zone}{after}: {result.accelerator_type}, "
+        f"{result.name} is {result.state} in {result.place}{after}: {result.accelerator_type}, "
         f"{result.chips} chips on {workers}{spot}{emulated}.",
         _running_cost(result),
     ]
-    for worker in result.workers:
+    for worker in result.workers if result.zone else ():
         addresses = filter(None, (worker.external_ip, worker.internal_ip))
         lines.append(f"worker {worker.index}: {', '.join(addresses) or 'no address'}")
     command = "show" if last.outcome == "ready" else "wait"
     end = "stop paying" if result.id else "cancel it"
-    where = f"{result.name} --zone {result.zone}"
+    where = f"{result.name} --zone {result.zone}" if result.zone else result.name
     lines.append(f"Next: tpuctl {command} {where}; to {end}: tpuctl delete {where}")
     return "\n".join(lines)
 
 
 def _running_cost(result: Created) -> str:
     price = f"{format_usd(result.usd_per_hour)} per hour"
+    if result.provisioning == "units":
+        price = units_per_hour(result)
     # A queued TPU has no id until it exists, and costs nothing until then.
     if not result.id:
         return f"{price} once it exists; queueing is free."
@@ -132,12 +160,13 @@ _ENDINGS = {
 
 def delete_question(plan: DeleteResult) -> str:
     """Ask for permission to delete, naming each TPU and what is saved."""
+    head = f"In project {plan.project}: " if plan.project else ""
     if len(plan.tpus) == 1:
-        return f"In project {plan.project}: delete {_described(plan.tpus[0])}?"
+        return f"{head}delete {_described(plan.tpus[0])}?"
     lines = [f"  {_described(removal)}" for removal in plan.tpus]
     saves = f"This saves {format_usd(plan.saved_usd_per_hour)} per hour."
-    head = f"In project {plan.project}:"
-    return "\n".join([head, *lines, f"Delete these {len(plan.tpus)} TPUs? {saves}"])
+    heads = [head.strip()] if head else []
+    return "\n".join([*heads, *lines, f"Delete these {len(plan.tpus)} TPUs? {saves}"])
 
 
 def render_deletion(result: DeleteResult) -> str:
@@ -146,7 +175,10 @@ def render_deletion(result: DeleteResult) -> str:
     for removal in result.tpus:
         took = f", in {format_duration(removal.seconds)}" if removal.outcome == "deleted" else ""
         lines.append(f"{_ENDINGS[removal.outcome]} {_described(removal)}{took}")
-    lines += [f"Already deleted: {gone.name} in {gone.zone}" for gone in result.already_deleted]
+    lines += [
+        f"Already deleted: {gone.name}{f' in {gone.zone}' if gone.zone else ''}"
+        for gone in result.already_deleted
+    ]
     if not lines:
         return "Nothing was deleted." if result.failures else "Nothing to delete."
     if result.tpus:
@@ -164,7 +196,7 @@ def render_leftovers(result: GcResult) -> str:
     rows = [
         (
             find.name,
-            find.zone,
+            find.zone or find.deletion.provider,
             find.kind.replace("_", " "),
             format_usd(find.usd_per_hour),
             "unknown" if find.chips is None else str(find.chips),
@@ -187,7 +219,7 @@ def _described(removal: TpuDeletion) -> str:
         facts.append(f"with its queued resource {removal.queued_resource}")
     if removal.takes_along:
         facts.append(f"and with it {', '.join(removal.takes_along)}")
-    return f"{removal.name} in {removal.zone} ({', '.join(facts)})"
+    return f"{removal.name} in {removal.zone or removal.provider} ({', '.join(facts)})"
 
 
 def _saved(chips: int, usd_per_hour: float, *, acted: bool) -> str:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tpuctl.cloud.list import TpuList
-    from tpuctl.cloud.tpu import QueuedTpu, Tpu
+    from tpuctl.cloud.tpu import Balance, QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
+    from tpuctl.providers.check import ProviderCheck
+    from tpuctl.providers.offers import Offers
 
 _TPU_TITLES = ("name", "zone", "type", "state", "age", "time left", "per hour", "so far")
 _QUEUED_TITLES = ("queued resource", "zone", "type", "state", "age", "per hour", "nodes")
@@ -30,6 +32,7 @@ def render_tpus(tpus: TpuList) -> str:
     if queued := tpus.queued_resources:
         lines += [*layout.plain_table(_QUEUED_TITLES, list(map(_queued_cells, queued))), ""]
     lines.append(_totals(tpus))
+    lines += [f"{balance_line(each)}." for each in tpus.balances]
     if dead := _dead(tpus):
         lines.append(f"{_waste(dead)} To free them: tpuctl gc --yes")
     if tpus.emulated:
@@ -53,7 +56,8 @@ def render_tpu(result: Tpu | QueuedTpu) -> RenderableType:
     if jobs := getattr(result, "jobs", ()):
         parts += ["", jobs_table(jobs)]
     if result.is_dead:
-        command = f"tpuctl delete {result.name} --zone {result.zone}"
+        zone = f" --zone {result.zone}" if result.zone else ""
+        command = f"tpuctl delete {result.name}{zone}"
         parts += ["", layout.text(f"{_waste([result])} To free them: {command}")]
     if result.emulated:
         parts += ["", layout.text(_EMULATED)]
@@ -73,12 +77,12 @@ def _tpu_cells(tpu: Tpu) -> tuple[str, ...]:
     is_well = tpu.is_dead or tpu.health in ("HEALTHY", "UNKNOWN")
     return (
         tpu.name,
-        tpu.zone,
+        tpu.place,
         _type(tpu),
         tpu.state if is_well else f"{tpu.state}, {tpu.health}",
         _age(tpu.age_s),
         _time_left(tpu),
-        format_usd(tpu.usd_per_hour),
+        units_per_hour(tpu) if tpu.provisioning == "units" else format_usd(tpu.usd_per_hour),
         format_usd(tpu.usd_so_far),
     )
 
@@ -134,7 +138,8 @@ def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
         so_far = f"unknown so far: {tpu.why_no_cost}"
     rows = [
         ("name", tpu.name),
-        ("zone", tpu.zone),
+        ("provider", tpu.provider),
+        ("zone", tpu.zone or ""),
         ("type", f"{_type(tpu)} ({chips} chips)"),
         ("state", tpu.state),
         ("health", "" if health == "UNKNOWN" else health),
@@ -144,11 +149,73 @@ def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
         ("data disks", ", ".join(tpu.data_disks)),
         ("created", f"{tpu.created:%Y-%m-%d %H:%M:%S} UTC, {_age(tpu.age_s)} ago"),
         ("time left", "" if tpu.is_dead else _time_left(tpu)),
-        ("costs", f"{format_usd(tpu.usd_per_hour)} per hour, {so_far}"),
+        ("costs", _costs(tpu, so_far)),
         ("labels", _labels(tpu)),
         ("id", tpu.id),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _costs(tpu: Tpu, so_far: str) -> str:
+    if tpu.provisioning != "units":
+        return f"{format_usd(tpu.usd_per_hour)} per hour, {so_far}"
+    left = "" if tpu.units_left is None else f"; {tpu.units_left:g} units left"
+    hours = "" if tpu.hours_left is None else f", {format_duration(tpu.hours_left * 3600)}"
+    return f"{units_per_hour(tpu)}{left}{hours}"
+
+
+def units_per_hour(tpu: Tpu) -> str:
+    """Say how many compute units a TPU uses."""
+    if tpu.units_per_hour is None:
+        return "unknown units"
+    return f"{tpu.units_per_hour:g} units"
+
+
+def balance_line(balance: Balance) -> str:
+    """Say what is left in an account, and for how long it lasts."""
+    left = "unknown" if balance.left is None else f"{balance.left:g}"
+    parts = [f"{balance.provider}: {left} {balance.unit} left"]
+    if balance.rate_per_hour is not None:
+        parts.append(f"{balance.rate_per_hour:g} per hour in use")
+    if balance.unit == "units" and balance.hours_left is not None:
+        parts.append(f"enough for {format_duration(balance.hours_left * 3600)}")
+    if balance.reserved:
+        parts.append(f"{balance.reserved:g} of them reserved")
+    if balance.refreshes:
+        parts.append(f"new ones at {balance.refreshes}")
+    return ", ".join(parts)
+
+
+def render_check(result: ProviderCheck) -> str:
+    """Show what was checked of an account, one line for each."""
+    words = {True: "ok", False: "FAILED", None: "unknown"}
+    rows = [(each.name, words[each.ok], each.detail) for each in result.checks]
+    return "\n".join(layout.plain_table(("check", "", "found"), rows))
+
+
+def render_offers(result: Offers) -> RenderableType:
+    """Show what can be had, cheapest first, and who could not be asked."""
+    table = layout.table(
+        "provider", "type", "zone", "how", "per hour", "left", "limit", "known from"
+    )
+    for offer in result.offers:
+        price = format_usd(offer.usd_per_hour)
+        if offer.units_per_hour is not None:
+            price = f"{offer.units_per_hour:g} units"
+        how = offer.provisioning.replace("_", " ")
+        table.add_row(
+            offer.provider,
+            offer.accelerator_type,
+            offer.zone or "-",
+            f"{how}, not available" if offer.available is False else how,
+            price,
+            "unknown" if offer.quota_left is None else f"{offer.quota_left:g}",
+            "-" if offer.limit_hours is None else f"{offer.limit_hours:g} h",
+            "; ".join(offer.evidence),
+        )
+    lines = [f"{balance_line(each)}." for each in result.balances]
+    lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
+    return layout.stack(table, "", layout.text("\n".join(lines)))
 
 
 def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:

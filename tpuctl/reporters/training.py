@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.remote.hosts import name_workers
 from tpuctl.reporters import layout
 from tpuctl.reporters.workers import render_run
-from tpuctl.units import format_count, format_duration
+from tpuctl.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
 
-    from tpuctl.remote.results import Results
+    from tpuctl.providers.kaggle.follow import HostedRun
     from tpuctl.training.bench import Bench, Comparison, Row
     from tpuctl.training.catalog import Catalog, Template, Written
     from tpuctl.training.plan import LaunchPlan
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
     from tpuctl.training.strategies import Strategy
 
 
-def render_launch(result: LaunchPlan | Training | Results) -> str | None:
-    """Show a plan, or what became of a training here or on workers."""
+def render_launch(result: Any) -> str | None:
+    """Show a plan, or what became of a training here, on workers, or in a session elsewhere."""
+    from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
+    from tpuctl.providers.kaggle.runs import KagglePlan
+    from tpuctl.providers.offers import AutoPlan
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
@@ -37,7 +42,33 @@ def render_launch(result: LaunchPlan | Training | Results) -> str | None:
             return _remote_plan(result)
         case LaunchPlan():
             return render_launch_plan(result)
+        case AutoPlan():
+            return "\n".join(f"# {line}" for line in result.because)
+        case KagglePlan():
+            adopts = [f"follows {result.adopts}, which runs already"] if result.adopts else []
+            return "\n".join(f"# {line}" for line in (*result.because, *adopts))
+        case StartedRun():
+            follow = f"tpuctl logs {result.name} --follow"
+            return f"{result.name} goes on alone until {result.ends_by}: {result.url}\n  → {follow}"
+        case HostedRun():
+            return _hosted_run(result)
+        case Tpu():
+            return None
     return render_run(result)
+
+
+def _hosted_run(run: HostedRun) -> str:
+    """Say what the job measured there, and where its output is."""
+    lines = [f"{run.name} is {run.state} on Kaggle; its job: exit code {run.returncode}."]
+    if run.training:
+        from tpuctl.codec import from_plain
+        from tpuctl.training.run import Training
+
+        # What a session has written may be anything.
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            lines.append(_training(from_plain(Training, dict(run.training))))
+    lines.append(f"Fetched {run.files} files ({format_bytes(run.size_bytes)}) to {run.out}.")
+    return "\n".join(lines)
 
 
 def render_launch_plan(plan: LaunchPlan) -> str:
@@ -75,7 +106,8 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
     """Return names and values of what the script reported, or else of what was observed."""
     result: Mapping[str, Any] = training.result or {}
     step = result.get("step_ms") or {}
-    last = (result.get("epochs") or [{}])[-1]
+    epochs = result.get("epochs")
+    last = epochs[-1] if isinstance(epochs, list) and epochs else {}
     rate, wait, seen = result.get("examples_per_s"), training.input_wait_fraction, training.watched
     step_ms = f"{step['p50']:.1f} ms (median)" if step else ""
     if seen and not step:

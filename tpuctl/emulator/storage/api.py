@@ -172,7 +172,7 @@ class StorageApi:
 def _lose(reply: Reply, fault: StorageFault, about: str) -> NoReturn:
     """Answer with a fault instead of the reply, after the work is done."""
     if reply.content:
-        reply.content.file.close()
+        reply.content.close()
     if fault.error == "stall":
         time.sleep(fault.for_s)
     if fault.byte_fault:

@@ -26,7 +26,7 @@ def get_media(buckets: Buckets, request: Request) -> Reply:
         del headers["Content-Encoding"]
         headers["Warning"] = "214 UploadServer gunzipped"
         return Reply(content=Content(io.BytesIO(data), len(data)), headers=headers)
-    wanted = _range(request.headers.get("Range", ""), stored.size_bytes)
+    wanted = read_range(request.headers.get("Range", ""), stored.size_bytes)
     if wanted is None:
         return Reply(content=Content(file, stored.size_bytes), headers=headers)
     first, count = wanted
@@ -57,7 +57,7 @@ def _must_decompress(stored: StoredObject, request: Request) -> bool:
     )
 
 
-def _range(text: str, size_bytes: int) -> tuple[int, int] | None:
+def read_range(text: str, size_bytes: int) -> tuple[int, int] | None:
     """Read a Range header: first byte and count; None without one, or for one that is invalid."""
     found = _RANGE.fullmatch(text.strip())
     if not found or not any(found.groups()):

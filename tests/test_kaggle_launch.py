@@ -1,0 +1,513 @@
+"""`launch --on kaggle` against the emulated Kaggle: runs, faults, crashes at every step."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import EMULATOR_TOKEN, Tpuctl
+from tests.kaggle_world import Kaggles, fault
+from tests.kaggle_world import kaggle as kaggle
+from tpuctl.errors import DamagedError, InvalidInputError, NotLoggedInError, UsageError
+from tpuctl.providers.kaggle.client import KaggleClient
+from tpuctl.providers.kaggle.follow import _place
+from tpuctl.providers.kaggle.login import Endpoint, find_endpoint, find_login
+from tpuctl.providers.kaggle.pack import refuse_secrets
+from tpuctl.providers.kaggle.runs import RunStore
+
+LAUNCH = ("launch", "train.py", "--on", "kaggle")
+SCRIPT = """\
+import os, sys
+path = "training/steps.txt"
+os.makedirs("training", exist_ok=True)
+with open(path, "a") as file:
+    file.write("step\\n")
+steps = open(path).read().count("step")
+print(f"{steps} steps, in the folder: {sorted(os.listdir())}")
+print("to stderr", file=sys.stderr)
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def train(kaggle: Kaggles) -> Path:
+    """A script in the current folder."""
+    Path("train.py").write_text(SCRIPT)
+    return Path("train.py")
+
+
+def test_the_exit_code_is_the_jobs_and_its_output_comes_home(
+    kaggle: Kaggles, tpuctl: Tpuctl
+) -> None:
+    world = kaggle()
+    result = tpuctl(*LAUNCH, "--json", "--", "3")
+    assert result.exit_code == 3
+    data = result.data
+    # Kaggle calls a kernel complete whose job failed.
+    assert (data["state"], data["returncode"]) == ("COMPLETE", 3)
+    out = Path(data["out"])
+    assert (out / "training" / "steps.txt").read_text() == "step\n"
+    # The project is sent, and does not come back as output.
+    assert not (out / "train.py").exists()
+    assert data["training"]["returncode"] == 3
+    assert data["unchecked"] == []
+    said = result.stderr
+    assert said.count("1 steps, in the folder") == said.count("to stderr") == 1
+    assert "20.0 of 20 TPU hours left this week" in said
+    assert "doctor: kaggle" in said
+    assert "exited with code 3" in said
+    (kernel,) = world.client.kernels("tpuctl-")
+    assert kernel["isPrivate"]
+    assert kernel["machineShape"] == "TpuV5E8"
+
+
+@pytest.mark.slow
+def test_the_source_of_a_kernel_holds_no_secret_and_its_time_is_limited(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = kaggle()
+    Path("project").mkdir()
+    Path("project/train.py").write_text(SCRIPT)
+    Path("project/.env").write_text("TOKEN=hf_abcdefghijklmnopqrst\n")
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrst")
+    words = ["project/train.py", "--on", "kaggle", "--code", "project", "--ttl", "2h"]
+    result = tpuctl("launch", *words)
+    assert result.exit_code == 0
+    assert "may hold secrets: .env" in result.stderr
+    assert "the session ends after 2h 00m" in result.stderr
+    (kernel,) = world.client.kernels("tpuctl-")
+    body = {"userName": "practice", "kernelSlug": kernel["slug"]}
+    source = world.client._call("kernels.KernelsApiService", "GetKernel", body)["blob"]["source"]
+    kept = source + result.stdout + result.stderr
+    assert EMULATOR_TOKEN not in kept
+    assert "hf_abcdefghij" not in kept
+    assert "'limit_s': 6600.0" in source
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["token=hf_abcdefghijklmnopqrst", "key=sk-abcdefghijklmnop1234", "ghp_0123456789abcdefgh"],
+)
+def test_a_secret_among_the_arguments_is_refused(word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_secrets(["epochs=3", word])
+    assert "kaggle_secrets" in str(caught.value.hint)
+    assert word not in str(caught.value)
+    refuse_secrets(["epochs=3", "data=gs://bucket/shards", "lr=0.001"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--env", "A=b"], "--env has no effect on Kaggle"),
+        (["--cpu-devices", "2"], "--cpu-devices"),
+        (["--key", "k"], "--key"),
+        (["--set", "nonsense=1"], "no flag --nonsense"),
+        (["--resume", "last"], "no run on Kaggle to resume from"),
+    ],
+)
+def test_what_kaggle_cannot_do_is_refused_before_anything_is_started(
+    kaggle: Kaggles, tpuctl: Tpuctl, words: list[str], said: str
+) -> None:
+    world = kaggle()
+    result = tpuctl(*LAUNCH, *words, "--json")
+    assert result.exit_code in (1, 2)
+    assert said in result.document["errors"][0]["message"]
+    assert world.calls("kaggle_push") == 0
+
+
+def test_options_of_kaggle_are_refused_elsewhere(tpuctl: Tpuctl) -> None:
+    for words in (["--resume", "last"], ["--ttl", "1h"]):
+        assert tpuctl("launch", "train.py", *words).exit_code == 2
+    wrong = tpuctl("launch", "train.py", "--on", "kaggle:v4-8", "--json")
+    assert (wrong.exit_code, "v5litepod-8" in wrong.document["errors"][0]["hint"]) == (2, True)
+
+
+def test_the_plan_is_shown_and_nothing_is_started(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    world = kaggle({"kaggle": {"used_hours": 19}})
+    plan = tpuctl(*LAUNCH, "--dry-run", "--json").data
+    assert (plan["hours_left"], plan["limit_hours"], plan["chips"]) == (1.0, 1.0, 8)
+    assert plan["accelerator_type"] == "v5litepod-8"
+    assert "1.0 of 20 TPU hours left" in tpuctl(*LAUNCH, "--dry-run").stdout
+    assert (world.calls("kaggle_push"), RunStore().runs(world.client.endpoint.shown)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code", "said"),
+    [
+        ({"kaggle": {"used_hours": 20}}, "quota_exceeded", "None of the 20 TPU hours"),
+        ({"kaggle": {"phone_verified": False}}, "permission_denied", "Phone verification"),
+        (fault("kaggle_push", "refused"), "invalid", "Notebook not found"),
+        (fault("kaggle_push", "permission"), "permission_denied", "denied"),
+        (fault("kaggle_quota", "unauthenticated"), "not_logged_in", "does not accept the login"),
+    ],
+)
+def test_a_refused_launch_leaves_nothing_behind(
+    kaggle: Kaggles, tpuctl: Tpuctl, scenario: dict[str, Any], code: str, said: str
+) -> None:
+    world = kaggle(scenario)
+    result = tpuctl(*LAUNCH, "--json")
+    (error,) = result.document["errors"]
+    assert (result.exit_code, error["code"]) == (1, code)
+    assert said in error["message"]
+    assert error["hint"]
+    assert RunStore().runs(world.client.endpoint.shown) == []
+
+
+def test_a_session_without_a_tpu_ends_at_once(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle(fault("kaggle_session", "no_tpu"))
+    result = tpuctl(*LAUNCH, "--json")
+    (error,) = result.document["errors"]
+    assert (result.exit_code, error["code"]) == (3, "no_capacity")
+    assert result.data["returncode"] == 86
+    assert "steps" not in result.stderr
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_last_one_or_from_a_folder(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle()
+    first = tpuctl(*LAUNCH, "--json").data
+    second = tpuctl(*LAUNCH, "--resume", "last", "--json")
+    assert "2 steps" in second.stderr
+    assert "train.py" in second.stderr
+    assert (Path(second.data["out"]) / "training/steps.txt").read_text() == "step\nstep\n"
+    third = tpuctl(*LAUNCH, "--resume", first["out"], "--json")
+    assert "2 steps" in third.stderr
+    named = tpuctl(*LAUNCH, "--resume", second.data["name"])
+    assert "3 steps" in named.stdout
+
+
+@pytest.mark.slow
+def test_a_large_project_goes_as_a_private_data_set_once(
+    kaggle: Kaggles, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    world = kaggle()
+    Path("project").mkdir()
+    Path("project/train.py").write_text(SCRIPT)
+    Path("project/noise.bin").write_bytes(os.urandom(900_000))
+    words = ["launch", "project/train.py", "--on", "kaggle", "--code", "project"]
+    result = tpuctl(*words)
+    assert result.exit_code == 0
+    assert "as a private data set" in result.stderr
+    assert "noise.bin" in result.stdout
+    assert tpuctl(*words, "--job", "again").exit_code == 0
+    assert world.calls("kaggle_create_data") == 1
+
+
+@pytest.mark.slow
+def test_a_data_set_that_is_not_mounted_ends_the_session_at_once(
+    kaggle: Kaggles, tpuctl: Tpuctl
+) -> None:
+    kaggle(fault("kaggle_session", "late_mounts", nth=2))
+    assert tpuctl(*LAUNCH).exit_code == 0
+    result = tpuctl(*LAUNCH, "--resume", "last", "--json")
+    assert (result.exit_code, result.data["returncode"]) == (3, 85)
+    # The same command starts another session, which has it.
+    again = tpuctl(*LAUNCH, "--resume", "last")
+    assert (again.exit_code, "2 steps" in again.stdout) == (0, True)
+
+
+@pytest.mark.slow
+def test_internet_that_is_off_and_a_false_success_are_told(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle(
+        {
+            "faults": [
+                {"on": "kaggle_session", "error": "no_internet"},
+                {"on": "kaggle_session", "error": "complete_anyway", "nth": 2},
+            ]
+        }
+    )
+    offline = tpuctl(*LAUNCH, "--json", "--", "4")
+    assert "internet is off in this session" in offline.stderr
+    assert "verified phone" in offline.document["errors"][0]["hint"]
+    result = tpuctl(*LAUNCH, "--json", "--", "5")
+    assert (result.exit_code, result.data["state"]) == (5, "COMPLETE")
+
+
+@pytest.mark.slow
+def test_a_run_at_its_time_limit_brings_its_output_home(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle()
+    Path("train.py").write_text("import time\nopen('ckpt', 'w').write('x')\ntime.sleep(300)\n")
+    result = tpuctl(*LAUNCH, "--ttl", "20m", "--json")
+    (error,) = result.document["errors"]
+    assert (result.exit_code, error["code"]) == (3, "deadline")
+    assert "--resume last" in error["hint"]
+    assert (Path(result.data["out"]) / "ckpt").read_text() == "x"
+
+
+@pytest.mark.slow
+def test_a_detached_run_is_listed_followed_and_deleted(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    world = kaggle()
+    Path("train.py").write_text("import time; print('begun', flush=True); time.sleep(1.5)")
+    started = tpuctl(*LAUNCH, "--detach", "--json").data
+    name = started["name"]
+    (tpu,) = tpuctl("list", "--provider", "kaggle", "--json").data["tpus"]
+    assert (tpu["name"], tpu["provider"], tpu["reachable"]) == (name, "kaggle", "batch")
+    assert tpuctl("show", name, "--json").data["provisioning"] == "free"
+    (orphan,) = tpuctl("gc", "--provider", "kaggle", "--json").data["found"]
+    assert (orphan["action"], "nobody follows it" in orphan["reason"]) == ("left_alone", True)
+    for words, said in [
+        (("stop", name), "does not offer stop"),
+        (("run", name, "--", "ls"), "does not offer SSH"),
+        (("delete", name, "--yes"), "deleting it would not stop it"),
+    ]:
+        refused = tpuctl(words[0], "--json", *words[1:])
+        assert refused.exit_code in (1, 2)
+        error = refused.document["errors"][0]
+        assert said in error["message"]
+        assert error["hint"]
+    followed = tpuctl("logs", name, "--follow")
+    assert (followed.exit_code, followed.stdout.count("begun\n")) == (0, 1)
+    assert tpuctl("wait", name, "--for", "gone").exit_code == 0
+    assert "begun" in tpuctl("logs", name).stdout
+    assert tpuctl("gc", "--provider", "kaggle", "--yes", "--json").data["found"][0]["action"] == (
+        "deleted"
+    )
+    assert list(world.client.kernels("tpuctl-")) == []
+
+
+REQUESTS = [
+    "kaggle_quota", "kaggle_get", "kaggle_push", "kaggle_status", "kaggle_logs", "kaggle_output",
+    "kaggle_download",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", REQUESTS)
+def test_a_lost_answer_at_any_step_neither_starts_two_sessions_nor_repeats_the_log(
+    kaggle: Kaggles, tpuctl: Tpuctl, on: str
+) -> None:
+    after = {} if on in ("kaggle_logs", "kaggle_download") else {"after_accept": True}
+    world = kaggle(fault(on, "cut", **after))
+    result = tpuctl(*LAUNCH)
+    if result.exit_code == 3:
+        result = tpuctl(*LAUNCH)
+    assert result.exit_code == 0
+    assert result.stdout.count("1 steps") == 1
+    (kernel,) = world.client.kernels("tpuctl-")
+    assert kernel["currentVersionNumber"] == 1
+
+
+OFTEN = ("kaggle_push", "kaggle_logs", "kaggle_download")
+STEPS: list[tuple[str, dict[str, Any]]] = [
+    *[(on, {}) for on in REQUESTS],
+    ("kaggle_push", {"after_accept": True}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("on", "more", "number"),
+    [
+        *[(on, more, signal.SIGKILL) for on, more in STEPS if more or on in OFTEN],
+        *[("kaggle_push", {"after_accept": True}, n) for n in (signal.SIGTERM, signal.SIGHUP)],
+        # The rest of every step and every signal takes a minute: make test-hosted.
+        *[
+            pytest.param(on, more, number, marks=pytest.mark.hosted)
+            for on, more in STEPS
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+            if number != signal.SIGKILL or not (more or on in OFTEN)
+        ],
+    ],
+)
+def test_killed_at_any_step_the_same_command_finds_its_run(
+    kaggle: Kaggles, tpuctl: Tpuctl, on: str, more: dict[str, Any], number: int
+) -> None:
+    stall = {"after_bytes": 0} if on in ("kaggle_logs", "kaggle_download") else {}
+    world = kaggle(fault(on, "stall", for_s=2.0, **more, **stall))
+    command = [sys.executable, "-m", "tpuctl", *LAUNCH]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _until(lambda: world.calls(on) > 0)
+    process.send_signal(number)
+    process.wait()
+    found = tpuctl("gc", "--provider", "kaggle", "--json").data["found"]
+    runs = RunStore().runs(world.client.endpoint.shown)
+    assert {each["name"] for each in found} <= {run.name for run in runs}
+    if world.calls("kaggle_push"):
+        assert runs
+    result = tpuctl(*LAUNCH)
+    assert result.exit_code == 0
+    assert result.stdout.count("1 steps") == 1
+    (kernel,) = world.client.kernels("tpuctl-")
+    assert kernel["currentVersionNumber"] == 1
+
+
+@pytest.mark.slow
+def test_a_closed_stderr_does_not_end_a_launch(kaggle: Kaggles) -> None:
+    kaggle()
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "tpuctl", *LAUNCH, "--", "6"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True)
+    os.close(writer)
+    assert done.returncode == 6
+
+
+def test_output_that_changed_on_its_way_is_not_accepted(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle(fault("kaggle_download", "corrupt", nth=2, after_bytes=1))
+    result = tpuctl(*LAUNCH, "--json")
+    assert (result.exit_code, result.document["errors"][0]["code"]) == (1, DamagedError.code)
+    again = tpuctl(*LAUNCH, "--json")
+    assert again.exit_code == 0
+    assert "1 steps" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/x", "a/../../x", "a//b", "", ".", "link/x", "final", "a\0b"]
+)
+def test_no_file_is_written_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "link").symlink_to(tmp_path)
+    (out / "final").symlink_to(tmp_path / "victim")
+    with pytest.raises(InvalidInputError):
+        _place(out, name)
+    assert _place(out, "a/b..c") == out / "a" / "b..c"
+
+
+def _until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# Login
+
+
+def write(home: Path, name: str, content: Any) -> None:
+    path = home / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_logins_are_found_where_the_official_command_line_looks_and_in_its_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = Path(os.environ["HOME"])
+    real = Endpoint("https://api.kaggle.com/v1")
+    with pytest.raises(NotLoggedInError) as caught:
+        find_login(real, {})
+    assert "kaggle auth login" in str(caught.value.hint)
+    token = {"access_token": "o", "access_token_expiration": "2999-01-01T00:00:00+00:00"}
+    write(home, ".kaggle/credentials.json", {**token, "username": "u"})
+    assert find_login(real, {}).secret == "o"
+    write(home, ".kaggle/kaggle.json", {"username": "u", "key": "k"})
+    assert (find_login(real, {}).secret, find_login(real, {}).is_key) == ("k", True)
+    elsewhere = {"KAGGLE_CONFIG_DIR": str(tmp_path)}
+    write(tmp_path, "kaggle.json", {"username": "v", "key": "l"})
+    assert find_login(real, elsewhere).username == "v"
+    pair = {"KAGGLE_USERNAME": "w", "KAGGLE_KEY": "m"}
+    assert find_login(real, pair).secret == "m"
+    write(home, ".kaggle/access_token", "t\n")
+    assert find_login(real, pair).secret == "t"
+    write(tmp_path, "token", "f")
+    assert find_login(real, {"KAGGLE_API_TOKEN": str(tmp_path / "token")}).secret == "f"
+    login = find_login(real, {"KAGGLE_API_TOKEN": "e"})
+    assert (login.secret, "'e'" in repr(login)) == ("e", False)
+
+
+def test_an_expired_login_names_the_command_to_run() -> None:
+    over = {"access_token": "o", "access_token_expiration": "2020-01-01T00:00:00+00:00"}
+    write(Path(os.environ["HOME"]), ".kaggle/credentials.json", over)
+    with pytest.raises(NotLoggedInError, match="expired") as caught:
+        find_login(Endpoint("https://api.kaggle.com/v1"), {})
+    assert "kaggle auth" in str(caught.value.hint)
+
+
+def test_a_damaged_login_is_named_and_not_shown() -> None:
+    write(Path(os.environ["HOME"]), ".kaggle/kaggle.json", '{"key": "very-secret"')
+    with pytest.raises(InvalidInputError) as caught:
+        find_login(Endpoint("https://api.kaggle.com/v1"), {})
+    assert "very-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://10.0.0.1:80/x", "https://127.0.0.1/x", "http://127.0.0.1.evil.io/x", "x"]
+)
+def test_only_an_emulator_on_this_machine_is_an_endpoint(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("TPUCTL_KAGGLE_ENDPOINT", address)
+    with pytest.raises(InvalidInputError):
+        find_endpoint()
+
+
+def test_a_login_that_kaggle_refuses_names_where_it_is_from(kaggle: Kaggles) -> None:
+    world = kaggle()
+    base = world.client.endpoint.base.replace(EMULATOR_TOKEN, "wrong-secret")
+    client = KaggleClient(Endpoint(base, is_local=True))
+    with pytest.raises(NotLoggedInError, match="from the emulator") as caught:
+        client.quota()
+    assert "wrong-secret" not in f"{caught.value}{caught.value.hint}"
+
+
+def test_the_account_is_checked_without_starting_anything(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = kaggle({"kaggle": {"used_hours": 5}})
+    result = tpuctl("doctor", "--provider", "kaggle", "--json")
+    assert result.exit_code == 0
+    found = {each["name"]: (each["ok"], each["detail"]) for each in result.data["checks"]}
+    assert found["login"] == (True, "Kaggle answers")
+    assert found["balance"] == (True, "15 hours left")
+    assert found["v5litepod-8"][0] is True
+    assert "15 hours left" in tpuctl("doctor", "--provider", "kaggle").stdout
+    assert {name for name, _, _ in world.emulator.requests} <= {
+        "kaggle_token", "kaggle_quota", "kaggle_list",
+    }  # fmt: skip
+    monkeypatch.delenv("TPUCTL_KAGGLE_ENDPOINT")
+    result = tpuctl("doctor", "--provider", "kaggle", "--json")
+    assert result.exit_code == 1
+    assert "kaggle auth login" in str(result.document["errors"])
+    assert tpuctl("doctor", "--provider", "kaggle", "--deep").exit_code == 2
+
+
+def test_auto_takes_the_free_hours_first_and_dollars_only_with_a_budget(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = kaggle({"zones": {"us-central1-a": {"types": ["v5litepod-8"]}}})
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    auto = ("launch", "train.py", "--on", "auto")
+    free = tpuctl(*auto, "--dry-run", "--json").data
+    assert [each["provider"] for each in free["offers"]] == ["kaggle"]
+    assert any("--max-usd" in reason for reason in free["because"])
+    paid = tpuctl(*auto, "--max-usd", "5", "--dry-run", "--json").data["offers"]
+    assert [each["provider"] for each in paid][:2] == ["kaggle", "cloud-tpu"]
+    assert world.calls("kaggle_push") == 0
+    done = tpuctl(*auto, "--json", "--", "7")
+    assert (done.exit_code, done.data["provider"]) == (7, "kaggle")
+    assert "1. kaggle v5litepod-8, free" in done.stderr
+
+
+def test_auto_without_free_hours_and_without_a_budget_is_told(
+    kaggle: Kaggles, tpuctl: Tpuctl
+) -> None:
+    kaggle({"kaggle": {"used_hours": 20}})
+    result = tpuctl("launch", "train.py", "--on", "auto", "--json")
+    assert (result.exit_code, result.document["errors"][0]["code"]) == (3, "no_capacity")
+    assert "--max-usd" in result.document["errors"][0]["message"]
+    assert tpuctl("launch", "train.py", "--max-usd", "5").exit_code == 2
+
+
+@pytest.mark.slow
+def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zone = {"types": ["v5litepod-1"]}
+    busy = fault("kaggle_push", "unavailable", every=True)
+    world = kaggle({"zones": {"us-central1-a": zone}, **busy}, machines=tmp_path / "machines")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    auto = ("launch", "train.py", "--on", "auto", "--max-usd", "50")
+    result = tpuctl(*auto, "--", "5")
+    assert result.exit_code == 5
+    assert "Trying the next offer" in result.stderr
+    assert "1 steps" in result.stdout
+    assert world.emulator.advance().nodes == {}

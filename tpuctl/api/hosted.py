@@ -1,0 +1,210 @@
+"""Runs on Kaggle from Python: what `launch --on kaggle` and `logs NAME` do."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import (
+    NoCapacityError,
+    StoppedError,
+    TpuctlError,
+    UsageError,
+)
+from tpuctl.progress import OnProgress, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
+    from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
+    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import ProviderOffer
+    from tpuctl.remote.output import Sink
+
+AUTO = "auto"
+_SHOWN = 5
+AUTO_TTL_S = 12 * 3600.0
+KAGGLE = "kaggle"
+_DATA_PLACE = "tpuctl-data"
+
+
+def is_kaggle(name: str | None) -> bool:
+    """Whether `--on` means Kaggle, perhaps with a type; raises UsageError for one it lacks."""
+    where, _, kind = (name or "").partition(":")
+    if where != KAGGLE:
+        return False
+    from tpuctl.hardware.types import describe
+    from tpuctl.providers.kaggle.pack import limits
+
+    has = str(limits()["accelerator_type"])
+    if kind and describe(kind).accelerator_type != has:
+        raise UsageError(f"Kaggle does not have {kind}.", hint=f"Its only TPU: --on kaggle:{has}")
+    return True
+
+
+def launch_on_kaggle(
+    script: str,
+    options: dict[str, Any],
+    *,
+    code: Path | None,
+    resume: str | None,
+    ttl_s: float | None,
+    job: str | None,
+    detach: bool,
+    dry_run: bool,
+    sink: Sink,
+    on_progress: OnProgress,
+) -> KagglePlan | StartedRun | HostedRun:
+    """Run a job in a session of its own, follow it, and fetch its output.
+
+    The same command finds the run that an interrupted one has started.
+    """
+    from tpuctl.providers.kaggle.client import KaggleClient
+    from tpuctl.providers.kaggle.follow import StartedRun, finish, follow
+    from tpuctl.providers.kaggle.runs import RunStore, plan_run, submit
+
+    def note(text: str) -> None:
+        on_progress(message(text))
+
+    asked = _job(script, options)
+    asked = replace(asked, code=code, resume=resume, limit_s=ttl_s, job=job)
+    client, store = KaggleClient(), RunStore()
+    plan = plan_run(client, store, asked)
+    if dry_run:
+        return plan
+    for reason in (*plan.because, *plan.warnings):
+        note(reason)
+    name = plan.adopts or "the run"
+    try:
+        run = submit(client, store, plan, note)
+        name = run.name
+        if detach:
+            ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
+            return StartedRun(run.name, KAGGLE, run.url, run.version or 1, ends)
+        ended = follow(client, store, run, sink=sink, note=note)
+        return finish(client, store, run, ended, on_progress=on_progress)
+    except KeyboardInterrupt:
+        raise StoppedError(
+            f"Interrupted; {name} goes on at Kaggle, which cannot be stopped from outside.",
+            hint="Run the same command again to follow it. tpuctl list shows when it ends.",
+        ) from None
+
+
+def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
+    """Rank what can be had; offers for dollars are among them only with a limit in dollars."""
+    from tpuctl.api.cloud import offers
+    from tpuctl.providers.offers import AutoPlan
+
+    found = offers(project=project)
+    usable = [
+        each
+        for each in found.offers
+        if each.available is not False and (each.usd_per_hour == 0 or each.provisioning == "units"
+        or (max_usd and each.usd_per_hour))
+    ]  # fmt: skip
+    told = [
+        f"{number}. {each.provider} {each.accelerator_type}, {each.provisioning.replace('_', ' ')}"
+        f"{f' in {each.zone}, ${each.usd_per_hour:.2f} per hour' if each.usd_per_hour else ''}"
+        f": {'; '.join(each.evidence)}"
+        for number, each in enumerate(usable[:_SHOWN], 1)
+    ]
+    if not max_usd:
+        told.append("offers for dollars are left out; to allow them: --max-usd")
+    told += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
+    if not usable:
+        raise NoCapacityError(f"No TPU can be had now: {'; '.join(told)}.", hint="tpuctl offers")
+    return AutoPlan(script, tuple(usable), tuple(told))
+
+
+def launch_auto(
+    plan: AutoPlan,
+    launch_on: Callable[[str, bool], Any],
+    *,
+    max_usd: float | None,
+    project: str | None,
+    on_progress: OnProgress,
+) -> Any:
+    """Launch on the first offer that can be had; a TPU is created for the job and deleted."""
+    from tpuctl.api.cloud import delete
+
+    for reason in plan.because:
+        on_progress(message(reason))
+    last: TpuctlError | None = None
+    for offer in plan.offers:
+        try:
+            if offer.provider == KAGGLE:
+                # Nothing is started elsewhere once the run has begun, whatever happens to it.
+                name = launch_on(KAGGLE, True) and KAGGLE
+            elif offer.provider == "colab":
+                return launch_on(f"colab:{offer.accelerator_type}", False)
+            else:
+                name = _create_for(offer, max_usd, project, on_progress)
+        except (StoppedError, UsageError):
+            raise
+        except TpuctlError as error:
+            on_progress(message(f"{offer.provider}: {error} Trying the next offer."))
+            last = error
+            continue
+        if name == KAGGLE:
+            return launch_on(KAGGLE, False)
+        try:
+            return launch_on(name, False)
+        finally:
+            delete(name, project=project, on_progress=on_progress)
+    assert last
+    raise last
+
+
+def _create_for(
+    offer: ProviderOffer, max_usd: float | None, project: str | None, on_progress: OnProgress
+) -> str:
+    """Create the TPU of an offer, which ends at the budget or after half a day; return its name."""
+    from tpuctl.api.cloud import create
+
+    name = f"auto-{secrets.token_hex(4)}"
+    limit = {"max_usd": max_usd} if offer.usd_per_hour else {"ttl_s": AUTO_TTL_S}
+    create(
+        name,
+        offer.accelerator_type,
+        provider=offer.provider,
+        zone=offer.zone,
+        spot=offer.provisioning == "spot",
+        project=project,
+        on_progress=on_progress,
+        **limit,
+    )
+    return name
+
+
+def _job(script: str, options: dict[str, Any]) -> KaggleJob:
+    """Check what can be checked here: the script, its flags, and that no secret is among them."""
+    from tpuctl.providers.kaggle.pack import refuse_secrets
+    from tpuctl.providers.kaggle.runs import KaggleJob
+    from tpuctl.training.choose import Choice
+    from tpuctl.training.plan import find_script, plan_launch
+
+    found = find_script(script)
+    plan = {name: value for name, value in options.items() if value is not None}
+    framework = options["framework"]
+    choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
+    plan_launch(found, choice, options["settings"], options["arguments"])
+    refuse_secrets([*options["settings"], *options["arguments"]])
+    plan["settings"], extra = _with_data(options["settings"])
+    return KaggleJob(Path(found.path), plan, extra=extra)
+
+
+def _with_data(settings: Sequence[str]) -> tuple[list[str], tuple[tuple[Path, str], ...]]:
+    """Take local data along: `data=DIR` becomes its place on the machine."""
+    changed, extra = [], []
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        path = Path(value).expanduser()
+        if name.lstrip("-") == "data" and value and path.exists():
+            extra.append((path, _DATA_PLACE))
+            setting = f"{name}={_DATA_PLACE}" + (f"/{path.name}" if path.is_file() else "")
+        changed.append(setting)
+    return changed, tuple(extra)

@@ -1,0 +1,1 @@
+"""Kaggle: batch sessions of pushed scripts, data sets, quota and the log stream."""

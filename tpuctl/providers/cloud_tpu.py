@@ -1,0 +1,192 @@
+"""The Cloud TPU API as a provider: today's functions of `tpuctl.cloud`, behind the port."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import cached_property
+
+from tpuctl.cloud.connect import Cloud, chosen_zone, connect, open_cloud
+from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
+from tpuctl.cloud.create import create as create_planned
+from tpuctl.cloud.delete import DeleteResult, plan_delete
+from tpuctl.cloud.delete import delete as delete_planned
+from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans
+from tpuctl.cloud.list import TpuList, list_tpus
+from tpuctl.cloud.lookup import attempt
+from tpuctl.cloud.models import segment
+from tpuctl.cloud.placement import add_traffic_warnings, complete_plan
+from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
+from tpuctl.cloud.quotas import chips_allowed
+from tpuctl.cloud.tpu import QueuedTpu, Tpu
+from tpuctl.errors import TpuctlError
+from tpuctl.hardware.types import AcceleratorType, all_types, describe, usd_per_hour
+from tpuctl.progress import OnProgress
+from tpuctl.providers.port import Abilities, Balance, HostedPlan, Login, ProviderOffer, Reached
+from tpuctl.remote.hosts import find_node, split_user, workers_of
+from tpuctl.remote.jobs import show_with_jobs
+from tpuctl.remote.keys import first_key, login_user, open_access_to
+from tpuctl.settings import state_dir
+
+NAME = "cloud-tpu"
+_NOT_OURS = frozenset({"max_units"})
+_SMALL = (1, 4, 8)
+
+
+class CloudTpu:
+    """TPUs of a Google Cloud project, through the Cloud TPU API."""
+
+    abilities = Abilities(
+        NAME,
+        "Cloud TPU",
+        options=frozenset(each.name for each in fields(CreateOptions)) - _NOT_OURS,
+        instead={"max_units": "It bills dollars: limit it with --max-usd, or --ttl."},
+    )
+
+    def __init__(self, project: str | None, on_warning: Callable[[str], None]) -> None:
+        self._project, self._on_warning = project, on_warning
+
+    @cached_property
+    def _cloud(self) -> Cloud:
+        cloud = open_cloud(self._project)
+        for warning in cloud.warnings:
+            self._on_warning(warning)
+        return cloud
+
+    def why_unusable(self) -> str | None:
+        """Return why we cannot connect; sends no request."""
+        found = attempt(lambda: connect(self._project))
+        if isinstance(found, TpuctlError):
+            return f"{found} {found.hint or ''}".rstrip()
+        return None
+
+    def knows(self, name: str) -> bool:
+        """Leave every name to the other providers: ours may have been created elsewhere."""
+        return False
+
+    def plan(self, options: CreateOptions) -> CreatePlan:
+        """Plan a create in the given zones or in all that have the type."""
+        from tpuctl.compile.estimate import warn_before_create
+
+        plan = plan_create(options)
+        api = self._cloud.api
+        plan = add_traffic_warnings(api, complete_plan(api, plan), bucket=options.bucket)
+        return plan.with_warnings(*warn_before_create(plan.accelerator_type))
+
+    def create(
+        self,
+        plan: CreatePlan | HostedPlan,
+        *,
+        wait: bool,
+        timeout_s: float | None,
+        on_interrupt: Callable[[], Choice],
+        on_progress: OnProgress,
+        on_attempt: OnAttempt,
+    ) -> Created | NotCreated:
+        """Create the TPU in the first zone that has one."""
+        assert isinstance(plan, CreatePlan)
+        # With our key in its metadata from the start, no later command has to wait for an update.
+        own_key = first_key(state_dir(), split_user(plan.name)[0])
+        metadata = {**own_key, **plan.options.metadata}
+        return create_planned(
+            self._cloud.api,
+            replace(plan, options=replace(plan.options, metadata=metadata)),
+            journal=self._cloud.journal,
+            wait=wait,
+            timeout_s=timeout_s,
+            on_interrupt=on_interrupt,
+            on_progress=on_progress,
+            on_attempt=on_attempt,
+        )
+
+    def list(self, zone: str | None) -> TpuList:
+        """List nodes and queued resources."""
+        return list_tpus(self._cloud.api, zone=zone)
+
+    def get(self, name: str, zone: str | None) -> Tpu | QueuedTpu:
+        """Read a TPU with its jobs."""
+        return show_with_jobs(self._cloud.api, name, zone=zone)
+
+    def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
+        """Find the named TPUs, or everything in the zone."""
+        return plan_delete(self._cloud.api, names, zone=zone, journal=self._cloud.journal)
+
+    def delete(
+        self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
+    ) -> DeleteResult:
+        """Delete what was planned."""
+        cloud = self._cloud
+        return delete_planned(
+            cloud.api, plan, journal=cloud.journal, timeout_s=timeout_s, on_progress=on_progress
+        )
+
+    def find_orphans(self, zone: str | None) -> GcResult:
+        """Find what is dead, expired or abandoned."""
+        return find_orphans(self._cloud.api, journal=self._cloud.journal, zone=zone)
+
+    def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
+        """Delete the orphans."""
+        cloud = self._cloud
+        return delete_orphans(cloud.api, found, journal=cloud.journal, on_progress=on_progress)
+
+    def offers(self, accelerator_type: str | None) -> tuple[ProviderOffer, ...]:
+        """Offer the cheapest zone on demand and as spot, with the quota there."""
+        quotas = attempt(self._cloud.api.list_quotas)
+        unread = f"quota unknown: {quotas}" if isinstance(quotas, TpuctlError) else ""
+        known = () if isinstance(quotas, TpuctlError) else quotas
+        found = []
+        for kind in [describe(accelerator_type)] if accelerator_type else small_types():
+            for spot in (True, False):
+                offers = [
+                    _offer(kind, zone, spot, chips_allowed(known, kind.generation, zone, spot=spot))
+                    for zone in kind.zones
+                ]
+                usable = [offer for offer in offers if offer.available is not False] or offers
+                best = min(usable, key=lambda each: each.usd_per_hour or 1e9, default=None)
+                if best:
+                    evidence = (*best.evidence, unread) if unread else best.evidence
+                    found.append(replace(best, evidence=evidence))
+        return tuple(found)
+
+    def balance(self) -> Balance | None:
+        """It bills dollars."""
+        return None
+
+    def reach(self, name: str, login: Login) -> Reached:
+        """Find the workers, and add our key to the TPU's metadata if it is missing."""
+        segment("TPU", name)
+        api = self._cloud.api
+        node = find_node(api, name, chosen_zone(login.zone))
+        user = login.user or login_user(node, split_user(name)[0])
+        hosts = workers_of(node, user, internal_ip=login.internal_ip)
+        access = open_access_to(
+            api, node, user, on_warning=login.on_warning, key=login.key, jump=login.jump
+        )
+        return Reached(hosts, access, node)
+
+
+def small_types() -> list[AcceleratorType]:
+    """Return the smallest type of each generation that the API offers."""
+    found = []
+    for family in all_types().families:
+        for size in _SMALL:
+            kind = attempt(lambda name=f"{family.generation}-{size}": describe(name))  # type: ignore[misc]
+            if isinstance(kind, AcceleratorType) and kind.zones and kind.runtime_version:
+                found.append(kind)
+                break
+    return found
+
+
+def _offer(kind: AcceleratorType, zone: str, spot: bool, quota: int | None) -> ProviderOffer:
+    return ProviderOffer(
+        provider=NAME,
+        accelerator_type=kind.accelerator_type,
+        chips=kind.chips,
+        zone=zone,
+        provisioning="spot" if spot else "on_demand",
+        usd_per_hour=usd_per_hour(kind.accelerator_type, zone, spot=spot),
+        quota_left=quota,
+        available=False if quota is not None and quota < kind.chips else None,
+        evidence=(
+            f"list price as of {kind.prices_as_of}, cheapest of {len(kind.zones)} zones",
+            "limit of the project, used or not" if quota is not None else "quota not stated",
+        ),
+    )

@@ -1,0 +1,166 @@
+"""Create a runtime: written down, guarded and asked for with one key, whatever happens between."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tpuctl.cloud.create import Choice
+from tpuctl.cloud.lookup import attempt
+from tpuctl.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    MissingExtraError,
+    StoppedError,
+    TpuctlError,
+    UnavailableError,
+)
+from tpuctl.providers.colab import guard
+from tpuctl.providers.colab.api import ColabApi, Runtime, accelerator_for, type_of
+from tpuctl.providers.colab.records import Record, Records, new_record
+from tpuctl.providers.port import HostedPlan
+
+
+def open_api(plane: str | None) -> ColabApi:
+    """Open a control plane; raises MissingExtraError and NotLoggedInError."""
+    try:
+        from tpuctl.providers.colab._planes import open_plane
+    except ImportError as error:
+        if (error.name or "").startswith("tpuctl"):
+            raise
+        raise MissingExtraError(
+            "Talking to Colab", extra="gcp", module=error.name or "google-auth"
+        ) from error
+    return open_plane(plane or None)
+
+
+def find_runtime(api: ColabApi, record: Record) -> Runtime | None:
+    """Find the runtime of a record: by its key until its create was answered, then by its id."""
+    if record.phase == "intended":
+        own_plane = api if record.plane == api.plane else open_api(record.plane)
+        return own_plane.find(record.key)
+    return next((each for each in api.list() if each.id == record.runtime_id), None)
+
+
+@dataclass
+class Creation:
+    """One create; its lock is held by the caller."""
+
+    api: ColabApi
+    records: Records
+    plan: HostedPlan
+    on_warning: Callable[[str], None]
+
+    def run(
+        self, on_interrupt: Callable[[], Choice], then: Callable[[Record], None]
+    ) -> tuple[Runtime, Record]:
+        """Create or adopt the runtime, and call `then` with its record."""
+        name = self.plan.name
+        record = self._resume() or self._intend()
+        try:
+            runtime = self._request(record)
+            record = self.records.find(name) or record
+            then(record)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            raise self._stopped(record, on_interrupt, stop) from stop
+        except UnavailableError as error:
+            error.hint = f"{name} may exist: the same command adopts it, or: tpuctl gc"
+            raise
+        return runtime, record
+
+    def _intend(self) -> Record:
+        """Write down what will be asked for, and start its guard, before it is asked for."""
+        plan = self.plan
+        now, units = self.api.clock.now(), plan.balance
+        record = self.records.save(
+            new_record(
+                plan.name,
+                plan.accelerator_type,
+                created=now,
+                plane=self.api.plane,
+                expires=now + timedelta(seconds=plan.ttl_s) if plan.ttl_s else None,
+                max_units=plan.max_units,
+                units_before=units.rate_per_hour if units else None,
+            )
+        )
+        guard.start_guard(self.records, plan.name)
+        return record
+
+    def _resume(self) -> Record | None:
+        """Return the record of an earlier create if it may still have its runtime."""
+        plan = self.plan
+        record = self.records.find(plan.name)
+        if record is None:
+            return None
+        if record.accelerator_type != plan.accelerator_type:
+            raise AlreadyExistsError(
+                f"{plan.name} on Colab is a {record.accelerator_type}.",
+                hint=f"Choose another name, or first: tpuctl delete {plan.name}",
+            )
+        found = find_runtime(self.api, record)
+        if found is None and record.phase == "running":
+            self.records.forget(record)
+            return None
+        self.on_warning(f"Resuming an earlier create of {plan.name}, with its limits.")
+        guard.start_guard(self.records, plan.name)
+        return record
+
+    def _request(self, record: Record) -> Runtime:
+        """Create the runtime with the key of the record, and measure its rate."""
+        if record.phase == "running" and (there := find_runtime(self.api, record)):
+            return there
+        plan = self.plan
+        _, theirs = accelerator_for(plan.accelerator_type)
+        runtime = self._ask(record, theirs)
+        self.records.update(record, runtime_id=runtime.id)
+        if runtime.accelerator != theirs:
+            self.api.delete(runtime.id)
+            self.records.forget(record)
+            raise InvalidInputError(
+                f"Colab gave a {type_of(runtime.accelerator)} instead of a "
+                f"{plan.accelerator_type}: it was deleted.",
+                hint="The same command again later, or another provider: tpuctl offers",
+            )
+        rate = plan.units_per_hour
+        with suppress(TpuctlError):
+            after = self.api.units().per_hour
+            if after is not None and record.units_before is not None:
+                rate = round(max(0.0, after - record.units_before), 4) or rate
+        self.records.update(record, phase="running", runtime_id=runtime.id, units_per_hour=rate)
+        return runtime
+
+    def _ask(self, record: Record, theirs: str) -> Runtime:
+        """Send the request; a refusal counts only when nothing was created nevertheless."""
+        try:
+            return self.api.create(record.key, theirs)
+        except UnavailableError:
+            raise
+        except TpuctlError as refused:
+            found = attempt(lambda: find_runtime(self.api, record))
+            if isinstance(found, Runtime):
+                return found
+            # Without an answer the record stays, so that gc asks again.
+            if found is None:
+                self.records.forget(record)
+            raise refused from None
+
+    def _stopped(
+        self, record: Record, on_interrupt: Callable[[], Choice], stop: BaseException
+    ) -> StoppedError:
+        is_signal = isinstance(stop, SystemExit)
+        choice: Choice = "cancel" if is_signal else on_interrupt()
+        name = record.name
+        left = StoppedError(
+            f"Interrupted; {name} on Colab may exist, and uses units.",
+            hint=f"The same command adopts it, or: tpuctl delete {name}",
+        )
+        error = left
+        if choice == "cancel":
+            with suppress(TpuctlError):
+                if found := find_runtime(self.api, self.records.find(name) or record):
+                    self.api.delete(found.id)
+                    self.records.forget(record)
+                    error = StoppedError(f"Interrupted; {name} on Colab was deleted.")
+        if is_signal and isinstance(stop.args[0] if stop.args else None, int):
+            error.exit_code = int(stop.args[0])
+        return error

@@ -1,0 +1,61 @@
+"""The one job of a runtime that exists for it: find it again, fetch its output, delete the runtime.
+
+The command that follows the job does this, or the guard where the command has ended.
+"""
+
+from tpuctl.errors import JobLostError
+from tpuctl.providers.colab.provider import Colab, job_states
+from tpuctl.providers.colab.records import Record, Records
+from tpuctl.providers.port import Login
+from tpuctl.remote.copy import copy
+from tpuctl.remote.copy_plan import CopyPlan, Direction
+
+
+def expect_job(name: str, job: str, folder: str, output: str) -> None:
+    """Note the job of a runtime before it starts: its folder there, and where that comes to."""
+    records = Records()
+    if record := records.find(name):
+        records.save(records.update(record, until_done=job, folder=folder, output=output))
+
+
+def has_job(name: str, job: str) -> bool:
+    """Whether the runtime has a job of this name already, from an interrupted command."""
+    record = Records().find(name)
+    return bool(record and record.until_done == job and job in job_states(record))
+
+
+def fetch_output(records: Records, record: Record) -> Record:
+    """Copy the folder of the job to this machine; raises the first failure."""
+    if not record.folder or not record.output or record.is_home:
+        return record
+    hosts, access, _ = Colab(None, lambda text: None).reach(record.name, Login())
+    plan = CopyPlan(Direction.DOWN, None, record.folder, record.output)
+    copied = copy(hosts, access, plan)
+    if copied.failures:
+        raise copied.failures[0]
+    return records.update(record, is_home=True)
+
+
+def finish(name: str) -> str:
+    """Fetch the output and delete the runtime; returns what was done."""
+    records = Records()
+    record = records.find(name)
+    if record is None:
+        raise JobLostError(f"The runtime {name} is gone, and what it wrote since the last copy.")
+    record = fetch_output(records, record)
+    _delete(name)
+    return f"The output is in {record.output}; the runtime {name} was deleted."
+
+
+def give_up(name: str, job: str) -> None:
+    """Delete a runtime on which no job was started: it would use units for nothing."""
+    if not has_job(name, job):
+        _delete(name)
+
+
+def _delete(name: str) -> None:
+    provider = Colab(None, lambda text: None)
+    plan = provider.plan_delete([name], None)
+    done = provider.delete(plan, timeout_s=0, on_progress=lambda progress: None)
+    if done.failures:
+        raise done.failures[0]

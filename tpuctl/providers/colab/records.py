@@ -1,0 +1,122 @@
+"""What we asked Colab for, on disk before each request: a file per runtime, by our name."""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from tpuctl.codec import from_plain, read_json, to_plain
+from tpuctl.errors import TryAgainError, WriteError
+from tpuctl.settings import load_settings, state_dir
+from tpuctl.storage.local import ensure_folder, locked, write_atomically
+
+SCHEMA = "tpuctl-colab/1"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One runtime of ours. `intended`: asked for, and perhaps there. `running`: it was there.
+
+    `key` makes the create unique. `until_done` lets the guard delete it when the job named so has
+    ended and `is_home` says that its output was fetched: its `folder` there, to `output` here.
+    Times are Colab's.
+    """
+
+    name: str
+    key: str
+    accelerator_type: str
+    created: datetime
+    endpoint: str = ""
+    phase: Literal["intended", "running"] = "intended"
+    plane: str = ""
+    runtime_id: str = ""
+    expires: datetime | None = None
+    max_units: float | None = None
+    units_before: float | None = None
+    units_per_hour: float | None = None
+    until_done: str | None = None
+    is_home: bool = False
+    folder: str | None = None
+    output: str | None = None
+
+
+def new_record(name: str, accelerator_type: str, **known: Any) -> Record:
+    """Make the record of a new create, with a new key."""
+    place = load_settings({})["colab_endpoint"] or ""
+    return Record(name, uuid.uuid4().hex, accelerator_type, endpoint=place, **known)
+
+
+class Records:
+    """The records of this account's service, real or emulated."""
+
+    def __init__(self) -> None:
+        self.folder = state_dir() / "colab"
+        self._endpoint = load_settings({})["colab_endpoint"] or ""
+
+    def find(self, name: str) -> Record | None:
+        """Read one record; None where there is none, or for another service."""
+        try:
+            document = read_json(self.path(name))
+            record = from_plain(Record, document)
+        except (OSError, ValueError):
+            return None
+        return record if record.endpoint == self._endpoint else None
+
+    def all(self) -> tuple[Record, ...]:
+        """Read all records."""
+        found = (self.find(path.stem) for path in sorted(self.folder.glob("*.json")))
+        return tuple(record for record in found if record)
+
+    def save(self, record: Record) -> Record:
+        """Write a record; raises WriteError, and then nothing may be requested."""
+        document = {"schema": SCHEMA, **to_plain(record)}
+        write_atomically(self.path(record.name), json.dumps(document, indent=1), private=True)
+        return record
+
+    def update(self, record: Record, **changes: Any) -> Record:
+        """Record changes; on a full disk what was written before still leads to the runtime."""
+        changed = replace(record, **changes)
+        with suppress(WriteError):
+            self.save(changed)
+        return changed
+
+    def forget(self, record: Record) -> None:
+        """Remove a record of which nothing is left; a later one of that name stays."""
+        now = self.find(record.name)
+        if now and now.key == record.key:
+            self.path(record.name).unlink(missing_ok=True)
+
+    @contextmanager
+    def creating(self, name: str) -> Iterator[None]:
+        """Hold the lock of a create; the system drops it when this process dies."""
+        ensure_folder(self.folder, private=True)
+        with locked(self.lock(name), wait_s=0, busy=f"Another command is creating {name}."):
+            yield
+
+    def is_being_created(self, name: str) -> bool:
+        """Whether a living process is creating it."""
+        return is_held(self.lock(name))
+
+    def path(self, name: str, kind: str = "json") -> Path:
+        """Return a file of a runtime."""
+        return self.folder / f"{os.path.basename(name)}.{kind}"
+
+    def lock(self, name: str, kind: str = "creating") -> Path:
+        """Return a lock file of a runtime."""
+        return self.path(name, f"{kind}.lock")
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds a lock."""
+    if not path.exists():
+        return False
+    try:
+        with locked(path, wait_s=0, busy=""):
+            return False
+    except TryAgainError:
+        return True

@@ -1,0 +1,176 @@
+"""The verbs over several providers at once, joined to one result."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from tpuctl.cloud.delete import DeleteResult
+from tpuctl.cloud.gc import GcResult
+from tpuctl.cloud.list import TpuList
+from tpuctl.cloud.lookup import attempt, attempt_all
+from tpuctl.cloud.tpu import Balance
+from tpuctl.errors import (
+    InvalidInputError,
+    MissingExtraError,
+    NotLoggedInError,
+    TpuctlError,
+    UsageError,
+)
+from tpuctl.hardware.types import describe
+from tpuctl.progress import OnProgress
+from tpuctl.providers.offers import Offers, rank
+from tpuctl.providers.port import Provider, ProviderOffer
+from tpuctl.providers.registry import is_plane
+
+_NOT_SET_UP = (NotLoggedInError, MissingExtraError, InvalidInputError)
+"""What a provider raises that this user does not use."""
+
+Deletions = list[tuple[Provider, DeleteResult]]
+Orphans = list[tuple[Provider, GcResult]]
+
+
+def list_everywhere(providers: Sequence[Provider], zone: str | None) -> TpuList:
+    """List the TPUs of all providers; raises the error of the only one, or where all fail."""
+    answers = attempt_all([partial(each.list, zone) for each in providers], at_once=8)
+    lists = [answer for answer in answers if isinstance(answer, TpuList)]
+    errors = [answer for answer in answers if isinstance(answer, TpuctlError)]
+    if not lists:
+        raise errors[0]
+    if not errors and len(lists) == 1:
+        return lists[0]
+    notes, failures = _sort_errors(errors)
+    return TpuList(
+        zone=zone,
+        tpus=tuple(tpu for each in lists for tpu in each.tpus),
+        queued_resources=tuple(item for each in lists for item in each.queued_resources),
+        unreachable_zones=tuple(name for each in lists for name in each.unreachable_zones),
+        usd_per_hour=round(sum(each.usd_per_hour for each in lists), 4),
+        usd_so_far=round(sum(each.usd_so_far for each in lists), 4),
+        unpriced=sum(each.unpriced for each in lists),
+        emulated=any(each.emulated for each in lists),
+        balances=tuple(balance for each in lists for balance in each.balances),
+        notes=(*(note for each in lists for note in each.notes), *notes),
+        failures=(*(error for each in lists for error in each.failures), *failures),
+    )
+
+
+def _sort_errors(errors: Sequence[TpuctlError]) -> tuple[list[str], list[TpuctlError]]:
+    """Tell providers that are not set up, which is worth a note, from those that failed."""
+    notes = [f"Not asked: {error}" for error in errors if isinstance(error, _NOT_SET_UP)]
+    return notes, [error for error in errors if not isinstance(error, _NOT_SET_UP)]
+
+
+def plan_deletion(
+    owners: Sequence[tuple[Provider, Sequence[str] | None]], zone: str | None
+) -> tuple[Deletions, DeleteResult]:
+    """Plan the deletion of names, or of everything, provider by provider, and join the plans."""
+    plans: Deletions = []
+    failures: list[TpuctlError] = []
+    for provider, names in owners:
+        plan = attempt(partial(provider.plan_delete, names, zone))
+        if isinstance(plan, TpuctlError):
+            failures.append(plan)
+        else:
+            plans.append((provider, plan))
+    if not plans:
+        raise failures[0]
+    return plans, _join_deletions([plan for _, plan in plans], failures)
+
+
+def delete_planned(
+    plans: Deletions, whole: DeleteResult, *, timeout_s: float, on_progress: OnProgress
+) -> DeleteResult:
+    """Carry out planned deletions; `whole` is the plan of all of them."""
+    done = [each.delete(plan, timeout_s=timeout_s, on_progress=on_progress) for each, plan in plans]
+    joined = _join_deletions(done, ())
+    missed = [error for error in whole.not_planned if error not in joined.not_planned]
+    return replace(joined, not_planned=(*joined.not_planned, *missed)) if missed else joined
+
+
+def _join_deletions(parts: Sequence[DeleteResult], failures: Sequence[TpuctlError]) -> DeleteResult:
+    if len(parts) == 1 and not failures:
+        return parts[0]
+    return DeleteResult(
+        tpus=tuple(tpu for part in parts for tpu in part.tpus),
+        already_deleted=tuple(gone for part in parts for gone in part.already_deleted),
+        dry_run=all(part.dry_run for part in parts),
+        project=next((part.project for part in parts if part.project), ""),
+        unreachable_zones=tuple(zone for part in parts for zone in part.unreachable_zones),
+        not_planned=(*(error for part in parts for error in part.not_planned), *failures),
+    ).summed()
+
+
+def find_orphans(providers: Sequence[Provider], zone: str | None) -> tuple[Orphans, GcResult]:
+    """Find the orphans of all providers; one that is not set up is left out beside others."""
+    found: Orphans = []
+    errors: list[TpuctlError] = []
+    for provider in providers:
+        result = attempt(partial(provider.find_orphans, zone))
+        if isinstance(result, TpuctlError):
+            errors.append(result)
+        else:
+            found.append((provider, result))
+    if not found:
+        raise errors[0]
+    return found, _join_orphans([result for _, result in found], _sort_errors(errors)[1])
+
+
+def delete_orphans(found: Orphans, whole: GcResult, on_progress: OnProgress) -> GcResult:
+    """Delete what was found and still is an orphan."""
+    done = [provider.delete_orphans(result, on_progress) for provider, result in found]
+    joined = _join_orphans(done, ())
+    missed = [error for error in whole.not_planned if error not in joined.not_planned]
+    return replace(joined, not_planned=(*joined.not_planned, *missed)) if missed else joined
+
+
+def _join_orphans(parts: Sequence[GcResult], failures: Sequence[TpuctlError]) -> GcResult:
+    if len(parts) == 1 and not failures:
+        return parts[0]
+    return GcResult(
+        tuple(orphan for part in parts for orphan in part.found),
+        acted=any(part.acted for part in parts),
+        unreachable_zones=tuple(zone for part in parts for zone in part.unreachable_zones),
+        not_planned=(*(error for part in parts for error in part.not_planned), *failures),
+    ).summed()
+
+
+def list_offers(
+    providers: Sequence[Provider], accelerator_type: str | None, *, only: bool
+) -> Offers:
+    """Ask every provider what can be had, cheapest first; creates nothing.
+
+    A provider that cannot be asked is among `unusable`, with the reason; with `only` that is
+    raised.
+    """
+    if accelerator_type:
+        describe(accelerator_type)
+    offers: list[ProviderOffer] = []
+    balances: list[Balance] = []
+    unusable: dict[str, str] = {}
+    failures: list[TpuctlError] = []
+    for provider in providers:
+        name = provider.abilities.name
+        # One that is named is asked with every login that there is.
+        if not only and (why := provider.why_unusable()):
+            unusable[name] = why
+            continue
+        found = attempt(partial(provider.offers, accelerator_type))
+        if isinstance(found, TpuctlError):
+            failures.append(found)
+            continue
+        offers += found
+        balance = attempt(provider.balance)
+        if isinstance(balance, Balance):
+            balances.append(balance)
+    if only and not offers and (failures or unusable):
+        raise failures[0] if failures else NotLoggedInError(*unusable.values())
+    return Offers(
+        accelerator_type, rank(offers), tuple(balances), unusable, failures=tuple(failures)
+    )
+
+
+def needs_zone(provider: Provider, zone: str | None) -> None:
+    """Raise UsageError for a zone given with a provider that has none."""
+    if zone and not is_plane(provider):
+        title = provider.abilities.title
+        raise UsageError(f"{title} has no zones.", hint="Leave out --zone.")

@@ -1,0 +1,399 @@
+"""Kaggle's calls over HTTP: each raises only TpuctlErrors, and is repeated where that is safe."""
+
+import base64
+import http.client
+import json
+import random
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import tpuctl
+from tpuctl.clock import SteadyClock
+from tpuctl.cloud.retry import load_retry_policy
+from tpuctl.cloud.service_clock import ServiceClock, read_time
+from tpuctl.errors import (
+    InvalidInputError,
+    NoCapacityError,
+    NotFoundError,
+    NotLoggedInError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    RateLimitedError,
+    TpuctlError,
+    UnavailableError,
+)
+from tpuctl.providers.kaggle.login import HOW_TO_LOG_IN, Endpoint, find_endpoint, find_login
+from tpuctl.runtime.redact import redact
+
+T = TypeVar("T")
+Json = dict[str, Any]
+ENDED = frozenset({"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"})
+_KERNELS = "kernels.KernelsApiService"
+_DATA = "datasets.DatasetApiService"
+_TIMEOUT_S = 60.0
+# The service waits up to a minute for a machine, and a silent training sends nothing.
+_STREAM_TIMEOUT_S = 300.0
+_MOST_BYTES = 64 << 20
+_PAGE = 200
+_END = "END_OF_LOG"
+_CHECK = "tpuctl doctor --provider kaggle checks the account."
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The TPU hours of this week; `reserved` are those that running sessions may still use."""
+
+    used_hours: float
+    reserved_hours: float
+    total_hours: float
+    refreshes: str | None = None
+
+    @property
+    def left_hours(self) -> float:
+        """What a new session could use."""
+        return max(0.0, self.total_hours - self.used_hours - self.reserved_hours)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the login to another address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class KaggleClient:
+    """Kaggle for one account. `clock` runs as the service's, in an emulator faster."""
+
+    def __init__(self, endpoint: Endpoint | None = None) -> None:
+        self.endpoint = endpoint or find_endpoint()
+        self.clock = ServiceClock(SteadyClock())
+        self._login = find_login(self.endpoint)
+        self._policy = load_retry_policy()
+        proxies = [urllib.request.ProxyHandler({})] if self.endpoint.is_local else []
+        self._calls = urllib.request.build_opener(_NoRedirect, *proxies)
+        self._files = urllib.request.build_opener(*proxies)
+
+    @cached_property
+    def username(self) -> str:
+        """The account's name; asks for it where only a token is known."""
+        if self._login.username:
+            return self._login.username
+        body = {"token": self._login.secret}
+        about = self._call("security.OAuthService", "IntrospectToken", body)
+        if not (about.get("active") and about.get("username")):
+            raise self._not_logged_in()
+        return str(about["username"])
+
+    def quota(self) -> Quota:
+        """Read the TPU hours of this week."""
+        reply = self._call(_KERNELS, "GetAcceleratorQuotaStatistics", {})
+        tpu = reply.get("tpuQuota") or {}
+        used, reserved, total = (
+            _hours(tpu.get(name)) for name in ("timeUsed", "timeReserved", "totalTimeAllowed")
+        )
+        return Quota(used, reserved, total, reply.get("quotaRefreshTime"))
+
+    def push(self, request: Json) -> tuple[int, tuple[str, ...]]:
+        """Push a version, which starts a session; never repeated, because each push starts one.
+
+        Returns its number, and the sources that Kaggle has dropped. Raises NoCapacityError while
+        another session runs, UnavailableError where it is unknown whether it was accepted.
+        """
+        reply = self._call(_KERNELS, "SaveKernel", request, repeat=False)
+        if refusal := str(reply.get("error") or ""):
+            raise _refusal(redact(refusal))
+        dropped = [reply.get(f"invalid{kind}Sources") or () for kind in ("Dataset", "Kernel")]
+        names = tuple(str(name) for names in dropped for name in names)
+        try:
+            return int(reply["versionNumber"]), names
+        except (KeyError, TypeError, ValueError):
+            raise UnavailableError("Kaggle did not say which version it has made.") from None
+
+    def version_of(self, slug: str) -> int | None:
+        """Return the newest version of a kernel; None where there is no such kernel."""
+        try:
+            reply = self._call(_KERNELS, "GetKernel", self._named(slug))
+        # Kaggle calls a kernel that does not exist forbidden.
+        except (NotFoundError, PermissionDeniedError):
+            return None
+        number = (reply.get("metadata") or {}).get("currentVersionNumber")
+        return number if isinstance(number, int) else 1
+
+    def status(self, slug: str, version: int) -> tuple[str, str]:
+        """Return the state of a session, and why it failed."""
+        reply = self._call(_KERNELS, "GetKernelSessionStatus", self._named(slug, version))
+        return str(reply.get("status") or "QUEUED"), redact(str(reply.get("failureMessage") or ""))
+
+    def outputs(self, slug: str, version: int) -> Iterator[tuple[str, str]]:
+        """List the output of a session that has ended: names and addresses, page by page."""
+        token: str | None = None
+        while True:
+            page = {"pageToken": token} if token else {}
+            body = {**self._named(slug, version), "pageSize": _PAGE, **page}
+            reply = self._call(_KERNELS, "ListKernelSessionOutput", body)
+            for each in reply.get("files") or ():
+                yield str(each.get("fileName")), str(each.get("url"))
+            last, token = token, reply.get("nextPageToken")
+            if not token or token == last:
+                return
+
+    def kernels(self, search: str) -> Iterator[Json]:
+        """List the account's kernels whose name contains a word."""
+        token: str | None = None
+        while True:
+            body = {"group": "PROFILE", "search": search, "pageSize": 100}
+            reply = self._call(
+                _KERNELS, "ListKernels", body | ({"pageToken": token} if token else {})
+            )
+            yield from reply.get("kernels") or ()
+            last, token = token, reply.get("nextPageToken")
+            if not token or token == last:
+                return
+
+    def delete(self, slug: str) -> None:
+        """Delete a kernel with all its versions; a session that runs goes on."""
+        self._call(_KERNELS, "DeleteKernel", self._named(slug), repeat=False)
+
+    def log(self, slug: str, version: int) -> Iterator[Json]:
+        """Read the events of a log, always from its beginning; ends when the session has ended.
+
+        Raises UnavailableError where the connection breaks before that.
+        """
+        path = f"kernels/logs/stream/{quote(self.username)}/{quote(slug)}?versionLabel=v{version}"
+        request = self._request(path, None, {"Accept": "text/event-stream, */*"})
+        with self._sent(self._calls, request, _STREAM_TIMEOUT_S) as reply:
+            if "event-stream" not in reply.headers.get("Content-Type", ""):
+                found = _parse(reply.read(_MOST_BYTES))
+                yield from (each for each in found if isinstance(each, dict))
+                return
+            for line in iter(lambda: reply.readline(_MOST_BYTES), b""):
+                text = line.removeprefix(b"data:").strip()
+                if line == text or not text or not line.startswith(b"data:"):
+                    continue
+                if text == _END.encode():
+                    return
+                event = _parse(text)
+                yield event if isinstance(event, dict) else {"data": str(event)}
+        raise UnavailableError("The log of the session ended too early.")
+
+    @contextmanager
+    def opened(self, url: str, start: int) -> Iterator[tuple[int, int | None, IO[bytes]]]:
+        """Open a file of the output from a byte on, without the login: its address is signed.
+
+        Yields the first byte that comes, which is 0 where ranges are not known, and the total.
+        """
+        parts, local = urlsplit(url), self.endpoint.is_local
+        is_ours = local and parts.netloc == urlsplit(self.endpoint.base).netloc
+        if parts.scheme != "https" and not is_ours:
+            raise InvalidInputError("Kaggle gave an address for a file that is not https.")
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 (checked above)
+        with self._sent(self._files, request, _TIMEOUT_S) as reply:
+            length = reply.headers.get("Content-Length")
+            first = start if reply.status == 206 else 0
+            yield first, first + int(length) if length else None, reply
+
+    def data_status(self, slug: str) -> str | None:
+        """Return the state of one of our data sets; None where it does not exist."""
+        body = {"ownerSlug": self.username, "datasetSlug": slug}
+        try:
+            return str(self._call(_DATA, "GetDatasetStatus", body).get("status"))
+        except (NotFoundError, PermissionDeniedError):
+            return None
+
+    def create_data(self, slug: str, file: Path, name: str) -> None:
+        """Upload a file as a new private data set."""
+        body = {
+            "ownerSlug": self.username,
+            "slug": slug,
+            "title": slug,
+            "licenseName": "unknown",
+            "isPrivate": True,
+            "files": [{"token": self._upload(file, name)}],
+        }
+        reply = self._call(_DATA, "CreateDataset", body, repeat=False)
+        if problem := reply.get("error"):
+            raise InvalidInputError(f"Kaggle refused the data set {slug}: {redact(str(problem))}")
+
+    def repeated(self, action: Callable[[], T], *, repeat: bool = True) -> T:
+        """Do something again after a lost reply, for some minutes of the service's time."""
+        policy, began_s, failures = self._policy, self.clock.elapsed_s(), 0
+        while True:
+            try:
+                return action()
+            except (RateLimitedError, UnavailableError) as error:
+                is_limit = isinstance(error, RateLimitedError)
+                most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
+                bound_s = min(policy.first_wait_s * 2.0**failures, policy.longest_wait_s)
+                asked_s = getattr(error, "retry_after_s", None)
+                wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311
+                is_over = self.clock.elapsed_s() - began_s + wait_s > most_s
+                if is_over or not (repeat or is_limit):
+                    raise
+                self.clock.sleep(wait_s)
+                failures += 1
+
+    def _upload(self, file: Path, name: str) -> str:
+        state = file.stat()
+        body = {"type": "DATASET", "name": name, "contentLength": state.st_size}
+        body["lastModifiedEpochSeconds"] = int(state.st_mtime)
+        begun = self._call("blobs.BlobApiService", "StartBlobUpload", body)
+        url, start = str(begun["createUrl"]), 0
+
+        def send() -> None:
+            nonlocal start
+            if start:
+                start = self._put(url, b"", {"Content-Range": f"bytes */{state.st_size}"})
+            with file.open("rb") as source:
+                source.seek(start)
+                end, rest = state.st_size - 1, state.st_size - start
+                headers = {"Content-Length": str(rest)}
+                if start:
+                    headers["Content-Range"] = f"bytes {start}-{end}/{state.st_size}"
+                # From here on a failure is looked into, because some bytes may have come.
+                start = start or 1
+                if rest and self._put(url, source, headers) < state.st_size:
+                    raise UnavailableError(f"The upload of {name} broke.")
+
+        self.repeated(send)
+        return str(begun["token"])
+
+    def _put(self, url: str, data: Any, headers: Mapping[str, str]) -> int:
+        """Send bytes; returns how many the service has, everything as a very large number."""
+        request = urllib.request.Request(  # noqa: S310 (https, or the emulator's)
+            url, data, dict(headers), method="PUT"
+        )
+        try:
+            with self._sent(self._calls, request, _TIMEOUT_S):
+                return 1 << 62
+        except _ResumeError as error:
+            return error.received
+
+    def _named(self, slug: str, version: int | None = None) -> Json:
+        label = {"versionLabel": f"v{version}"} if version else {}
+        return {"userName": self.username, "kernelSlug": slug, **label}
+
+    def _call(self, service: str, method: str, body: Json, *, repeat: bool = True) -> Json:
+        def send() -> Json:
+            request = self._request(f"{service}/{method}", json.dumps(body).encode(), {})
+            with self._sent(self._calls, request, _TIMEOUT_S) as reply:
+                document = _parse(reply.read(_MOST_BYTES) or b"{}")
+            if not isinstance(document, dict):
+                raise UnavailableError(f"Kaggle answered {method} with something else.")
+            code = document.get("code")
+            if isinstance(code, int) and code >= 400:
+                raise self._error(code, str(document.get("message")), {})
+            return document
+
+        return self.repeated(send, repeat=repeat)
+
+    def _request(
+        self, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> urllib.request.Request:
+        login = self._login
+        scheme, shown = "Bearer", login.secret
+        if login.is_key:
+            pair = f"{login.username}:{login.secret}"
+            scheme, shown = "Basic", base64.b64encode(pair.encode()).decode()
+        return urllib.request.Request(  # noqa: S310 (https, or an emulator on loopback)
+            f"{self.endpoint.base}/{path}",
+            data,
+            {
+                "Authorization": f"{scheme} {shown}",
+                "Content-Type": "application/json",
+                "User-Agent": f"tpuctl/{tpuctl.__version__}",
+                **headers,
+            },
+        )
+
+    @contextmanager
+    def _sent(
+        self, opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout: float
+    ) -> Iterator[Any]:
+        """Send a request and read the reply in the block, with every failure translated."""
+        sent = self.clock.local_now()
+        try:
+            with opener.open(request, timeout=timeout) as reply:
+                self._observe(reply.headers, sent)
+                yield reply
+        except urllib.error.HTTPError as error:
+            with error:
+                self._observe(error.headers, sent)
+                if error.code == 308:
+                    raise _ResumeError(error.headers.get("Range", "")) from None
+                try:
+                    text = str(json.loads(error.read(_MOST_BYTES)).get("message"))
+                except (OSError, ValueError, AttributeError, http.client.HTTPException):
+                    text = error.reason
+                raise self._error(error.code, text, error.headers) from error
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise UnavailableError(
+                f"Could not reach Kaggle ({urlsplit(self.endpoint.base).hostname}): {why}.",
+                hint="Run the same command again: it finds what has been started.",
+            ) from error
+
+    def _observe(self, headers: Any, sent: datetime) -> None:
+        if time := read_time(headers):
+            self.clock.observe(time, sent=sent)
+
+    def _error(self, status: int, text: str, headers: Any) -> TpuctlError:
+        said = f"Kaggle says: {redact(text)} (HTTP {status})."
+        if status == 401:
+            return self._not_logged_in()
+        if status == 429:
+            wait = headers.get("Retry-After", "") if headers else ""
+            return RateLimitedError(said, retry_after_s=float(wait) if wait.isdecimal() else None)
+        if status >= 500:
+            return UnavailableError(said)
+        kinds = {403: PermissionDeniedError, 404: NotFoundError}
+        return kinds.get(status, InvalidInputError)(said, hint=_CHECK)
+
+    def _not_logged_in(self) -> NotLoggedInError:
+        return NotLoggedInError(
+            f"Kaggle does not accept the login from {self._login.source}.", hint=HOW_TO_LOG_IN
+        )
+
+
+class _ResumeError(Exception):
+    """An upload is not complete; `received` bytes have come."""
+
+    def __init__(self, place: str) -> None:
+        last = place.rpartition("-")[2]
+        self.received = int(last) + 1 if last.isdecimal() else 0
+
+
+def _refusal(text: str) -> TpuctlError:
+    """Make the error for a push that was refused in a good reply."""
+    said, low = f"Kaggle refused to start the session: {text}", text.lower()
+    if "session count" in low:
+        return NoCapacityError(said, hint="Wait until the running session ends: tpuctl list")
+    if "quota" in low:
+        return QuotaExceededError(said, hint="tpuctl balance")
+    if "verif" in low or "identity" in low:
+        return PermissionDeniedError(
+            said, hint="Verify the account: https://www.kaggle.com/settings"
+        )
+    return InvalidInputError(said, hint=_CHECK)
+
+
+def _hours(text: object) -> float:
+    try:
+        return float(str(text or "0").removesuffix("s")) / 3600
+    except ValueError:
+        return 0.0
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise UnavailableError("Kaggle answered with something that is not JSON.") from None

@@ -1,0 +1,122 @@
+"""What a run on Kaggle brings with it: the project, local data, checkpoints, and tpuctl itself."""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tpuctl
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.remote.local_tree import read_tree
+from tpuctl.runtime.redact import redact
+
+DATA = Path(__file__).parent / "data" / "limits.json"
+PLACE = ".tpuctl"
+_NOT_SENT = {
+    "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
+    "remote", "reporters", "supervise", "_templates", "__pycache__",
+}  # fmt: skip
+
+
+def limits() -> dict[str, Any]:
+    """Read the dated facts about Kaggle's limits."""
+    known: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return known
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive, what was left out because it may hold a secret, and its digest."""
+
+    archive: bytes = field(repr=False)
+    files: int
+    left_out: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """The digest: equal files give the same archive."""
+        return hashlib.sha256(self.archive).hexdigest()
+
+    @property
+    def fits_in_source(self) -> bool:
+        """Whether it can be part of the kernel's text."""
+        return len(self.archive) * 4 // 3 <= int(limits()["inline_bytes"])
+
+
+def pack(
+    script: Path,
+    plan: dict[str, Any],
+    *,
+    code: Path | None,
+    extra: Sequence[tuple[Path, str]] = (),
+) -> Packed:
+    """Pack a script or the folder `code` that holds it, and `extra` files with their places.
+
+    `plan` are the arguments of `plan_training`, without the script. Raises UsageError for a script
+    outside of the folder.
+    """
+    name, sources = script.name, [(script, "")]
+    if code:
+        root = code.expanduser().resolve()
+        if not root.is_dir():
+            raise NotFoundError(f"The folder {code} does not exist.", hint="--code takes a folder.")
+        if root not in script.resolve().parents:
+            raise UsageError(f"{script} is not in the folder {code}.", hint="tpuctl launch --help")
+        name, sources = str(script.resolve().relative_to(root)), [(root, "")]
+    job = json.dumps({"plan": {**plan, "target": f"./{name}"}})
+    held, left_out, files = io.BytesIO(), [], 0
+    with (
+        gzip.GzipFile(fileobj=held, mode="wb", mtime=0, compresslevel=6) as stream,
+        tarfile.open(fileobj=stream, mode="w") as tar,
+    ):
+        _add(tar, f"{PLACE}/job.json", job.encode())
+        for path, place in _own_files():
+            _add(tar, place, path.read_bytes())
+        for source, place in (*sources, *extra):
+            tree = read_tree(source)
+            left_out += [each.path for each in tree.left_out if each.is_secret]
+            for row, entry in zip(tree.rows, tree.entries, strict=True):
+                if entry.kind == "f":
+                    inside = "/".join(filter(None, (place, str(row[0]))))
+                    _add(tar, inside, (Path(tree.root) / entry.path).read_bytes())
+                    files += 1
+    return Packed(held.getvalue(), files, tuple(left_out))
+
+
+def kernel_text(job: dict[str, Any], packed: Packed | None) -> str:
+    """Write the source of the kernel: the bootstrap, and the archive if it is part of it."""
+    boot = (resources.files(__package__) / "bootstrap.py").read_text(encoding="utf-8")
+    data = base64.b64encode(packed.archive).decode() if packed else ""
+    return f"{boot}\n\nmain({job!r}, {data!r})\n"
+
+
+def refuse_secrets(words: Sequence[str]) -> None:
+    """Raise UsageError for words that look like a secret: they would be in the kernel's source."""
+    for word in words:
+        if redact(word) != word:
+            raise UsageError(
+                f"This looks like a secret, and would be in the kernel's source: {redact(word)}",
+                hint="Add it as a Kaggle secret in the web editor, and read it in the script with "
+                "kaggle_secrets.UserSecretsClient().get_secret(NAME).",
+            )
+
+
+def _own_files() -> Iterator[tuple[Path, str]]:
+    root = Path(tpuctl.__file__).parent
+    for path in sorted(root.rglob("*")):
+        parts = path.relative_to(root).parts
+        if path.is_file() and not _NOT_SENT & set(parts) and path.suffix != ".pyc":
+            yield path, "/".join((PLACE, "tpuctl", *parts))
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    about = tarfile.TarInfo(name)
+    about.size, about.mode = len(data), 0o644
+    tar.addfile(about, io.BytesIO(data))

@@ -1,0 +1,297 @@
+"""Kaggle behind the port: batch runs that can be listed, followed and deleted, but not stopped."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, NoReturn
+
+from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
+from tpuctl.cloud.gc import GcResult, Orphan
+from tpuctl.cloud.list import TpuList
+from tpuctl.cloud.lookup import attempt
+from tpuctl.cloud.tpu import Balance, Tpu, Worker
+from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
+from tpuctl.hardware.types import describe
+from tpuctl.progress import OnProgress
+from tpuctl.providers.kaggle.client import ENDED, KaggleClient
+from tpuctl.providers.kaggle.follow import HostedRun, finish, follow, pass_on
+from tpuctl.providers.kaggle.login import find_endpoint, find_login
+from tpuctl.providers.kaggle.pack import limits
+from tpuctl.providers.kaggle.runs import PREFIX, Note, Run, RunStore
+from tpuctl.providers.port import Abilities, Login, ProviderOffer
+from tpuctl.remote.output import Sink
+
+NAME = "kaggle"
+_LAUNCH = "tpuctl launch SCRIPT.py --on kaggle"
+# A push that nobody could look into for so long was never accepted.
+_SURELY_MISSING = timedelta(minutes=5)
+
+
+class Kaggle:
+    """Batch sessions on a TPU v5e-8."""
+
+    abilities = Abilities(
+        NAME,
+        "Kaggle",
+        reachable="batch",
+        instead={
+            "create": f"A session is made for one job: {_LAUNCH}",
+            "SSH": "A session runs one job and shows its log: tpuctl logs NAME --follow",
+            "stop": "It ends with its job, or at its time limit (launch --ttl); only the web page "
+            "can cancel it: tpuctl show NAME",
+        },
+    )
+
+    def __init__(self, project: str | None, on_warning: Callable[[str], None]) -> None:
+        """Take what every provider takes; Kaggle needs neither."""
+        self.store = RunStore()
+
+    @cached_property
+    def client(self) -> KaggleClient:
+        """The client; made when it is first needed, because that reads the login."""
+        return KaggleClient()
+
+    def why_unusable(self) -> str | None:
+        """Say that there is no login."""
+        found = attempt(lambda: find_login(find_endpoint()))
+        return f"{found} {found.hint or ''}".rstrip() if isinstance(found, TpuctlError) else None
+
+    def knows(self, name: str) -> bool:
+        """Whether this machine has started the run."""
+        return self.store.find(name) is not None
+
+    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
+        raise self.abilities.refuse("create")
+
+    plan = create = _refuse_create
+
+    def reach(self, name: str, login: Login) -> NoReturn:
+        """Raise: no worker can be reached."""
+        raise self.abilities.refuse("SSH")
+
+    def list(self, zone: str | None) -> TpuList:
+        """List the sessions that have not ended, from wherever they were started."""
+        client, quota = self.client, self.client.quota()
+        found = []
+        for name, version in self._kernels().items():
+            run = self._run(name)
+            if run.phase in ("intended", "pushed"):
+                tpu = self._tpu(run, version, *client.status(name, version))
+                found += [] if tpu.is_dead else [replace(tpu, hours_left=quota.left_hours)]
+        return TpuList(
+            zone=None,
+            tpus=tuple(found),
+            queued_resources=(),
+            unreachable_zones=(),
+            usd_per_hour=0.0,
+            usd_so_far=0.0,
+            unpriced=0,
+            emulated=client.endpoint.is_local,
+            balances=(self.balance(),),
+        )
+
+    def get(self, name: str, zone: str | None) -> Tpu:
+        """Read a run, also one that has ended."""
+        run = self._run(name)
+        version = run.version or self.client.version_of(name)
+        if version is None:
+            raise NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+        return self._tpu(run, version, *self.client.status(name, version))
+
+    def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
+        """Find kernels of ours; deleting one does not stop its session."""
+        kernels, missing, failures = self._kernels(), [], []
+        for name in () if names is None else names:
+            if name not in kernels:
+                run = self.store.find(name)
+                missing += [DeletedEarlier(name, None)] if run else []
+                told = NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+                failures += [] if run else [told]
+        if failures and names is not None and len(failures) == len(names):
+            raise failures[0]
+        chosen = [name for name in kernels if names is None or name in names]
+        return DeleteResult(
+            tpus=tuple(self._deletion(name, kernels[name]) for name in chosen),
+            already_deleted=tuple(missing),
+            not_planned=tuple(failures),
+        ).summed()
+
+    def delete(
+        self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
+    ) -> DeleteResult:
+        """Delete kernels whose sessions have ended; the others would run on, out of sight."""
+        done = tuple(self._delete(each) for each in plan.tpus)
+        return replace(plan, tpus=done, dry_run=False).summed()
+
+    def find_orphans(self, zone: str | None) -> GcResult:
+        """Find finished kernels of ours whose output is home, and runs that nobody follows."""
+        kernels, found = self._kernels(), []
+        for run in self.store.runs(self.client.endpoint.shown):
+            if run.name not in kernels:
+                is_old = self.client.clock.now() - run.asked > _SURELY_MISSING
+                if run.phase != "intended" or (is_old and not self.store.is_followed(run)):
+                    self.store.forget(run)
+                continue
+            deletion = self._deletion(run.name, kernels[run.name])
+            if deletion.state not in ENDED:
+                if self.store.is_followed(run):
+                    continue
+                ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
+                reason = f"nobody follows it; it ends by {ends}: tpuctl logs {run.name} --follow"
+                deletion = replace(deletion, outcome="left_alone", reason=reason)
+            else:
+                reason = "finished, and its output is here"
+                if run.phase != "home":
+                    reason = f"finished, its output is not here: tpuctl logs {run.name} --follow"
+                    deletion = replace(deletion, outcome="left_alone", reason=reason)
+            action = "delete" if deletion.outcome == "planned" else "left_alone"
+            found.append(Orphan("kernel", run.name, None, reason, 0.0, None, action, deletion))  # type: ignore[arg-type]
+        return GcResult(tuple(found)).summed()
+
+    def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
+        """Delete what is finished and home."""
+        done = []
+        for orphan in found.found:
+            if orphan.action == "delete":
+                deletion = self._delete(orphan.deletion)
+                orphan = replace(orphan, action=deletion.outcome, deletion=deletion)  # type: ignore[arg-type]
+            done.append(orphan)
+        return replace(found, found=tuple(done), acted=True).summed()
+
+    def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
+        """Offer the free hours of this week."""
+        known = limits()
+        kind = known["accelerator_type"]
+        if accelerator_type and describe(accelerator_type).accelerator_type != kind:
+            return ()
+        quota = self.client.quota()
+        return (
+            ProviderOffer(
+                provider=NAME,
+                accelerator_type=kind,
+                chips=known["chips"],
+                zone=None,
+                provisioning="free",
+                usd_per_hour=0.0,
+                quota_left=round(quota.left_hours, 2),
+                limit_hours=min(float(known["session_hours"]), quota.left_hours),
+                available=quota.left_hours > 0,
+                evidence=(
+                    f"{quota.used_hours:.1f} h used and {quota.reserved_hours:.1f} h reserved of "
+                    f"{quota.total_hours:.0f} h this week",
+                    "batch only; needs a verified account",
+                ),
+            ),
+        )
+
+    def balance(self) -> Balance:
+        """Read the hours of this week."""
+        quota = self.client.quota()
+        left = max(0.0, quota.total_hours - quota.used_hours)
+        reserved = round(quota.reserved_hours, 2)
+        return Balance(NAME, "hours", round(left, 2), None, reserved, quota.refreshes)
+
+    def logs(
+        self, name: str, *, to_end: bool, sink: Sink, note: Note, on_progress: OnProgress
+    ) -> HostedRun | Tpu:
+        """Pass on the log of a run; `to_end` follows it to its end and fetches its output."""
+        run = self.store.find(name)
+        if run is None or not run.version:
+            raise NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+        if to_end:
+            ended = follow(self.client, self.store, run, sink=sink, note=note)
+            return finish(self.client, self.store, run, ended, on_progress=on_progress)
+        found = self.get(name, None)
+        if found.is_dead:
+            for event in self.client.log(name, run.version):
+                pass_on(event, sink)
+        else:
+            note(f"{name} is {found.state}. Its log: tpuctl logs {name} --follow")
+        return found
+
+    def _kernels(self) -> dict[str, int]:
+        """Return the kernels whose name is one of ours, with their newest versions."""
+        found = self.client.kernels(PREFIX)
+        names = {str(each.get("ref")).rpartition("/")[2]: each for each in found}
+        return {
+            name: int(each.get("currentVersionNumber") or 1)
+            for name, each in names.items()
+            if name.startswith(PREFIX)
+        }
+
+    def _run(self, name: str) -> Run:
+        """Return what this machine knows of a run; little of one that was started elsewhere."""
+        if run := self.store.find(name):
+            return run
+        now, client = self.client.clock.now(), self.client
+        return Run(name, "", "", client.endpoint.shown, client.username, "", now, 0.0)
+
+    def _tpu(self, run: Run, version: int, state: str, why: str) -> Tpu:
+        known, clock = limits(), self.client.clock
+        is_over = state in ENDED
+        code = "" if run.exit_code is None else f"exit code {run.exit_code}"
+        # READY and TERMINATED are what the states are called everywhere.
+        shown = "TERMINATED" if is_over else {"RUNNING": "READY"}.get(state, state)
+        return Tpu(
+            name=run.name,
+            zone=None,
+            accelerator_type=known["accelerator_type"],
+            generation="v5e",
+            chips=known["chips"],
+            workers=(Worker(0, None, None, shown),),
+            state=shown,
+            health="UNKNOWN",
+            spot=False,
+            queued_resource=None,
+            runtime_version="",
+            created=run.asked,
+            expires=run.ends_by if run.limit_s else None,
+            labels={},
+            usd_per_hour=0.0,
+            usd_so_far=0.0,
+            emulated=self.client.endpoint.is_local,
+            id=f"{run.owner}/{run.name}/{version}",
+            as_of=clock.now(),
+            health_description=", ".join(filter(None, (state if is_over else "", why, code))),
+            provider=NAME,
+            provisioning="free",
+            reachable="batch",
+        )
+
+    def _deletion(self, name: str, version: int) -> TpuDeletion:
+        state, _ = self.client.status(name, version)
+        return TpuDeletion(
+            kind="kernel",
+            name=name,
+            zone=None,
+            state=state,
+            accelerator_type=limits()["accelerator_type"],
+            chips=None,
+            usd_per_hour=0.0,
+            queued_resource=None,
+            takes_along=(),
+            remaining_disks=(),
+            provider=NAME,
+        )
+
+    def _delete(self, planned: TpuDeletion) -> TpuDeletion:
+        def act() -> TpuDeletion:
+            version = self.client.version_of(planned.name)
+            if version is None:
+                return replace(planned, outcome="already_deleted")
+            if self.client.status(planned.name, version)[0] not in ENDED:
+                raise WrongStateError(
+                    f"{planned.name} still runs, and deleting it would not stop it: "
+                    f"{limits()['stop']}.",
+                    hint=self.abilities.instead["stop"].replace("NAME", planned.name),
+                )
+            self.client.delete(planned.name)
+            if run := self.store.find(planned.name):
+                self.store.forget(run)
+            return replace(planned, outcome="deleted")
+
+        done = attempt(act)
+        if isinstance(done, TpuctlError):
+            return replace(planned, outcome="failed", error=done)
+        return done

@@ -1,0 +1,361 @@
+"""The runs on Kaggle that this machine has started: on disk before they are requested, then found.
+
+Kaggle has no request ids. The name of a kernel is ours and unique, so that what became of a push
+whose reply was lost can be read before it is sent again.
+"""
+
+import hashlib
+import json
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from tpuctl.codec import from_plain, read_json, to_plain
+from tpuctl.errors import (
+    NotFoundError,
+    QuotaExceededError,
+    TpuctlError,
+    TryAgainError,
+    UnavailableError,
+    WrongStateError,
+)
+from tpuctl.outcome import Outcome
+from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
+from tpuctl.providers.kaggle.client import ENDED, KaggleClient, Quota
+from tpuctl.providers.kaggle.login import KAGGLE
+from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
+from tpuctl.settings import state_dir
+from tpuctl.storage.local import ensure_folder, locked, write_atomically
+from tpuctl.units import format_bytes, format_duration
+
+SCHEMA = "tpuctl-kaggle/1"
+PREFIX = "tpuctl-"
+_ARCHIVE = "tpuctl-project.bin"
+_PUSHES, _LOOK_S = 3, 5.0
+_DATA_SET_TIMEOUT_S = 900.0
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. `key` is the same for the same command; `out` is the folder for its output here.
+
+    `intended`: written, perhaps pushed. `pushed`: it has a version. `ended`: its exit code is
+    known. `home`: its output is here as well.
+    """
+
+    name: str
+    key: str
+    script: str
+    endpoint: str
+    owner: str
+    out: str
+    asked: datetime
+    limit_s: float
+    phase: Literal["intended", "pushed", "ended", "home"] = "intended"
+    version: int | None = None
+    exit_code: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Its page."""
+        return f"https://www.kaggle.com/code/{self.owner}/{self.name}"
+
+    @property
+    def ends_by(self) -> datetime:
+        """When Kaggle ends the session if it started as soon as it was requested."""
+        return self.asked + timedelta(seconds=self.limit_s)
+
+
+class RunStore:
+    """The runs in a folder; safe for several processes at once."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_dir() / "kaggle"
+
+    def write(self, run: Run, **changes: Any) -> Run:
+        """Write a run with some changes; raises WriteError."""
+        changed = replace(run, **changes)
+        text = json.dumps({"schema": SCHEMA, **to_plain(changed)}, indent=1)
+        write_atomically(self._path(run.name), text, private=True)
+        return changed
+
+    def find(self, name: str) -> Run | None:
+        """Read a run; None where it is missing or damaged."""
+        try:
+            document = read_json(self._path(name))
+            return from_plain(Run, document) if document["schema"] == SCHEMA else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def runs(self, endpoint: str) -> list[Run]:
+        """Read the runs at an endpoint, newest first."""
+        found = (self.find(path.stem) for path in self.folder.glob("*.json"))
+        ours = [run for run in found if run and run.endpoint == endpoint]
+        return sorted(ours, key=lambda run: run.asked, reverse=True)
+
+    def forget(self, run: Run) -> None:
+        """Remove a run."""
+        self._path(run.name).unlink(missing_ok=True)
+
+    @contextmanager
+    def alone(self, word: str, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold the lock of a run or a command; raises TryAgainError while another process does."""
+        ensure_folder(self.folder, private=True)
+        path = self.folder / f"{word}.lock"
+        with locked(path, wait_s=wait_s, busy="Another tpuctl is busy with this run on Kaggle."):
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+
+    def is_followed(self, run: Run) -> bool:
+        """Whether a process of this machine follows it."""
+        try:
+            with self.alone(run.name):
+                return False
+        except TryAgainError:
+            return True
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{Path(name).name}.json"
+
+
+@dataclass(frozen=True)
+class KaggleJob:
+    """What is to run. `plan` are the arguments of `plan_training`, without the script.
+
+    `resume` is "last", the name of a run, or a folder with checkpoints; `extra` are local files
+    and their places on the machine.
+    """
+
+    script: Path
+    plan: dict[str, Any]
+    code: Path | None = None
+    extra: tuple[tuple[Path, str], ...] = ()
+    resume: str | None = None
+    limit_s: float | None = None
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class KagglePlan(Outcome):
+    """A run before it is requested; `adopts` is the run of the same command that is not home."""
+
+    script: str
+    provider: str
+    accelerator_type: str
+    chips: int
+    limit_hours: float
+    hours_left: float
+    refreshes: str | None
+    files: int
+    size_bytes: int
+    resumes: str | None
+    adopts: str | None
+    because: tuple[str, ...]
+    warnings: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    key: str = field(default="", metadata={"internal": True})
+    packed: Packed | None = field(default=None, metadata={"internal": True}, repr=False)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What it may use, and what it brings with it."""
+        return self.because
+
+
+def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
+    """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
+    known, extra = limits(), list(job.extra)
+    resumes = _resolve_resume(client, store, job)
+    if resumes and Path(resumes).is_absolute():
+        extra.append((Path(resumes), ""))
+    packed = pack(job.script, job.plan, code=job.code, extra=extra)
+    asked = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
+    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    adopted = _open_run(store, client, key)
+    quota = client.quota()
+    if not adopted:
+        _check_quota(quota)
+    most_h = min(float(known["session_hours"]), (job.limit_s or 1e9) / 3600, quota.left_hours)
+    how = "in the kernel's source" if packed.fits_in_source else "as a private data set"
+    told = (
+        f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
+        + (f", new ones at {quota.refreshes}" if quota.refreshes else ""),
+        f"the session ends after {format_duration(most_h * 3600)} at the latest",
+        f"sends {packed.files} files with tpuctl, {format_bytes(len(packed.archive))} {how}",
+    )
+    left_out = ", ".join(packed.left_out)
+    secret = f"Not sent, as they may hold secrets: {left_out}." if left_out else ""
+    return KagglePlan(
+        script=str(job.script),
+        provider="kaggle",
+        accelerator_type=known["accelerator_type"],
+        chips=known["chips"],
+        limit_hours=round(most_h, 4),
+        hours_left=round(quota.left_hours, 4),
+        refreshes=quota.refreshes,
+        files=packed.files,
+        size_bytes=len(packed.archive),
+        resumes=resumes,
+        adopts=adopted.name if adopted else None,
+        because=(*told, *([f"goes on from {resumes}"] if resumes else [])),
+        warnings=(secret,) if secret else (),
+        key=key,
+        packed=packed,
+    )
+
+
+def submit(client: KaggleClient, store: RunStore, plan: KagglePlan, note: Note) -> Run:
+    """Start the planned run, or return the one that the same command has started before."""
+    with store.alone(plan.key, wait_s=5.0):
+        run = _open_run(store, client, plan.key)
+        if run is None:
+            name = f"{PREFIX}{_plain(Path(plan.script).stem)[:24]}-{secrets.token_hex(4)}"
+            run = Run(
+                name=name.replace("--", "-"),
+                key=plan.key,
+                script=plan.script,
+                endpoint=client.endpoint.shown,
+                owner=client.username,
+                out=str(Path.cwd() / name),
+                asked=client.clock.now(),
+                limit_s=plan.limit_hours * 3600,
+            )
+            store.write(run)
+        elif run.version:
+            note(f"The same command has started {run.name} before; following that run.")
+            return run
+        version = client.version_of(run.name)
+        if version is None:
+            version = _push(client, store, run, plan, note)
+        return store.write(run, phase="pushed", version=version)
+
+
+def _push(client: KaggleClient, store: RunStore, run: Run, plan: KagglePlan, note: Note) -> int:
+    """Push until it is known that one push was accepted; a refusal leaves nothing behind."""
+    try:
+        request = _request(client, run, plan, note)
+        for attempt in range(_PUSHES):
+            try:
+                version, dropped = client.push(request)
+                if dropped:
+                    note(f"Warning: Kaggle did not attach {', '.join(dropped)}.")
+                return version
+            except UnavailableError:
+                client.clock.sleep(_LOOK_S)
+                if found := client.version_of(run.name):
+                    return found
+                if attempt == _PUSHES - 1:
+                    raise
+    except UnavailableError:
+        raise
+    except TpuctlError:
+        # The refusal may be about a second session beside one whose reply was lost.
+        if found := client.version_of(run.name):
+            return found
+        store.forget(run)
+        raise
+    raise AssertionError
+
+
+def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> dict[str, Any]:
+    known, packed = limits(), plan.packed
+    assert packed
+    is_run = plan.resumes and not Path(plan.resumes).is_absolute()
+    data = None if packed.fits_in_source else _data_set(client, packed, note)
+    margin_s = min(float(known["margin_s"]), run.limit_s / 10)
+    job = {
+        "id": run.name,
+        "limit_s": run.limit_s - margin_s,
+        "check": client.endpoint.shown if run.endpoint != KAGGLE else "https://www.kaggle.com",
+        "archive": _ARCHIVE,
+        "sha256": packed.sha256,
+        "resume": plan.resumes if is_run else None,
+    }
+    return {
+        "slug": f"{run.owner}/{run.name}",
+        "newTitle": run.name,
+        "text": kernel_text(job, packed if data is None else None),
+        "language": "python",
+        "kernelType": "script",
+        "isPrivate": True,
+        "enableInternet": True,
+        "enableTpu": True,
+        "machineShape": known["machine_shape"],
+        "sessionTimeoutSeconds": max(60, int(run.limit_s)),
+        "datasetDataSources": [f"{run.owner}/{data}"] if data else [],
+        "kernelDataSources": [f"{run.owner}/{plan.resumes}"] if is_run else [],
+    }
+
+
+def _data_set(client: KaggleClient, packed: Packed, note: Note) -> str:
+    """Return a private data set with the archive; its name is its digest, so it is sent once."""
+    slug = f"{PREFIX}{packed.sha256[:32]}"
+    status = client.data_status(slug)
+    if status is None:
+        note(f"Uploading {format_bytes(len(packed.archive))} as the private data set {slug}.")
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(packed.archive)
+            file.flush()
+            client.create_data(slug, Path(file.name), _ARCHIVE)
+    waited_s = 0.0
+    while (status := client.data_status(slug)) != "READY":
+        if status in ("FAILED", "DELETED") or waited_s > _DATA_SET_TIMEOUT_S:
+            raise UnavailableError(f"The data set {slug} is {status} on Kaggle, not READY.")
+        client.clock.sleep(_LOOK_S)
+        waited_s += _LOOK_S
+    return slug
+
+
+def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
+    runs = store.runs(client.endpoint.shown)
+    return next((run for run in runs if run.key == key and run.phase != "home"), None)
+
+
+def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> str | None:
+    """Return the name of the run to go on from, or the absolute path of a folder."""
+    # The output of a run is in a folder of its name; what Kaggle has need not be sent.
+    named = job.resume or ""
+    is_run = named == "last" or ("/" not in named and store.find(named))
+    if not named or (not is_run and Path(named).is_dir()):
+        return str(Path(named).resolve()) if named else None
+    runs = [run for run in store.runs(client.endpoint.shown) if run.version]
+    if job.resume == "last":
+        # Those that ended at once have no output.
+        runs = [run for run in runs if run.exit_code not in (NO_INPUT, NO_TPU)]
+        runs = [run for run in runs if Path(run.script).name == job.script.name]
+    else:
+        runs = [run for run in runs if run.name == job.resume]
+    if not runs:
+        raise NotFoundError(
+            f"There is no run on Kaggle to resume from: {job.resume}.",
+            hint="--resume takes last, the name of a run, or a folder with checkpoints.",
+        )
+    run = runs[0]
+    assert run.version
+    if run.phase == "pushed" and client.status(run.name, run.version)[0] not in ENDED:
+        raise WrongStateError(
+            f"{run.name} has not ended, so it has no output yet.",
+            hint=f"tpuctl logs {run.name} --follow",
+        )
+    return run.name
+
+
+def _check_quota(quota: Quota) -> None:
+    if quota.left_hours <= 0:
+        again = f" New hours come at {quota.refreshes}." if quota.refreshes else ""
+        raise QuotaExceededError(
+            f"None of the {quota.total_hours:.0f} TPU hours of this week is left on Kaggle "
+            f"({quota.used_hours:.1f} used, {quota.reserved_hours:.1f} reserved).{again}",
+            hint="tpuctl offers",
+        )
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")

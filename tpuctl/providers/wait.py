@@ -1,0 +1,40 @@
+"""`wait` for a TPU of a provider that has no operations to follow."""
+
+from typing import Literal
+
+from tpuctl.clock import SteadyClock
+from tpuctl.cloud.retry import Polling
+from tpuctl.cloud.tpu import Tpu
+from tpuctl.cloud.wait import WaitResult
+from tpuctl.errors import NotFoundError
+from tpuctl.progress import OnProgress, Progress
+from tpuctl.providers.port import Provider
+
+
+def wait_for(
+    provider: Provider,
+    name: str,
+    until: Literal["ready", "gone"],
+    *,
+    timeout_s: float | None,
+    on_progress: OnProgress,
+) -> WaitResult:
+    """Read a TPU until it is usable, or gone; raises DeadlineError."""
+    polling = Polling(SteadyClock(), timeout_s=timeout_s)
+    title = provider.abilities.title
+    while True:
+        try:
+            found = provider.get(name, None)
+        except NotFoundError:
+            if until == "ready":
+                raise
+            return WaitResult(name, None, "gone", polling.waited_s, None)
+        if until == "ready" and isinstance(found, Tpu) and found.is_usable:
+            return WaitResult(name, found.zone, "ready", polling.waited_s, found)
+        if isinstance(found, Tpu) and found.reachable == "batch" and found.is_dead:
+            return WaitResult(name, None, "gone", polling.waited_s, None)
+        on_progress(Progress(f"{name} on {title}", polling.waited_s, unit="s", note=found.state))
+        polling.pause(
+            f"{name} on {title} is {found.state}, not {until},",
+            hint=f"To continue waiting: tpuctl wait {name} --for {until}",
+        )
