@@ -279,7 +279,8 @@ class KaggleApi:
         return chosen[-1]
 
     def _stream(self, request: Request) -> Reply:
-        session = self._find(*request.names.values(), request.query.get("versionLabel"))
+        owner, slug = request.names.values()
+        session = self._find(owner, slug, request.query.get("versionLabel"))
         if session.is_over:
             return Reply(document=session.log)
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
