@@ -163,8 +163,8 @@ class KaggleApi:
             )
             self.sessions.start(session, text, mounts)
         ref = f"/code/{owner}/{slug}"
-        url = f"https://www.kaggle.com{ref}"
-        return {"ref": ref, "url": url, "versionNumber": session.version, "kernelId": 1, **invalid}
+        about = {"ref": ref, "url": f"https://www.kaggle.com{ref}", "kernelId": 1}
+        return {**about, "versionNumber": session.version, **invalid}
 
     def _refusal(self, shape: str, runs: bool, internet: bool) -> str | None:
         refusals, plan = load_data("kaggle")["refusals"], self._plan
@@ -223,10 +223,9 @@ class KaggleApi:
             "timeUsed": f"{self._used_s():.3f}s",
             "timeReserved": f"{reserved:.3f}s",
             "totalTimeAllowed": f"{self._plan.tpu_hours * 3600:.3f}s",
-            "minimumTimeAllowed": "0s",
             "hasEverRun": True,
         }
-        none = {"timeUsed": "0s", "timeReserved": "0s", "totalTimeAllowed": "108000s"}
+        none = dict.fromkeys(("timeUsed", "timeReserved", "totalTimeAllowed"), "0s")
         refresh = (self._week() + _WEEK).replace(tzinfo=None).isoformat(timespec="seconds")
         return {"quotaRefreshTime": f"{refresh}.000Z", "gpuQuota": none, "tpuQuota": quota}
 
@@ -283,7 +282,7 @@ class KaggleApi:
         session = self._find(owner, slug, request.query.get("versionLabel"))
         if session.is_over:
             return Reply(document=session.log)
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        headers = {"Content-Type": "text/event-stream"}
         return Reply(content=Stream(self._events(session)), headers=headers)
 
     def _events(self, session: Session) -> Iterator[bytes]:
@@ -371,8 +370,8 @@ class KaggleApi:
         made = self._data / Path(str(body.get("datasetSlug"))).name / "made"
         if not made.is_file():
             raise kaggle_error("permission")
-        age = self._emulator.now() - datetime.fromisoformat(made.read_text())
-        return {"status": "READY" if age.total_seconds() >= _DATA_SET_S else "BLOBS_RECEIVED"}
+        age_s = (self._emulator.now() - datetime.fromisoformat(made.read_text())).total_seconds()
+        return {"status": "READY" if age_s >= _DATA_SET_S else "BLOBS_RECEIVED"}
 
     def _ready_data(self, source: str) -> Path | None:
         owner, _, slug = source.partition("/")
