@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.kaggle_world import Kaggles, World, fault
 from tests.kaggle_world import kaggle as kaggle
+from tpuctl.clock import ManualClock
 from tpuctl.errors import (
     InvalidInputError,
     NoCapacityError,
@@ -199,3 +201,13 @@ def test_the_secret_of_the_emulator_is_no_part_of_what_a_session_sees(kaggle: Ka
     text = json.dumps(events(world))
     assert str(world.emulator.secret) not in text
     assert "TPU_ACCELERATOR_TYPE" in text
+
+
+def test_the_hours_come_back_with_a_new_week(kaggle: Kaggles) -> None:
+    world = kaggle({"kaggle": {"used_hours": 20}})
+    client = world.client
+    before = client.quota()
+    assert (before.left_hours, str(before.refreshes)[:10]) == (0, "2026-11-29")
+    world.emulator.clock = ManualClock(datetime(2026, 11, 29, 1, tzinfo=timezone.utc))
+    after = client.quota()
+    assert (after.left_hours, str(after.refreshes)[:10]) == (20, "2026-12-06")

@@ -240,6 +240,8 @@ def _wait_until_it_answers(here: EmulatorFolder, pid: int, output: int) -> Start
     while time.monotonic() < deadline:
         known = here.last_run()
         if known.get("pid") == pid:
+            # It prints the same next, and would end if nobody could read that.
+            os.read(output, 1)
             return Started(**known)
         ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -18,6 +18,7 @@ from tpuctl.emulator.colab.kernel import Kernel
 from tpuctl.emulator.colab.websocket import TEXT, WebSocket
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.start_python import child_environment
+from tpuctl.storage.local import open_own
 from tpuctl.units import GIB
 
 _CHUNK = 1 << 16
@@ -183,7 +184,8 @@ def write_contents(machine: Machine, path: str, document: dict[str, Any]) -> dic
     text = str(document.get("content", ""))
     is_base64 = document.get("format") == "base64"
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(base64.b64decode(text) if is_base64 else text.encode())
+    with open_own(place, "wb") as file:
+        file.write(base64.b64decode(text) if is_base64 else text.encode())
     return _model(place, path)
 
 

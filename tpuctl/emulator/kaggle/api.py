@@ -5,10 +5,9 @@ import json
 import secrets
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from email.utils import formatdate
 from fnmatch import fnmatchcase
 from functools import partial
@@ -164,8 +163,8 @@ class KaggleApi:
             )
             self.sessions.start(session, text, mounts)
         ref = f"/code/{owner}/{slug}"
-        url = f"https://www.kaggle.com{ref}"
-        return {"ref": ref, "url": url, "versionNumber": session.version, "kernelId": 1, **invalid}
+        about = {"ref": ref, "url": f"https://www.kaggle.com{ref}", "kernelId": 1}
+        return {**about, "versionNumber": session.version, **invalid}
 
     def _refusal(self, shape: str, runs: bool, internet: bool) -> str | None:
         refusals, plan = load_data("kaggle")["refusals"], self._plan
@@ -224,24 +223,26 @@ class KaggleApi:
             "timeUsed": f"{self._used_s():.3f}s",
             "timeReserved": f"{reserved:.3f}s",
             "totalTimeAllowed": f"{self._plan.tpu_hours * 3600:.3f}s",
-            "minimumTimeAllowed": "0s",
             "hasEverRun": True,
         }
-        none = {"timeUsed": "0s", "timeReserved": "0s", "totalTimeAllowed": "108000s"}
-        weeks = int((now - self._began) / _WEEK) + 1
-        refresh = (self._began + weeks * _WEEK).replace(tzinfo=None).isoformat(timespec="seconds")
+        none = dict.fromkeys(("timeUsed", "timeReserved", "totalTimeAllowed"), "0s")
+        refresh = (self._week() + _WEEK).replace(tzinfo=None).isoformat(timespec="seconds")
         return {"quotaRefreshTime": f"{refresh}.000Z", "gpuQuota": none, "tpuQuota": quota}
 
     def _used_s(self) -> float:
-        return self._plan.used_hours * 3600 + self.sessions.used_s()
+        week = self._week()
+        before = self._plan.used_hours * 3600 if week == self._began else 0.0
+        return before + self.sessions.used_s(since=week)
+
+    def _week(self) -> datetime:
+        """Return when this week of the account began."""
+        return self._began + int((self._emulator.now() - self._began) / _WEEK) * _WEEK
 
     def _list(self, body: Document) -> Document:
         wanted = str(body.get("search") or "")
         with self.sessions.changed:
             found = [self._metadata(v[-1]) for s, v in self.sessions.kernels.items() if wanted in s]
-        size, first = int(body.get("pageSize") or 20), int(body.get("pageToken") or 0)
-        more = {"nextPageToken": str(first + size)} if first + size < len(found) else {}
-        return {"kernels": found[first : first + size], **more}
+        return {"kernels": found}
 
     def _metadata(self, session: Session) -> Document:
         owner = self._plan.username
@@ -253,7 +254,6 @@ class KaggleApi:
             "lastRunTime": timestamp(session.pushed),
             "isPrivate": session.private,
             "machineShape": session.shape,
-            "enableInternet": session.internet,
             "currentVersionNumber": session.version,
         }
 
@@ -267,26 +267,22 @@ class KaggleApi:
         return {}
 
     def _session(self, body: Document) -> Session:
-        """Return the version that a request names; Kaggle calls an unknown one forbidden."""
-        versions = self.sessions.kernels.get(str(body.get("kernelSlug")), [])
-        label = str(body.get("versionLabel") or "")
-        chosen = [each for each in versions if label in ("", f"v{each.version}")]
-        if not chosen or body.get("userName") != self._plan.username:
+        return self._find(body.get("userName"), body.get("kernelSlug"), body.get("versionLabel"))
+
+    def _find(self, owner: object, slug: object, label: object) -> Session:
+        """Return a version, the newest without a label; Kaggle calls an unknown one forbidden."""
+        versions = self.sessions.kernels.get(str(slug), [])
+        chosen = [each for each in versions if label in ("", None, f"v{each.version}")]
+        if not chosen or owner != self._plan.username:
             raise kaggle_error("not_found" if versions else "permission")
         return chosen[-1]
 
     def _stream(self, request: Request) -> Reply:
-        names = request.names
-        session = self._session(
-            {
-                "userName": names["owner"],
-                "kernelSlug": names["slug"],
-                "versionLabel": request.query.get("versionLabel"),
-            }
-        )
+        owner, slug = request.names.values()
+        session = self._find(owner, slug, request.query.get("versionLabel"))
         if session.is_over:
             return Reply(document=session.log)
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        headers = {"Content-Type": "text/event-stream"}
         return Reply(content=Stream(self._events(session)), headers=headers)
 
     def _events(self, session: Session) -> Iterator[bytes]:
@@ -296,9 +292,7 @@ class KaggleApi:
 
     def _download(self, request: Request) -> Reply:
         slug, version, name = request.names.values()
-        session = self._session(
-            {"userName": self._plan.username, "kernelSlug": slug, "versionLabel": f"v{version}"}
-        )
+        session = self._find(self._plan.username, slug, f"v{version}")
         root = (self.sessions.place(session) / "working").resolve()
         path = (root / name.lstrip("/")).resolve()
         if not path.is_file() or root not in path.parents:
@@ -367,11 +361,7 @@ class KaggleApi:
         for each in body.get("files") or ():
             upload = self._data / "uploads" / Path(str(each["token"])).name
             name = json.loads((upload / "about.json").read_bytes())["name"]
-            if name.endswith(".zip"):  # Kaggle unpacks archives
-                with zipfile.ZipFile(upload / "bytes") as archive:
-                    archive.extractall(place / name.removesuffix(".zip"))
-            else:
-                (upload / "bytes").rename(place / name)
+            (upload / "bytes").rename(place / name)
         (folder / "made").write_text(self._emulator.now().isoformat())
         url = f"https://www.kaggle.com/datasets/{self._plan.username}/{slug}"
         return {"ref": f"/{self._plan.username}/{slug}", "url": url, "status": "ok"}
@@ -380,8 +370,8 @@ class KaggleApi:
         made = self._data / Path(str(body.get("datasetSlug"))).name / "made"
         if not made.is_file():
             raise kaggle_error("permission")
-        age = self._emulator.now() - type(self._began).fromisoformat(made.read_text())
-        return {"status": "READY" if age.total_seconds() >= _DATA_SET_S else "BLOBS_RECEIVED"}
+        age_s = (self._emulator.now() - datetime.fromisoformat(made.read_text())).total_seconds()
+        return {"status": "READY" if age_s >= _DATA_SET_S else "BLOBS_RECEIVED"}
 
     def _ready_data(self, source: str) -> Path | None:
         owner, _, slug = source.partition("/")

@@ -114,9 +114,9 @@ class Sessions:
     def _all(self) -> list[Session]:
         return [*self._deleted, *(each for kept in self.kernels.values() for each in kept)]
 
-    def used_s(self) -> float:
-        """Return the TPU seconds that all sessions have used."""
-        return sum(each.used_s(self._now()) for each in self._all())
+    def used_s(self, *, since: datetime) -> float:
+        """Return the TPU seconds that the sessions pushed since then have used."""
+        return sum(each.used_s(self._now()) for each in self._all() if each.pushed >= since)
 
     def follow(self, session: Session) -> Iterator[dict[str, Any] | None]:
         """Yield the log from its beginning to its end as it grows; None while nothing happens."""

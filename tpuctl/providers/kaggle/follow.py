@@ -171,7 +171,8 @@ def _finish(
     out = Path(run.out)
     listed = dict(client.outputs(run.name, run.version))
     about = _read_about(client, listed, out, run)
-    known: Files = about.get("files") or {}
+    files = about.get("files")
+    known: Files = files if isinstance(files, dict) else {}
     code = about.get("exit_code") if isinstance(about.get("exit_code"), int) else None
     run = store.write(run, phase="ended", exit_code=code)
     wanted = [name for name in listed if name != _ABOUT and (name in known or not known)]
@@ -180,14 +181,8 @@ def _finish(
         on_progress(Progress("fetch", number, len(wanted), "files", name))
         size += _fetch(client, listed[name], out, name, known.get(name))
     if missing := sorted(set(known) - set(listed)):
-        raise DamagedError(
-            f"Kaggle does not have {len(missing)} files that {run.name} wrote, such as "
-            f"{missing[0]}.",
-            hint=run.url,
-        )
-    training = None
-    with suppress(OSError, ValueError):
-        training = read_json(out / _TRAINING) if _TRAINING in wanted else None
+        told = f"Kaggle does not have {len(missing)} files of {run.name}, such as {missing[0]}."
+        raise DamagedError(told, hint=run.url)
     store.write(run, phase="home")
     return HostedRun(
         name=run.name,
@@ -199,7 +194,7 @@ def _finish(
         files=len(wanted),
         size_bytes=size,
         unchecked=() if known else tuple(wanted),
-        training=training,
+        training=_read_object(out / _TRAINING) if _TRAINING in wanted else None,
         why=str(about.get("why") or why),
         online=about.get("online") is not False,
     )
@@ -221,10 +216,14 @@ def _read_about(
         return {}
     (out / _ABOUT).unlink(missing_ok=True)
     _fetch(client, listed[_ABOUT], out, _ABOUT, None)
+    about = _read_object(out / _ABOUT)
+    return about if about.get("id") == run.name else {}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        about = read_json(out / _ABOUT)
-        if isinstance(about, dict) and about.get("id") == run.name:
-            return about
+        found = read_json(path)
+        return found if isinstance(found, dict) else {}
     return {}
 
 
